@@ -1,0 +1,1 @@
+"""What people may set, and the only place that reads the environment."""

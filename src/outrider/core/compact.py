@@ -1,0 +1,61 @@
+"""What to give up when a session outgrows the model's window."""
+
+from collections.abc import Sequence
+
+from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Transcript
+
+SUMMARISE = (
+    "Summarise the session so far for yourself, so that the work can go on without the earlier messages. "
+    "Keep: what the person wants and has decided, facts found, files and their state, "
+    "what was done, what is still open. "
+    "Leave out pleasantries. Write plain text, at most 600 words."
+)
+
+
+def size(message: Message) -> int:
+    """Roughly how many characters this message takes in a prompt."""
+    match message:
+        case FromPerson(text=text, images=images):
+            return len(text) + 4_000 * len(images)
+        case FromModel(text=text, calls=calls, reasoning=reasoning):
+            return (
+                len(text)
+                + sum(len(str(call.args)) + len(call.tool) for call in calls)
+                + sum(len(part.text) + len(part.opaque) for part in reasoning)
+            )
+        case FromTools(results=results):
+            return sum(len(result.text) + 4_000 * len(result.images) for result in results)
+
+
+def choose(transcript: Transcript, keep: float = 0.25) -> int | None:
+    """Up to which entry to compact so that about this part of the prompt stays, or None when nothing can go."""
+    cuts = transcript.cuts()
+    if not cuts:
+        return None
+    sizes = [size(message) for message in transcript.messages()]
+    target = sum(sizes) * (1 - keep)
+    return next((upto for upto, index in cuts if sum(sizes[:index]) >= target), cuts[-1][0])
+
+
+def outline(messages: Sequence[Message], longest: int = 12_000) -> str:
+    """A summary made without a model, for when even asking for one does not fit."""
+    lines: list[str] = []
+    for message in messages:
+        match message:
+            case FromPerson(text=text):
+                lines.append(f"- person: {_clip(text)}")
+            case FromModel(text=text, calls=calls):
+                tools = ", ".join(call.tool for call in calls)
+                lines.append(f"- you: {_clip(text)}" + (f" (called {tools})" if tools else ""))
+            case FromTools():
+                pass
+    text = "\n".join(lines)
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}\n[… {len(text) - longest} characters left out …]\n{text[-half:]}"
+    return text
+
+
+def _clip(text: str, longest: int = 300) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else flat[:longest] + " …"

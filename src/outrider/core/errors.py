@@ -1,0 +1,29 @@
+"""Errors say what the caller may do about them."""
+
+
+class Refused(Exception):
+    """Will not work until someone changes something. Do not retry. The text says what to change."""
+
+
+class Unavailable(Exception):
+    """May work later. Retry by policy, not before `retry_after` seconds when that is known."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ContextTooLong(Refused):
+    """The prompt does not fit the model's window. Shorten it, then ask again."""
+
+
+class Stale(Exception):
+    """The session moved on (stopped, claimed anew): whoever writes under the old generation must fall silent."""
+
+
+class HomeBusy(Refused):
+    """Another process owns this home."""
+
+
+class Damaged(Refused):
+    """What is on disk cannot be trusted and could not be mended here."""

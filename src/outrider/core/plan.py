@@ -1,0 +1,216 @@
+"""What to do next, decided from the journal alone.
+
+Running a turn and recovering one are the same act: fold the journal, decide, do the step.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.core.events import (
+    Answered,
+    Asked,
+    Begun,
+    Bound,
+    Changed,
+    Compacted,
+    Ended,
+    Entry,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
+from outrider.core.parts import Call, Usage
+from outrider.core.traits import Replay
+
+MAX_RESUMES = 3
+
+
+class State(Struct, frozen=True):
+    """All that the next step depends on."""
+
+    head: int = 0
+    saw: int = 0
+    newest_input: int = 0
+    is_open: bool = False
+    owes_reply: bool = False
+    resumes: int = 0
+    """Crashes in this turn since its last reply."""
+    calls: tuple[Call, ...] = ()
+    """Calls of the last reply that have no result yet."""
+    begun: frozenset[str] = frozenset()
+    asks: Mapping[str, Asked] = {}
+    """Questions nobody has answered yet."""
+    threads: Mapping[str, str] = {}
+    """What other runtimes call this session."""
+    settings: Mapping[str, str] = {}
+    steps: int = 0
+    """Replies in this turn."""
+    usage: Usage = Usage()
+    """Tokens of this turn."""
+    cost: float = 0.0
+    """Dollars of this turn, as far as prices are known."""
+    round: str = ""
+    last_round: str = ""
+    repeats: int = 0
+    """How often in a row the model made the very same calls and got the very same results."""
+
+    @property
+    def has_unseen(self) -> bool:
+        return self.newest_input > self.saw
+
+
+def fold(journal: Iterable[Entry], state: State = State()) -> State:  # noqa: B008 (State is frozen)
+    """The state after these entries, from the beginning or from an earlier state."""
+    return reduce(_apply, journal, state)
+
+
+def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each kind of entry)
+    state = replace(state, head=entry.seq)
+    match entry.body:
+        case Input():
+            return replace(state, newest_input=entry.seq)
+        case Started():
+            return _fresh(state, is_open=True)
+        case Resumed(crashed=crashed):
+            return replace(state, resumes=state.resumes + crashed)
+        case Bound(runtime=runtime, thread=thread):
+            return replace(state, threads={**state.threads, runtime: thread})
+        case Reply():
+            return _after_reply(state, entry.body)
+        case Begun(call=call):
+            return replace(state, begun=state.begun | {call})
+        case Result():
+            return _after_result(state, entry.body)
+        case Asked(ask=ask):
+            return replace(state, asks={**state.asks, ask: entry.body})
+        case Answered(ask=ask):
+            return replace(state, asks={k: v for k, v in state.asks.items() if k != ask})
+        case Compacted(usage=usage, cost=cost):
+            return replace(state, usage=state.usage + usage, cost=state.cost + (cost or 0.0))
+        case Changed(name=name, value=value):
+            return replace(state, settings={**state.settings, name: value})
+        case Ended(saw=saw):
+            return _fresh(replace(state, saw=max(state.saw, saw)), is_open=False)
+
+
+def _fresh(state: State, *, is_open: bool) -> State:
+    return State(
+        head=state.head,
+        saw=state.saw,
+        newest_input=state.newest_input,
+        is_open=is_open,
+        threads=state.threads,
+        settings=state.settings,
+    )
+
+
+def _after_reply(state: State, reply: Reply) -> State:
+    same = bool(state.round) and state.round == state.last_round
+    return replace(
+        state,
+        saw=reply.saw,
+        calls=reply.calls,
+        begun=frozenset[str](),
+        resumes=0,
+        owes_reply=False,
+        steps=state.steps + 1,
+        usage=state.usage + reply.usage,
+        cost=state.cost + (reply.cost or 0.0),
+        last_round=state.round,
+        round=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
+        repeats=state.repeats + 1 if same else 0,
+    )
+
+
+def _after_result(state: State, result: Result) -> State:
+    return replace(
+        state,
+        calls=tuple(call for call in state.calls if call.id != result.call),
+        owes_reply=True,
+        round=_digest(state.round, result.text, result.failed),
+    )
+
+
+def _digest(*parts: object) -> str:
+    return blake2b(msgspec.json.encode(parts, order="sorted"), digest_size=8).hexdigest()
+
+
+class Bounds(Struct, frozen=True):
+    """What one turn may use."""
+
+    steps: int = 60
+    repeats: int = 3
+    spend: float = 5.0
+    """Dollars; 0 for no bound."""
+
+
+class Begin(Struct, frozen=True):
+    """Inputs wait and no turn is open."""
+
+
+class AskModel(Struct, frozen=True):
+    """The model has something to react to."""
+
+
+class RunCalls(Struct, frozen=True):
+    """These calls may run now."""
+
+    calls: tuple[Call, ...]
+
+
+class Settle(Struct, frozen=True):
+    """These calls began, then the process died. Their outcome must be found out, or told as unknown."""
+
+    calls: tuple[Call, ...]
+
+
+class Finish(Struct, frozen=True):
+    """The model has nothing more to do."""
+
+
+class Stop(Struct, frozen=True):
+    """The turn may not go on."""
+
+    reason: str
+
+
+class Idle(Struct, frozen=True):
+    """No turn is open and nothing waits."""
+
+
+Step = Begin | AskModel | RunCalls | Settle | Finish | Stop | Idle
+
+
+def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()) -> Step:  # noqa: B008 (frozen)
+    """The next step. Total: every state has one."""
+    if not state.is_open:
+        return Begin() if state.has_unseen else Idle()
+    if state.resumes > MAX_RESUMES:
+        return Stop(f"this turn brought Outrider down {state.resumes} times in a row, so it was given up")
+    if lost := tuple(c for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE):
+        return Settle(lost)
+    if state.calls:
+        return _bounded(state, bounds) or RunCalls(state.calls)
+    if state.has_unseen or state.owes_reply:
+        return _bounded(state, bounds) or AskModel()
+    return Finish()
+
+
+def _bounded(state: State, bounds: Bounds) -> Stop | None:
+    if state.steps >= bounds.steps:
+        return Stop(f"stopped after {state.steps} steps, the limit of one turn (limits.steps)")
+    if state.repeats >= bounds.repeats:
+        times = state.repeats + 1
+        return Stop(
+            f"stopped: the model made the same call {times} times in a row, each with the same result (limits.repeats)"
+        )
+    if bounds.spend and state.cost >= bounds.spend:
+        return Stop(f"stopped: this turn has cost ${state.cost:.2f}; its limit is ${bounds.spend:.2f} (limits.spend)")
+    return None

@@ -1,0 +1,205 @@
+"""What the engine needs from the world. Adapters implement these; nothing else crosses."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from outrider.core.events import Body, Delta, Entry, Input, Reply, Result
+from outrider.core.parts import Call
+from outrider.core.plan import State
+from outrider.core.prompt import Prompt, Transcript
+from outrider.core.traits import ModelTraits, RuntimeTraits, ToolSpec
+
+Emit = Callable[[Delta], None]
+
+
+class Session(Struct, frozen=True):
+    """What the store knows of a session besides its journal."""
+
+    id: str
+    person: str
+    name: str
+    """As its person calls it; unique among that person's sessions."""
+    workspace: str
+    """The folder its tools act in, an absolute path."""
+    title: str
+    """The beginning of its first input."""
+    created: int
+    updated: int
+    head: int
+    is_open: bool
+    has_work: bool
+    """Whether a turn is open or an input waits."""
+
+
+class Claim(Struct, frozen=True):
+    """The right to write to a session, until someone else claims it."""
+
+    generation: int
+    handed_over: bool
+    """The owner before let go in an orderly way."""
+
+
+class Found(Struct, frozen=True):
+    """One place where a search matched."""
+
+    session: str
+    name: str
+    seq: int
+    at: int
+    excerpt: str
+
+
+class Store(Protocol):
+    """The journal and all that hangs on it. A write is durable when its call returns.
+
+    Whoever acts for a person names that person: another person's session is as good as none.
+    """
+
+    async def create(self, person: str, name: str, workspace: str) -> Session:
+        """The session of this name, made now if it is new; an empty name gets one that is free."""
+        ...
+
+    async def find(self, person: str, session: str) -> Session | None:
+        """By id, by name, or by the beginning of an id that no other session of this person shares."""
+        ...
+
+    async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
+        """Latest first."""
+        ...
+
+    async def delete(self, person: str, session: str) -> bool: ...
+
+    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[Found]: ...
+
+    async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
+        """Append an input once by its key: `(entry, whether it is new)`.
+
+        Raises Refused when `queue` inputs already wait.
+        """
+        ...
+
+    async def claim(self, session: str) -> Claim:
+        """Become the only writer: whoever held an older generation is refused from now on."""
+        ...
+
+    async def release(self, session: str, generation: int) -> None:
+        """Let go in an orderly way, the turn unfinished."""
+        ...
+
+    async def append(self, session: str, body: Body, generation: int, key: str | None = None) -> Entry | None:
+        """Append, or return None when this key is already in the session. Raises Stale for an old generation."""
+        ...
+
+    async def stop(self, session: str, reason: str, partial: str = "") -> Entry | None:
+        """End the open turn, or deal with waiting inputs, under a new generation; None when nothing was to stop."""
+        ...
+
+    async def change(self, session: str, name: str, value: str) -> Entry:
+        """Record a setting of the session; needs no claim, since it fences nobody out."""
+        ...
+
+    async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
+
+    async def waiting(self) -> Sequence[str]:
+        """The sessions that have something to do, of every person, longest waiting first."""
+        ...
+
+
+class Blobs(Protocol):
+    """Long contents, named by their hash."""
+
+    def put(self, content: bytes) -> str: ...
+    def get(self, name: str) -> bytes:
+        """Raises Refused when there is none of this name."""
+        ...
+
+
+class Turn(Protocol):
+    """All that a runtime may touch while it carries a turn."""
+
+    session: Session
+
+    def state(self) -> State: ...
+    def transcript(self) -> Transcript: ...
+    async def record(self, body: Body, key: str | None = None) -> Entry | None:
+        """Durable when it returns; None when the key is already there."""
+        ...
+
+    def emit(self, delta: Delta) -> None:
+        """A hint; may be dropped."""
+        ...
+
+    async def refresh(self) -> None:
+        """Take in what others appended meanwhile, say an input that was typed while the model wrote."""
+        ...
+
+
+class Runtime(Protocol):
+    """Carries a turn until nothing is left to do in it. Called again for the same turn after a crash."""
+
+    traits: RuntimeTraits
+
+    async def carry(self, turn: Turn) -> None:
+        """Raises Refused or Unavailable to end the turn as failed, with that text."""
+        ...
+
+
+class Model(Protocol):
+    """Answers a prompt. Raises Refused, ContextTooLong or Unavailable; never returns half a reply."""
+
+    traits: ModelTraits
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        """`saw` is the prompt's; call ids are made with `call_id(prompt.saw, n)`."""
+        ...
+
+
+class Workspace(Protocol):
+    """Where tools act. No path leads out of it. Every method raises Refused with words for the model."""
+
+    root: str
+
+    def read(self, path: str) -> bytes: ...
+    def write(self, path: str, content: bytes) -> None: ...
+    def list(self, path: str) -> Sequence["Item"]: ...
+    def walk(self, path: str) -> "Sequence[Item]":
+        """All files below, skipping what no one wants to search (`.git`, caches); bounded."""
+        ...
+
+
+class Item(Struct, frozen=True):
+    """A file or folder in a workspace."""
+
+    path: str
+    """From the root, with `/`."""
+    kind: str
+    """`file`, `folder` or `link`."""
+    size: int
+
+
+class Here(Struct, frozen=True):
+    """Where and for whom a call runs."""
+
+    session: Session
+    workspace: Workspace
+    blobs: Blobs
+
+
+class Tool(Protocol):
+    spec: ToolSpec
+
+    async def run(self, call: Call, here: Here) -> Result:
+        """A failure the model can react to is a result with `failed`; Refused is turned into one."""
+        ...
+
+    async def reconcile(self, call: Call, here: Here) -> Result | None:
+        """After a crash between `Begun` and `Result`: what came of it, or None when that cannot be found out."""
+        ...
+
+
+Tools = Mapping[str, Tool]
+Models = Callable[[str], Awaitable[Model]]
+"""A model by the name people write; an empty name is the home's default."""
+Events = AsyncIterator[Entry | Delta]
