@@ -1,3 +1,37 @@
 """Outrider: a self-hosted agent that finishes what it starts."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outrider.app.agent import Agent
+    from outrider.app.blocking import open_blocking
+    from outrider.app.compose import open_agent as open  # noqa: A004 (the name users type)
+    from outrider.core.errors import Refused, Unavailable
+    from outrider.core.events import Delta, Entry
+    from outrider.core.outcome import Finished
+    from outrider.tools.define import tool
+
 __version__ = "0.1.0"
+__all__ = ["Agent", "Delta", "Entry", "Finished", "Refused", "Unavailable", "open", "open_blocking", "tool"]
+
+_HOMES = {
+    "Agent": ("outrider.app.agent", "Agent"),
+    "Delta": ("outrider.core.events", "Delta"),
+    "Entry": ("outrider.core.events", "Entry"),
+    "Finished": ("outrider.core.outcome", "Finished"),
+    "Refused": ("outrider.core.errors", "Refused"),
+    "Unavailable": ("outrider.core.errors", "Unavailable"),
+    "open": ("outrider.app.compose", "open_agent"),
+    "open_blocking": ("outrider.app.blocking", "open_blocking"),
+    "tool": ("outrider.tools.define", "tool"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import outrider` and `outrider --version` stay quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'outrider' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

@@ -21,6 +21,10 @@ class Stale(Exception):
     """The session moved on (stopped, claimed anew): whoever writes under the old generation must fall silent."""
 
 
+class NotKept(Exception):
+    """A fact could not be written down, so the act it belongs to must not go on. The turn stays open."""
+
+
 class HomeBusy(Refused):
     """Another process owns this home."""
 

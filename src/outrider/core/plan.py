@@ -56,6 +56,10 @@ class State(Struct, frozen=True):
     """Tokens of this turn."""
     cost: float = 0.0
     """Dollars of this turn, as far as prices are known."""
+    context: int = 0
+    """Tokens the last prompt and its reply took; 0 when unknown or just compacted."""
+    compacted: int = 0
+    """The entry of the last compaction."""
     round: str = ""
     last_round: str = ""
     repeats: int = 0
@@ -93,7 +97,8 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
         case Answered(ask=ask):
             return replace(state, asks={k: v for k, v in state.asks.items() if k != ask})
         case Compacted(usage=usage, cost=cost):
-            return replace(state, usage=state.usage + usage, cost=state.cost + (cost or 0.0))
+            spent = {"usage": state.usage + usage, "cost": state.cost + (cost or 0.0)}
+            return replace(state, context=0, compacted=entry.seq, **spent)
         case Changed(name=name, value=value):
             return replace(state, settings={**state.settings, name: value})
         case Ended(saw=saw):
@@ -108,6 +113,8 @@ def _fresh(state: State, *, is_open: bool) -> State:
         is_open=is_open,
         threads=state.threads,
         settings=state.settings,
+        context=state.context,
+        compacted=state.compacted,
     )
 
 
@@ -123,6 +130,7 @@ def _after_reply(state: State, reply: Reply) -> State:
         steps=state.steps + 1,
         usage=state.usage + reply.usage,
         cost=state.cost + (reply.cost or 0.0),
+        context=reply.usage.input + reply.usage.output,
         last_round=state.round,
         round=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
         repeats=state.repeats + 1 if same else 0,

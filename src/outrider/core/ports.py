@@ -36,6 +36,7 @@ class Session(Struct, frozen=True):
 class Claim(Struct, frozen=True):
     """The right to write to a session, until someone else claims it."""
 
+    session: Session
     generation: int
     handed_over: bool
     """The owner before let go in an orderly way."""

@@ -1,0 +1,1 @@
+"""Puts the parts together: the only layer that knows every implementation. The Python API lives here."""

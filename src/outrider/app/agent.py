@@ -1,0 +1,175 @@
+"""What every surface does with an agent: say, follow, stop, look up. The CLI and the HTTP channel stand on these calls."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from outrider.app.workspace import own_workspace
+from outrider.config.load import Config
+from outrider.core.errors import Refused
+from outrider.core.events import Ended, Entry, Event
+from outrider.core.outcome import Finished, finished
+from outrider.core.parts import Image
+from outrider.core.ports import Blobs, Found, Session, Store
+from outrider.engine.door import Door
+from outrider.engine.follow import Hub
+from outrider.engine.worker import Worker
+
+OWNER = "owner"
+"""The person whose home this is."""
+
+
+class Agent:
+    """An open Outrider home."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        blobs: Blobs,
+        hub: Hub,
+        worker: Worker,
+        *,
+        workspace: Path | None = None,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self.config = config
+        self.notices = notices
+        """What the person should know about this home, e.g. that a damaged store was set aside."""
+        self._store = store
+        self._blobs = blobs
+        self._hub = hub
+        self._worker = worker
+        self._workspace = workspace
+        limits = config.limits
+        self._door = Door(store, worker.wake, longest=limits.input, queue=limits.queue)
+
+    async def say(
+        self,
+        text: str,
+        *,
+        session: str = "",
+        images: Sequence[bytes] = (),
+        key: str | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Finished:
+        """Say something and wait for the end of the turn that deals with it.
+
+        An empty `session` begins a new one; a name continues the one of that name, or begins it.
+        With a `key`, saying it again gives the same turn's outcome and runs nothing twice.
+        """
+        events: list[Entry] = []
+        known = await self.session(session)
+        async with aclosing(self.events(text, session=known.id, images=images, key=key)) as stream:
+            async for event in stream:
+                if on_event:
+                    on_event(event)
+                if isinstance(event, Entry):
+                    events.append(event)
+        return finished(known.id, events)
+
+    async def events(
+        self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Say something and watch: every entry and delta from the input to the `Ended` that deals with it."""
+        known = await self.session(session)
+        entry = await self.post(text, session=known, images=images, key=key)
+        async with aclosing(self._hub.follow(known.id, entry.seq - 1)) as stream:
+            async for event in stream:
+                yield event
+                if isinstance(event, Entry) and isinstance(event.body, Ended) and event.body.saw >= entry.seq:
+                    return
+
+    async def post(
+        self, text: str, *, session: Session, images: Sequence[bytes] = (), key: str | None = None, address: str = ""
+    ) -> Entry:
+        """Hand in an input and return once it is durable; its turn goes on by itself."""
+        kept = [Image(self._blobs.put(content), image_media(content)) for content in images]
+        entry, _ = await self._door.accept(session, text, images=kept, key=key, address=address)
+        return entry
+
+    def follow(self, session: Session, after: int = 0) -> AsyncIterator[Event]:
+        """Every entry after this one and the deltas in between, for as long as it is read."""
+        return self._hub.follow(session.id, after)
+
+    async def finish(self) -> Sequence[Session]:
+        """Take up every session that has something to do, e.g. after a crash, and say which those are."""
+        waiting = set(await self._worker.wake_all())
+        return [session for session in await self.sessions(limit=10_000) if session.id in waiting]
+
+    async def wait(self, session: Session) -> Finished | None:
+        """Wait until nothing is left to do in this session: the outcome of its last turn, or None if nothing was."""
+        if not session.has_work:
+            return None
+        self._worker.wake(session.id)
+        turn: list[Entry] = []
+        async with aclosing(self._hub.follow(session.id)) as stream:
+            async for event in stream:
+                if isinstance(event, Entry):
+                    turn.append(event)
+                    if isinstance(event.body, Ended):
+                        if event.seq > session.head and not (await self.find(session.id)).has_work:
+                            return finished(session.id, turn)
+                        turn = []
+        raise AssertionError("a follower never ends by itself")
+
+    async def stop(self, session: Session, reason: str = "stopped by the person") -> bool:
+        """Stop the session's turn. True when there was something to stop."""
+        return await self._worker.stop(session.id, reason) is not None
+
+    async def session(self, name: str = "") -> Session:
+        """The session of this name or id, begun now if there is none; a new one for an empty name."""
+        found = await self._store.find(OWNER, name) if name else None
+        if found:
+            return found
+        _check_name(name)
+        root = self._workspace or own_workspace(self.config.home, name)
+        return await self._store.create(OWNER, name, str(root))
+
+    async def find(self, name: str) -> Session:
+        """The session of this name or id. Raises Refused when there is none."""
+        if found := await self._store.find(OWNER, name):
+            return found
+        raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
+
+    async def sessions(self, limit: int = 100) -> Sequence[Session]:
+        """Latest first."""
+        return await self._store.list(OWNER, limit)
+
+    async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
+        return await self._store.read(session.id, after, limit)
+
+    async def search(self, words: str, limit: int = 20) -> Sequence[Found]:
+        return await self._store.search(OWNER, words, limit)
+
+    async def delete(self, session: Session) -> bool:
+        await self.stop(session, "the session was deleted")
+        return await self._store.delete(OWNER, session.id)
+
+    async def change(self, session: Session, settings: Mapping[str, str]) -> None:
+        """Set something for this session, e.g. `{"model": "anthropic:…"}`."""
+        for name, value in settings.items():
+            await self._store.change(session.id, name, value)
+            self._worker.wake(session.id)
+
+
+def _check_name(name: str) -> None:
+    if len(name) > 100 or not name.isprintable() or name != name.strip():
+        raise Refused("a session's name has at most 100 printable characters and no space at its ends")
+
+
+_MAGIC = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+}
+
+
+def image_media(content: bytes) -> str:
+    """The media type of a picture, by its first bytes. Raises Refused for anything else."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    for magic, media in _MAGIC.items():
+        if content.startswith(magic):
+            return media
+    raise Refused("not a picture that models can read: PNG, JPEG, GIF and WebP are taken")

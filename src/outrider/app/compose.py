@@ -1,0 +1,98 @@
+"""Opens a home: store, models, tools, runtime, worker, in the order their lifetimes nest."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from outrider import plugins
+from outrider.app.agent import Agent
+from outrider.config.choose import choose
+from outrider.config.load import Config, load
+from outrider.core.errors import Refused
+from outrider.core.plan import Bounds
+from outrider.core.ports import Blobs, Here, Model, Session, Tool
+from outrider.engine.follow import Hub
+from outrider.engine.worker import Limits, Worker
+from outrider.models.open import open_by_choice
+from outrider.runtimes.native import NativeRuntime
+from outrider.store.open import open_store
+from outrider.workspaces.local import open_local
+
+
+class _Models:
+    """Models by name, each opened when it is first asked for and kept until the home closes."""
+
+    def __init__(self, config: Config, blobs: Blobs, stack: AsyncExitStack, default: Model | None) -> None:
+        self._config = config
+        self._blobs = blobs
+        self._stack = stack
+        self._open: dict[str, Model] = {"": default} if default else {}
+        self._opening = anyio.Lock()
+
+    async def get(self, name: str) -> Model:
+        async with self._opening:
+            if name not in self._open:
+                choices = choose(self._config, name)
+                self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
+            return self._open[name]
+
+
+def _tools(extra: Sequence[Tool]) -> dict[str, Tool]:
+    built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
+    tools = {tool.spec.name: tool for tool in built_in}
+    for tool in extra:
+        if tool.spec.name in tools:
+            raise Refused(f"there are two tools called {tool.spec.name!r}")
+        tools[tool.spec.name] = tool
+    return tools
+
+
+@asynccontextmanager
+async def open_agent(
+    home: str | Path | None = None,
+    *,
+    model: str | Model | None = None,
+    tools: Sequence[Tool] = (),
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    label: str = "Python",
+) -> AsyncIterator[Agent]:
+    """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
+
+    `model` is a name as in `OUTRIDER_MODEL`, or a model object. `workspace` is the folder for new sessions; without one
+    each gets its own. `label` is shown to others who find the home in use.
+    """
+    config = config or load(
+        Path(home) if home else None, overrides={"model.name": model} if isinstance(model, str) else {}
+    )
+    limits = config.limits
+    bounds = Bounds(limits.steps, limits.repeats, limits.spend)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(config.home, label=label))
+        chosen = model if model and not isinstance(model, str) else None
+        models = _Models(config, store.blobs, stack, chosen)
+
+        def here(session: Session) -> Here:
+            return Here(session, open_local(Path(session.workspace)), store.blobs)
+
+        native = NativeRuntime(models.get, _tools(tools), here, bounds)
+        hub = Hub(store)
+        worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
+        root = Path(workspace).expanduser().resolve() if workspace else None
+        try:
+            async with anyio.create_task_group() as group:
+                await group.start(worker.run)
+                yield Agent(config, store, store.blobs, hub, worker, workspace=root, notices=store.notices)
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise only(several) from several
+
+
+def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error behind a task group's wrapping, when it is a single one."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # pyright: ignore[reportUnknownArgumentType]
+        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return error

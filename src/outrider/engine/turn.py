@@ -1,0 +1,70 @@
+"""One session as its worker sees it: state and transcript, grown with every entry and kept warm between turns."""
+
+from collections.abc import Sequence
+
+from outrider.config.fail import point
+from outrider.core.errors import NotKept, Refused, Unavailable
+from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result
+from outrider.core.plan import State, fold
+from outrider.core.ports import Session, Store
+from outrider.core.prompt import Transcript
+from outrider.engine.follow import Hub
+
+
+class OpenTurn:
+    """The `Turn` port over the store. Holds the claim its writes are made under."""
+
+    def __init__(self, store: Store, hub: Hub, session: Session, generation: int) -> None:
+        self.session = session
+        self.generation = generation
+        self.is_behind = True
+        """Somebody else wrote to the journal since we last read it."""
+        self.partial = ""
+        """What the model has said of the reply it is writing."""
+        self._store = store
+        self._hub = hub
+        self._state = State()
+        self._transcript = Transcript()
+
+    def state(self) -> State:
+        return self._state
+
+    def transcript(self) -> Transcript:
+        return self._transcript
+
+    async def record(self, body: Body, key: str | None = None) -> Entry | None:
+        try:
+            entry = await self._store.append(self.session.id, body, self.generation, key)
+        except (Refused, Unavailable) as error:
+            raise NotKept(str(error)) from error
+        if isinstance(body, Reply | Ended):
+            self.partial = ""
+        if entry is not None and entry.seq == self._state.head + 1:
+            self._take([entry])
+        else:
+            self.is_behind = True
+            await self.refresh()
+        self._hub.tell(self.session.id)
+        if isinstance(body, Result):
+            point("J9")
+        return entry
+
+    def emit(self, delta: Delta) -> None:
+        if delta.kind == "text":
+            self.partial += delta.text
+        elif delta.kind == "reset":
+            self.partial = ""
+        self._hub.tell(self.session.id, delta)
+
+    async def refresh(self) -> None:
+        if not self.is_behind:
+            return
+        self.is_behind = False
+        try:
+            self._take(await self._store.read(self.session.id, self._state.head))
+        except (Refused, Unavailable) as error:
+            raise NotKept(str(error)) from error
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        self._state = fold(entries, self._state)
+        self._transcript.add(entries)

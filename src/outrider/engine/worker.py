@@ -1,0 +1,200 @@
+"""Carries turns. Knows nothing of models, tools or channels.
+
+Taking up a turn after a crash and starting a new one are the same call: read the journal, decide, do the step.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Struct
+
+from outrider.config.fail import point
+from outrider.core.errors import NotKept, Refused, Stale, Unavailable
+from outrider.core.events import Ended, Entry, Resumed, Started
+from outrider.core.plan import Begin, Bounds, Finish, Idle, Stop, decide
+from outrider.core.ports import Runtime, Store
+from outrider.engine.follow import Hub
+from outrider.engine.turn import OpenTurn
+
+log = logging.getLogger("outrider.worker")
+
+WARM = 64
+"""Sessions whose journal stays in memory after their turn, so that the next one starts at once."""
+
+
+class Limits(Struct, frozen=True):
+    """What the worker grants a turn, and how many turns at once."""
+
+    bounds: Bounds = Bounds()
+    seconds: float = 3600.0
+    turns: int = 8
+
+
+class _Carrying:
+    """One session being carried right now."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.again = False
+        self.turn: OpenTurn | None = None
+
+
+class Worker:
+    """Gives every session with something to do to its runtime, one turn at a time each."""
+
+    def __init__(self, store: Store, hub: Hub, runtime: Callable[[str], Runtime], limits: Limits) -> None:
+        self._store = store
+        self._hub = hub
+        self._runtime = runtime
+        self._limits = limits
+        self._slots = anyio.CapacityLimiter(limits.turns)
+        self._carrying: dict[str, _Carrying] = {}
+        self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
+        self._group: TaskGroup | None = None
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Carry what is woken, until cancelled. Then let go of every session in an orderly way."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            task_status.started()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._group = None
+
+    def wake(self, session: str) -> None:
+        """A hint that this session has something to do."""
+        if session in self._warm:
+            self._warm[session].is_behind = True
+        if carrying := self._carrying.get(session):
+            carrying.again = True
+            if carrying.turn:
+                carrying.turn.is_behind = True
+        elif self._group:
+            self._carrying[session] = _Carrying()
+            self._group.start_soon(self._carry_session, session)
+        self._hub.tell(session)
+
+    async def wake_all(self) -> list[str]:
+        """Wake every session that has something to do, and say which."""
+        waiting = list(await self._store.waiting())
+        for session in waiting:
+            self.wake(session)
+        return waiting
+
+    async def stop(self, session: str, reason: str) -> Entry | None:
+        """End the session's turn now. Its later writes are refused before anything is cancelled."""
+        carrying = self._carrying.get(session)
+        partial = carrying.turn.partial if carrying and carrying.turn else ""
+        entry = await self._store.stop(session, reason, partial)
+        self._warm.pop(session, None)
+        if carrying:
+            carrying.scope.cancel()
+        self._hub.tell(session)
+        return entry
+
+    async def _carry_session(self, session: str) -> None:
+        carrying = self._carrying[session]
+        try:
+            async with self._slots:
+                point("J3")
+                with carrying.scope:
+                    await self._carry_safely(session, carrying)
+        except anyio.get_cancelled_exc_class():
+            await self._let_go(carrying)
+            raise
+        finally:
+            del self._carrying[session]
+        if carrying.again or carrying.scope.cancelled_caught:
+            await self._wake_if_waiting(session)
+
+    async def _let_go(self, carrying: _Carrying) -> None:
+        """We are shutting down: say that the turn was left in order, so that taking it up does not count as a crash."""
+        if carrying.turn:
+            with anyio.CancelScope(shield=True), suppress(Refused, Unavailable):
+                await self._store.release(carrying.turn.session.id, carrying.turn.generation)
+
+    async def _wake_if_waiting(self, session: str) -> None:
+        """After a stop: an input that came in meanwhile begins a turn of its own."""
+        with suppress(Refused, Unavailable):  # whoever follows this session has been told of the store's trouble
+            if session in await self._store.waiting():
+                self.wake(session)
+
+    async def _carry_safely(self, session: str, carrying: _Carrying) -> None:
+        """The one place that catches everything: a bug ends a turn, never the process."""
+        try:
+            await self._carry_until_idle(session, carrying)
+        except Stale:
+            self._warm.pop(session, None)
+            carrying.again = True
+        except NotKept as error:
+            self._warm.pop(session, None)
+            self._hub.break_off(session, Unavailable(str(error)))
+        except Exception as error:
+            log.exception("the worker failed", extra={"session": session})
+            self._warm.pop(session, None)
+            self._hub.break_off(session, error)
+
+    async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
+        turn = carrying.turn = await self._open(session)
+        while True:
+            carrying.again = False
+            await turn.refresh()
+            match decide(turn.state(), {}, self._limits.bounds):
+                case Idle():
+                    break
+                case Begin():
+                    await turn.record(Started())
+                    point("J4")
+                case Stop(reason=reason):
+                    await turn.record(Ended("failed", turn.state().head, reason))
+                case Finish():
+                    point("J12")
+                    await turn.record(Ended("done", turn.state().saw))
+                case _:
+                    await self._carry_turn(turn)
+        self._warm[session] = turn
+        while len(self._warm) > WARM:
+            self._warm.popitem(last=False)
+
+    async def _open(self, session: str) -> OpenTurn:
+        if turn := self._warm.pop(session, None):
+            return turn
+        try:
+            claim = await self._store.claim(session)
+        except (Refused, Unavailable) as error:
+            raise NotKept(str(error)) from error
+        turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
+        await turn.refresh()
+        if turn.state().is_open:
+            await turn.record(Resumed(crashed=not claim.handed_over))
+        return turn
+
+    async def _carry_turn(self, turn: OpenTurn) -> None:
+        """Hand the open turn to its runtime. It has come to rest, or has ended, when this returns."""
+        before = turn.state()
+        try:
+            with anyio.move_on_after(self._limits.seconds) as deadline:
+                await self._runtime("native").carry(turn)
+        except (Refused, Unavailable) as error:
+            await turn.record(Ended("failed", turn.state().head, str(error)))
+            return
+        except (Stale, NotKept):
+            raise
+        except Exception as error:
+            log.exception("a runtime failed", extra={"session": turn.session.id})
+            await turn.record(Ended("failed", turn.state().head, f"internal error: {type(error).__name__}: {error}"))
+            return
+        if deadline.cancelled_caught:
+            turn.is_behind = True
+            await turn.refresh()
+        state = turn.state()
+        if deadline.cancelled_caught:
+            reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
+            await turn.record(Ended("failed", state.head, reason))
+        elif state.head == before.head and not isinstance(decide(state, {}, self._limits.bounds), Finish | Stop):
+            await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))

@@ -1,0 +1,1 @@
+"""What carries turns: our own loop over any model, and agents with a loop of their own."""
