@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
     from outrider.app.blocking import open_blocking
-    from outrider.app.compose import open_agent as open  # noqa: A004 (the name users type)
+    from outrider.app.compose import open_agent as open
     from outrider.core.errors import Refused, Unavailable
     from outrider.core.events import Delta, Entry
     from outrider.core.outcome import Finished

@@ -1,8 +1,10 @@
-"""What every surface does with an agent: say, follow, stop, look up. The CLI and the HTTP channel stand on these calls."""
+"""What every surface does with an agent: say, follow, stop, look up. The CLI stands on these calls."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
+
+from msgspec import Struct
 
 from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
@@ -19,30 +21,31 @@ OWNER = "owner"
 """The person whose home this is."""
 
 
+class Home(Struct, frozen=True):
+    """What an agent is opened on."""
+
+    config: Config
+    store: Store
+    blobs: Blobs
+    notices: tuple[str, ...] = ()
+    workspace: Path | None = None
+    """The folder for new sessions; without one, each gets its own."""
+
+
 class Agent:
     """An open Outrider home."""
 
-    def __init__(
-        self,
-        config: Config,
-        store: Store,
-        blobs: Blobs,
-        hub: Hub,
-        worker: Worker,
-        *,
-        workspace: Path | None = None,
-        notices: tuple[str, ...] = (),
-    ) -> None:
-        self.config = config
-        self.notices = notices
+    def __init__(self, home: Home, hub: Hub, worker: Worker) -> None:
+        self.config = home.config
+        self.notices = home.notices
         """What the person should know about this home, e.g. that a damaged store was set aside."""
-        self._store = store
-        self._blobs = blobs
+        self._workspace = home.workspace
+        self._store = home.store
+        self._blobs = home.blobs
         self._hub = hub
         self._worker = worker
-        self._workspace = workspace
-        limits = config.limits
-        self._door = Door(store, worker.wake, longest=limits.input, queue=limits.queue)
+        limits = home.config.limits
+        self._door = Door(home.store, worker.wake, longest=limits.input, queue=limits.queue)
 
     async def say(
         self,
@@ -70,7 +73,7 @@ class Agent:
 
     async def events(
         self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Say something and watch: every entry and delta from the input to the `Ended` that deals with it."""
         known = await self.session(session)
         entry = await self.post(text, session=known, images=images, key=key)
@@ -88,7 +91,7 @@ class Agent:
         entry, _ = await self._door.accept(session, text, images=kept, key=key, address=address)
         return entry
 
-    def follow(self, session: Session, after: int = 0) -> AsyncIterator[Event]:
+    def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one and the deltas in between, for as long as it is read."""
         return self._hub.follow(session.id, after)
 

@@ -1,6 +1,6 @@
 """The Python API for scripts without an event loop: the same calls, waiting for their results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def open_blocking(
     model: str | Model | None = None,
     tools: Sequence[Tool] = (),
     workspace: str | Path | None = None,
-) -> Iterator[BlockingAgent]:
+) -> Generator[BlockingAgent, None, None]:
     """The blocking twin of `outrider.open`."""
     with (
         start_blocking_portal("asyncio") as portal,

@@ -1,13 +1,13 @@
 """Opens a home: store, models, tools, runtime, worker, in the order their lifetimes nest."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 
 from outrider import plugins
-from outrider.app.agent import Agent
+from outrider.app.agent import Agent, Home
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
 from outrider.core.errors import Refused
@@ -49,6 +49,10 @@ def _tools(extra: Sequence[Tool]) -> dict[str, Tool]:
     return tools
 
 
+def _folder(named: str | Path | None) -> Path | None:
+    return Path(named).expanduser().resolve() if named else None
+
+
 @asynccontextmanager
 async def open_agent(
     home: str | Path | None = None,
@@ -58,7 +62,7 @@ async def open_agent(
     workspace: str | Path | None = None,
     config: Config | None = None,
     label: str = "Python",
-) -> AsyncIterator[Agent]:
+) -> AsyncGenerator[Agent, None]:
     """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
 
     `model` is a name as in `OUTRIDER_MODEL`, or a model object. `workspace` is the folder for new sessions; without one
@@ -67,6 +71,7 @@ async def open_agent(
     config = config or load(
         Path(home) if home else None, overrides={"model.name": model} if isinstance(model, str) else {}
     )
+    root = _folder(workspace)
     limits = config.limits
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     async with AsyncExitStack() as stack:
@@ -80,11 +85,10 @@ async def open_agent(
         native = NativeRuntime(models.get, _tools(tools), here, bounds)
         hub = Hub(store)
         worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
-        root = Path(workspace).expanduser().resolve() if workspace else None
         try:
             async with anyio.create_task_group() as group:
                 await group.start(worker.run)
-                yield Agent(config, store, store.blobs, hub, worker, workspace=root, notices=store.notices)
+                yield Agent(Home(config, store, store.blobs, store.notices, root), hub, worker)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise only(several) from several

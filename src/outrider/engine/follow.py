@@ -4,7 +4,7 @@ A slow follower loses deltas, never entries; it never slows the turn it watches.
 """
 
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import anyio
 
@@ -50,7 +50,7 @@ class Hub:
             watcher.error = error
             watcher.wake.set()
 
-    async def follow(self, session: str, after: int = 0) -> AsyncIterator[Event]:
+    async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one, once and in order, and the deltas in between; until the caller closes it."""
         watcher = _Watcher()
         self._watchers[session].add(watcher)

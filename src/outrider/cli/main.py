@@ -1,0 +1,15 @@
+"""The entry point: answers `--version` at once, hands everything else to the commands, and turns errors into one line."""
+
+import sys
+
+from outrider import __version__
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"outrider {__version__}\n")
+        return
+    from outrider.cli.root import run
+
+    sys.exit(run(sys.argv[1:]))

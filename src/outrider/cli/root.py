@@ -1,0 +1,91 @@
+"""The root command: which commands there are, each loaded when it is used, and how errors are shown."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from outrider import __version__
+from outrider.core.errors import HomeBusy, Refused, Unavailable
+
+DONE, FAILED, MISUSED, LATER, STOPPED = 0, 1, 2, 75, 130
+"""Exit codes: the turn is done; it failed; something must be changed first; try again later; stopped by Ctrl-C."""
+
+_COMMANDS = {
+    "chat": ("outrider.cli.chat.command", "Talk to the agent in this terminal (what `outrider` alone does)."),
+    "run": ("outrider.cli.run", "Do one thing and print the reply."),
+    "resume": ("outrider.cli.resume", "Finish what a crash or a shutdown left unfinished."),
+    "sessions": ("outrider.cli.sessions", "List, show, search, export and delete sessions."),
+    "config": ("outrider.cli.config", "List and change settings."),
+    "doctor": ("outrider.cli.doctor", "Check this installation and say what to do about problems."),
+    "practice-model": ("outrider.cli.practice_model", "Serve a scripted model on loopback, for tests and tries."),
+}
+
+
+class _Lazy(click.Group):
+    """Knows names and one-line descriptions; imports a command's module only to run it or show its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        return import_module(_COMMANDS[cmd_name][0]).command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], _COMMANDS, 1)
+            hint = f"did you mean `outrider {near[0]}`?" if near else f'to say something: outrider run "{args[0]} …"'
+            raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Lazy,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="With no command, `outrider` opens the chat. Settings: `outrider config list`. Home: ~/.outrider or OUTRIDER_HOME.",
+)
+@click.version_option(__version__, message="outrider %(version)s")
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """An agent that finishes what it starts."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(import_module(_COMMANDS["chat"][0]).command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; the exit code. No error reaches the terminal as more than a line or two."""
+    try:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        code = root.main(list(arguments), prog_name="outrider", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        return STOPPED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (HomeBusy, Unavailable) as error:
+        return _complain(str(error), LATER)
+    except Refused as error:
+        return _complain(str(error), MISUSED)
+    except KeyboardInterrupt:
+        return _complain("stopped", STOPPED)
+    return code if isinstance(code, int) else DONE
+
+
+def _complain(text: str, code: int) -> int:
+    click.echo(f"outrider: {text}", file=sys.stderr)
+    return code
