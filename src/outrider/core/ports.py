@@ -1,7 +1,7 @@
 """What the engine needs from the world. Adapters implement these; nothing else crosses."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
@@ -157,27 +157,48 @@ class Model(Protocol):
         ...
 
 
-class Workspace(Protocol):
-    """Where tools act. No path leads out of it. Every method raises Refused with words for the model."""
-
-    root: str
-
-    def read(self, path: str) -> bytes: ...
-    def write(self, path: str, content: bytes) -> None: ...
-    def list(self, path: str) -> Sequence["Item"]: ...
-    def walk(self, path: str) -> "Sequence[Item]":
-        """All files below, skipping what no one wants to search (`.git`, caches); bounded."""
-        ...
-
-
 class Item(Struct, frozen=True):
     """A file or folder in a workspace."""
 
     path: str
-    """From the root, with `/`."""
-    kind: str
-    """`file`, `folder` or `link`."""
+    """From the root, with `/`; bytes that are no text are written `\\xNN`, and may be given back so."""
+    kind: Literal["file", "folder", "link", "other"]
     size: int
+
+
+class Listing(Struct, frozen=True):
+    """What a folder holds, as far as it was looked through."""
+
+    items: Sequence[Item]
+    """Sorted, each folder followed by what is in it."""
+    cut: bool = False
+    """Whether there is more than this."""
+
+
+class Workspace(Protocol):
+    """Where tools act. No path leads out of it. Every method blocks, and raises Refused with words for the model."""
+
+    root: str
+
+    def read(self, path: str) -> bytes:
+        """All of a file; Refused when it is too long to hold whole."""
+        ...
+
+    def open_read(self, path: str) -> BinaryIO:
+        """A file of any length, to be read in parts and closed."""
+        ...
+
+    def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
+        """All or nothing, parents made. With `before`, Refused unless the file still holds exactly that."""
+        ...
+
+    def list(self, path: str, depth: int = 1) -> Listing:
+        """Everything in this folder; deeper, what no one wants to read (`.git`, caches) is named but not entered."""
+        ...
+
+    def walk(self, path: str) -> Listing:
+        """The files below, or the one file this is, skipping what no one wants to search; bounded."""
+        ...
 
 
 class Here(Struct, frozen=True):
