@@ -1,0 +1,198 @@
+"""Typed functions as tools: the signature is the schema, the docstring is what the model reads."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from inspect import Parameter
+from typing import Any, TypeVar, cast, overload
+
+import anyio.to_thread
+import msgspec
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Result
+from outrider.core.parts import Call, Image
+from outrider.core.ports import Blobs, Here
+from outrider.core.traits import Replay, ToolSpec
+from outrider.tools.bound import LONGEST, bounded, clean
+
+__all__ = ["DefinedTool", "Here", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
+
+Outcome = str | Result | None
+Function = Callable[..., Outcome] | Callable[..., Awaitable[Outcome]]
+T = TypeVar("T")
+
+THREADS = 8
+# One per event loop, since a limiter belongs to the loop whose tasks wait for it.
+_threads: RunVar[CapacityLimiter] = RunVar("outrider_tool_threads")
+
+
+def result(text: str, details: str = "", failed: bool = False, images: tuple[Image, ...] = ()) -> Result:
+    """What a tool may return in place of plain text: also a line for people, a failure, images."""
+    return Result("", text, failed, images, details=details)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in one of a few threads kept for tools. It cannot be stopped: bound it."""
+    try:
+        limiter = _threads.get()
+    except LookupError:
+        limiter = CapacityLimiter(THREADS)
+        _threads.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+class DefinedTool:
+    """A tool made of a function."""
+
+    def __init__(self, function: Function, replay: Replay, name: str) -> None:
+        description, notes = _read_docstring(function)
+        self._function = function
+        self._reconcile: Function | None = None
+        self._arguments = _arguments(function, name)
+        self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
+
+    def reconciles(self, function: Function) -> Function:
+        """Decorates the function that finds out, from the same arguments, what came of a call cut short by a crash.
+
+        It returns what the tool would have returned, or None when that cannot be told.
+        """
+        self._reconcile = function
+        return function
+
+    async def run(self, call: Call, here: Here) -> Result:
+        outcome = await self._call(self._function, call, here)
+        return outcome or Result(call.id, "done")
+
+    async def reconcile(self, call: Call, here: Here) -> Result | None:
+        return await self._call(self._reconcile, call, here) if self._reconcile else None
+
+    async def _call(self, function: Function, call: Call, here: Here) -> Result | None:
+        try:
+            arguments = self._parse(call)
+            if inspect.iscoroutinefunction(function):
+                outcome = await function(here, **arguments)
+            else:
+                outcome = await in_thread(partial(cast("Callable[..., Outcome]", function), here, **arguments))
+        except (Refused, Unavailable, OSError) as error:
+            outcome = result(str(error), failed=True)
+        if outcome is None:
+            return None
+        finished = outcome if isinstance(outcome, Result) else result(outcome)
+        if len(finished.text) > LONGEST:
+            return await in_thread(partial(_shorten, replace(finished, call=call.id), here.blobs))
+        return replace(finished, call=call.id, text=clean(finished.text), details=clean(finished.details))
+
+    def _parse(self, call: Call) -> Mapping[str, Any]:
+        if call.broken:
+            raise Refused(f"the arguments were not a JSON object; {self._expected()}")
+        try:
+            parsed = msgspec.convert(call.args, self._arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise Refused(f"wrong arguments: {error}; {self._expected()}") from None
+        return msgspec.structs.asdict(parsed)
+
+    def _expected(self) -> str:
+        properties = cast("dict[str, dict[str, object]]", self.spec.schema["properties"])
+        required = cast("list[str]", self.spec.schema["required"])
+        words = [
+            f"{name} ({_kind(schema)}{'' if name in required else ', optional'})" for name, schema in properties.items()
+        ]
+        return f"{self.spec.name} takes: {', '.join(words) or 'no arguments'}"
+
+
+@overload
+def tool(function: Function, /) -> DefinedTool: ...
+@overload
+def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[Function], DefinedTool]: ...
+def tool(
+    function: Function | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
+) -> DefinedTool | Callable[[Function], DefinedTool]:
+    """Make a function a tool. Its first parameter is `here: Here`; the others are what the model gives.
+
+    A plain `def` runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running
+    a call twice does no harm. Raises TypeError for a function that cannot be a tool.
+    """
+
+    def define(function: Function) -> DefinedTool:
+        return DefinedTool(function, replay, name or function.__name__)
+
+    return define(function) if function else define
+
+
+def _shorten(finished: Result, blobs: Blobs) -> Result:
+    text, blob = bounded(finished.text, blobs)
+    return replace(finished, text=text, blob=finished.blob or blob)
+
+
+def _arguments(function: Function, name: str) -> type[Struct]:
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    if not parameters or parameters[0].annotation is not Here:
+        raise TypeError(f"tool {name}: the first parameter must be `here: Here`")
+    fields: list[Any] = []
+    for parameter in parameters[1:]:
+        if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            raise TypeError(f"tool {name}: {parameter} cannot be described to a model")
+        if parameter.annotation is Parameter.empty:
+            raise TypeError(f"tool {name}: parameter {parameter.name} needs a type")
+        given = () if parameter.default is Parameter.empty else (parameter.default,)
+        fields.append((parameter.name, parameter.annotation, *given))
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _read_docstring(function: Function) -> tuple[str, Mapping[str, str]]:
+    """What the tool does, and what each parameter means: lines `name: meaning`, going on where they are indented."""
+    names = "|".join(map(re.escape, list(inspect.signature(function).parameters)[1:]))
+    lines = (inspect.getdoc(function) or "").splitlines()
+    about: list[str] = []
+    notes: dict[str, str] = {}
+    for line in lines:
+        found = re.fullmatch(rf"({names}): (.+)", line) if names else None
+        if found:
+            notes[found[1]] = found[2].strip()
+        elif notes and line.startswith(" "):
+            last = next(reversed(notes))
+            notes[last] += " " + line.strip()
+        else:
+            about.append(line)
+    description = "\n".join(about).strip()
+    if not description:
+        raise TypeError(f"tool {function.__name__}: say in a docstring what it does; that is what the model reads")
+    return description, notes
+
+
+def _schema(arguments: type[Struct], notes: Mapping[str, str]) -> dict[str, object]:
+    (top,), parts = msgspec.json.schema_components([arguments], ref_template="{name}")
+    schema = cast("dict[str, Any]", _inline(top, parts, ()))
+    for name, note in notes.items():
+        schema["properties"][name].setdefault("description", note)
+    return schema
+
+
+def _inline(schema: Any, parts: Mapping[str, Any], within: tuple[str, ...]) -> Any:
+    """The same schema without references, which not every provider understands."""
+    if isinstance(schema, list):
+        return [_inline(item, parts, within) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    branch = cast("dict[str, Any]", schema)
+    if isinstance(name := branch.get("$ref"), str):
+        if name in within:
+            raise TypeError(f"{name} contains itself; a tool's arguments must have an end")
+        merged = {**parts[name], **{key: value for key, value in branch.items() if key != "$ref"}}
+        merged.pop("title", None)
+        return _inline(merged, parts, (*within, name))
+    return {key: _inline(value, parts, within) for key, value in branch.items()}
+
+
+def _kind(schema: Mapping[str, object]) -> str:
+    if "enum" in schema:
+        return " or ".join(f"{value!r}" for value in cast("list[object]", schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(_kind(choice) for choice in cast("list[dict[str, object]]", schema["anyOf"]))
+    return str(schema.get("type", "anything"))

@@ -1,0 +1,1 @@
+"""Where tools act: implementations of the `Workspace` port."""
