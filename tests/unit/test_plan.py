@@ -1,0 +1,184 @@
+"""The plan is total, bounded, and any prefix of a journal can be carried on."""
+
+import pytest
+from hypothesis import given
+
+from outrider.core.events import (
+    Begun,
+    Body,
+    Changed,
+    Compacted,
+    Ended,
+    Entry,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
+from outrider.core.parts import Call, Prices, Usage, call_id, cost
+from outrider.core.plan import (
+    MAX_RESUMES,
+    AskModel,
+    Begin,
+    Bounds,
+    Finish,
+    Idle,
+    RunCalls,
+    Settle,
+    State,
+    Stop,
+    decide,
+    fold,
+)
+from outrider.core.prompt import UNKNOWN
+from tests.support.journals import LOOSE, REPLAY, entries, journals
+
+HI = Input("hi")
+PAY = Call("c1", "pay", {})
+LOOK = Call("c2", "look", {})
+
+
+def test_a_turn_goes_through_its_steps_in_order() -> None:
+    whole: list[Body] = [
+        HI,
+        Started(),
+        Reply("", 2, (PAY,)),
+        Begun("c1"),
+        Result("c1", "ok"),
+        Reply("bye", 5),
+        Ended("done", 5),
+    ]
+    steps = [type(decide(fold(entries(*whole[:n])), REPLAY)) for n in range(len(whole) + 1)]
+    assert steps == [Idle, Begin, AskModel, RunCalls, Settle, AskModel, Finish, Idle]
+
+
+def test_an_input_that_arrives_while_the_model_writes_belongs_to_the_next_step() -> None:
+    assert decide(fold(entries(HI, Started(), Input("also this"), Reply("bye", saw=2))), {}) == AskModel()
+
+
+def test_a_failed_turn_does_not_start_again_by_itself() -> None:
+    assert decide(fold(entries(HI, Started(), Ended("failed", 2, "no key"))), {}) == Idle()
+
+
+def test_an_input_that_arrives_after_a_failed_turn_starts_the_next() -> None:
+    assert decide(fold(entries(HI, Started(), Ended("failed", 2, "no key"), Input("again"))), {}) == Begin()
+
+
+def test_a_call_that_only_looks_is_run_again_after_a_crash_and_one_that_pays_is_settled() -> None:
+    journal = entries(HI, Started(), Reply("", 2, (LOOK, PAY)), Begun("c1"), Resumed())
+    assert decide(fold(journal), REPLAY) == Settle((PAY,))
+    assert decide(fold([*journal, Entry(6, 6, Result("c1", UNKNOWN))]), REPLAY) == RunCalls((LOOK,))
+
+
+def test_a_turn_that_crashed_the_process_too_often_is_given_up() -> None:
+    crashes = [Resumed()] * (MAX_RESUMES + 1)
+    assert isinstance(decide(fold(entries(HI, Started(), *crashes)), {}), Stop)
+    assert decide(fold(entries(HI, Started(), *crashes[1:])), {}) == AskModel()
+
+
+def test_a_turn_handed_over_in_order_is_never_given_up() -> None:
+    assert decide(fold(entries(HI, Started(), *[Resumed(crashed=False)] * 50)), {}) == AskModel()
+
+
+def test_a_new_reply_forgives_earlier_crashes() -> None:
+    crashes = [Resumed()] * MAX_RESUMES
+    journal = entries(HI, Started(), *crashes, Reply("", 5, (LOOK,)), Resumed())
+    assert fold(journal).resumes == 1
+
+
+def _steps(count: int, price: float | None = None) -> list[Body]:
+    bodies: list[Body] = [HI, Started()]
+    for n in range(count):
+        call = Call(f"c{n}", "look", {"n": n})
+        bodies += [Reply("", len(bodies), (call,), cost=price), Result(call.id, str(n))]
+    return bodies
+
+
+def test_a_turn_stops_at_its_bound_of_steps() -> None:
+    stop = decide(fold(entries(*_steps(60))), REPLAY, Bounds(steps=60))
+    assert stop == Stop("stopped after 60 steps, the limit of one turn (limits.steps)")
+    assert decide(fold(entries(*_steps(59))), REPLAY, Bounds(steps=60)) == AskModel()
+
+
+def test_a_turn_stops_at_its_bound_of_spend() -> None:
+    stop = decide(fold(entries(*_steps(3, price=0.5))), REPLAY, Bounds(spend=1.5))
+    assert stop == Stop("stopped: this turn has cost $1.50; its limit is $1.50 (limits.spend)")
+
+
+def _looping(times: int, result: str = "same") -> list[Body]:
+    bodies: list[Body] = [HI, Started()]
+    for n in range(times):
+        bodies += [Reply("", len(bodies), (Call(f"c{n}", "look", {"x": 1}),)), Result(f"c{n}", result.format(n=n))]
+    bodies.append(Reply("", len(bodies), (Call("last", "look", {"x": 1}),)))
+    return bodies
+
+
+def test_a_model_that_makes_the_same_call_over_and_over_is_stopped() -> None:
+    assert isinstance(decide(fold(entries(*_looping(4))), REPLAY, Bounds(repeats=3)), Stop)
+    assert isinstance(decide(fold(entries(*_looping(3))), REPLAY, Bounds(repeats=3)), RunCalls)
+
+
+def test_the_same_call_with_another_result_each_time_is_no_loop() -> None:
+    assert isinstance(decide(fold(entries(*_looping(10, "{n}"))), REPLAY, Bounds(repeats=3)), RunCalls)
+
+
+def test_a_bound_never_ends_a_turn_that_is_finished() -> None:
+    bodies = _steps(3)
+    bodies.append(Reply("done", len(bodies)))
+    assert decide(fold(entries(*bodies)), REPLAY, Bounds(steps=4)) == Finish()
+
+
+def test_settings_and_threads_outlive_turns() -> None:
+    state = fold(entries(HI, Started(), Changed("model", "practice"), Reply("hello", 2), Ended("done", 3)))
+    assert state.settings == {"model": "practice"}
+    assert (state.steps, state.usage) == (0, Usage())
+
+
+def test_a_compaction_counts_towards_what_the_turn_spent() -> None:
+    state = fold(entries(HI, Started(), Compacted(1, "short", Usage(100, 10), 0.25)))
+    assert (state.usage, state.cost, state.compacted, state.context) == (Usage(100, 10), 0.25, 3, 0)
+
+
+@given(journals())
+def test_any_prefix_of_any_journal_can_be_carried_to_its_end(journal: list[Entry]) -> None:
+    carried = list(journal)
+    for _ in range(200):
+        seq = len(carried) + 1
+        match decide(fold(carried), REPLAY, LOOSE):
+            case Idle():
+                return
+            case Begin():
+                body: Body = Started()
+            case AskModel():
+                body = Reply("done", len(carried))
+            case RunCalls(calls=calls) | Settle(calls=calls):
+                body = Result(calls[0].id, "ok")
+            case Finish():
+                body = Ended("done", fold(carried).saw)
+            case Stop(reason=reason):
+                body = Ended("failed", len(carried), reason)
+        carried.append(Entry(seq, seq, body))
+    pytest.fail("the plan does not come to an end")
+
+
+@given(journals())
+def test_folding_in_two_parts_is_folding_the_whole(journal: list[Entry]) -> None:
+    half = len(journal) // 2
+    assert fold(journal[half:], fold(journal[:half])) == fold(journal)
+
+
+def test_no_journal_has_nothing_to_do() -> None:
+    assert decide(State(), {}) == Idle()
+
+
+def test_call_ids_are_unique_and_short_enough_for_every_provider() -> None:
+    ids = [call_id(saw, n) for saw in (1, 2, 999, 10**9) for n in range(20)]
+    assert len(set(ids)) == len(ids)
+    assert all(len(id) == 9 and id.isalnum() for id in ids)
+
+
+def test_cost_counts_cached_and_written_tokens_at_their_own_price() -> None:
+    usage = Usage(input=1_000_000, output=100_000, cached=500_000, written=100_000)
+    assert cost(usage, Prices(3.0, 15.0, cached=0.3, written=3.75)) == pytest.approx(1.2 + 0.15 + 0.375 + 1.5)
+    assert cost(usage, Prices(3.0, 15.0)) == pytest.approx(3.0 + 1.5)
