@@ -1,0 +1,278 @@
+"""Reads what people set, from flags, the environment and config.toml, into one typed and frozen shape."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from outrider.config.choice import Secret
+from outrider.config.providers import KEY_NAMES
+from outrider.config.secrets import reference, resolve
+from outrider.config.settings import (
+    OTHER_VARIABLES,
+    SETTINGS,
+    Value,
+    did_you_mean,
+    find,
+    lookup,
+    parse_text,
+    parse_value,
+    printable,
+)
+from outrider.core.errors import Refused
+
+FILE = "config.toml"
+_LONGEST_FILE = 1_000_000
+
+
+class ModelSettings(Struct, frozen=True):
+    name: str
+    url: str
+    key: Secret
+    fallbacks: tuple[str, ...]
+    window: int
+    longest: int
+    effort: str
+    patience: float
+    attempts: int
+    price_input: float | None
+    price_output: float | None
+    price_cached: float | None
+
+
+class LimitSettings(Struct, frozen=True):
+    steps: int
+    repeats: int
+    seconds: int
+    spend: float
+    queue: int
+    input: int
+    turns: int
+
+
+class RuntimeSettings(Struct, frozen=True):
+    name: str
+
+
+class ChatSettings(Struct, frozen=True):
+    markdown: bool
+    history: bool
+
+
+class LogSettings(Struct, frozen=True):
+    level: str
+
+
+class Config(Struct, frozen=True):
+    """Everything that is set, and where each value came from."""
+
+    home: Path
+    model: ModelSettings
+    limits: LimitSettings
+    runtime: RuntimeSettings
+    chat: ChatSettings
+    log: LogSettings
+    sources: Mapping[str, str]
+    references: Mapping[str, str]
+    """Of each secret that was given, the place it comes from."""
+    described: Mapping[str, str]
+    """For `model.url` and others that belong to one model: the name that stood beside them where they were set."""
+    keys: Mapping[str, Secret]
+    """Providers' keys in the environment, by the name of the variable."""
+    warnings: tuple[str, ...] = ()
+
+    def source(self, name: str) -> str:
+        """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
+        return self.sources.get(find(name).name, "default")
+
+    def value(self, name: str) -> Value | Secret:
+        setting = find(name)
+        return getattr(getattr(self, setting.category), setting.key)
+
+    def shown(self, name: str) -> str:
+        """The value as people may see it: a secret only tells whether it is set, and where it comes from."""
+        value, place = self.value(name), self.references.get(find(name).name)
+        if not isinstance(value, Secret):
+            return render_value(value)
+        return f"{'set' if value else 'not set'} (from {place})" if place else "not set"
+
+
+def render_value(value: Value) -> str:
+    """A value as people write it in a command."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ", ".join(value)
+        case _:
+            return str(value)
+
+
+def find_home(environ: Mapping[str, str] | None = None) -> Path:
+    """`OUTRIDER_HOME`, else `.outrider` in the person's home folder."""
+    named = (os.environ if environ is None else environ).get("OUTRIDER_HOME", "").strip()
+    return Path(os.path.abspath(os.path.expanduser(named or "~/.outrider")))
+
+
+def load(
+    home: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Config:
+    """What is set: flags over the environment over config.toml over defaults. Raises Refused in one line."""
+    environ = os.environ if environ is None else environ
+    home = find_home(environ) if home is None else home
+    path = home / FILE
+    layers = (
+        _from_flags(overrides or {}),
+        _from_environment(environ),
+        _from_file(path),
+    )
+    values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
+    sources: dict[str, str] = {}
+    for layer in reversed(layers):
+        for name, (value, source) in layer.items():
+            values[name], sources[name] = value, source
+    warnings = _unknown_variables(environ)
+    secrets, references = _secrets(values, sources, path, environ, warnings)
+    return Config(
+        home=home,
+        sources=sources,
+        references=references,
+        described=_described(layers),
+        keys={name: Secret(environ[name].strip()) for name in KEY_NAMES if environ.get(name, "").strip()},
+        warnings=tuple(warnings),
+        **_sections({**values, **secrets}),
+    )
+
+
+_Layer = dict[str, tuple[Value, str]]
+
+
+def _from_flags(overrides: Mapping[str, str]) -> _Layer:
+    found = {find(name): text for name, text in overrides.items() if text.strip()}
+    return {setting.name: (parse_text(setting, text, "flag"), "flag") for setting, text in found.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> _Layer:
+    found = {setting: environ[setting.env] for setting in SETTINGS if environ.get(setting.env, "").strip()}
+    return {
+        setting.name: (parse_text(setting, text, setting.env), f"environment {setting.env}")
+        for setting, text in found.items()
+    }
+
+
+def _from_file(path: Path) -> _Layer:
+    layer: _Layer = {}
+    for name, value in flatten(parse_toml(read_file(path), path)).items():
+        setting = lookup(name)
+        if setting is None:
+            known = [setting.name for setting in SETTINGS]
+            raise Refused(f"{path}: no setting is called {printable(name)}{did_you_mean(name, known)}")
+        layer[setting.name] = (parse_value(setting, value, str(path)), FILE)
+    return layer
+
+
+def read_file(path: Path) -> str:
+    """The text of config.toml, empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LONGEST_FILE + 1)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > _LONGEST_FILE:
+        raise Refused(f"{path}: is longer than {_LONGEST_FILE:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{path}: line {line}: is not UTF-8") from None
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Parsed, or Refused with the line and what is wrong there."""
+    if not text:
+        return {}
+    import tomllib  # Most homes have no file; its import is a good part of the start.
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # A number of a million digits is a plain ValueError.
+        what, _, place = str(error).rpartition(" (at ")
+        line = place.removesuffix(")").partition(",")[0].replace("document", "file")
+        raise Refused(f"{path}: {line}: {what}" if what else f"{path}: {error}") from None
+
+
+def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, object]:
+    """Nested tables as dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{above}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            flat[above + key] = value
+    return flat
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    known = {setting.env for setting in SETTINGS} | OTHER_VARIABLES
+    unknown = sorted(name for name in environ if name.startswith("OUTRIDER_") and name not in known)
+    return [f"{printable(name)} is no setting{did_you_mean(name, known)}" for name in unknown]
+
+
+def _secrets(
+    values: Mapping[str, Value],
+    sources: Mapping[str, str],
+    path: Path,
+    environ: Mapping[str, str],
+    warnings: list[str],
+) -> tuple[dict[str, Secret], dict[str, str]]:
+    secrets: dict[str, Secret] = {}
+    references: dict[str, str] = {}
+    for setting in SETTINGS:
+        if not setting.secret:
+            continue
+        text, source = str(values[setting.name] or ""), sources.get(setting.name, "default")
+        secrets[setting.name] = Secret("")
+        if text:
+            references[setting.name] = reference(text) or source
+            secrets[setting.name] = resolve(setting.name, text, environ, path if source == FILE else None)
+            if not secrets[setting.name]:
+                warnings.append(f"{setting.name}: {reference(text)} is not set in the environment")
+    return secrets, references
+
+
+_OF_ONE_MODEL = ("url", "key", "window", "longest", "price_input", "price_output", "price_cached")
+
+
+def _described(layers: tuple[_Layer, ...]) -> dict[str, str]:
+    """Which model each such setting is about: a key in the file is not for a model named by a flag."""
+    names = [str(layer["model.name"][0]) if "model.name" in layer else "" for layer in layers]
+    main = next((name for name in names if name), "")
+    described: dict[str, str] = {}
+    for name in (f"model.{key}" for key in _OF_ONE_MODEL):
+        depth = next((depth for depth, layer in enumerate(layers) if name in layer), None)
+        if depth is not None:
+            described[name] = next((name for name in names[depth:] if name), main)
+    return described
+
+
+def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
+    def of(section: str) -> dict[str, Any]:
+        return {setting.key: values[setting.name] for setting in SETTINGS if setting.category == section}
+
+    return {
+        "model": ModelSettings(**of("model")),
+        "limits": LimitSettings(**of("limits")),
+        "runtime": RuntimeSettings(**of("runtime")),
+        "chat": ChatSettings(**of("chat")),
+        "log": LogSettings(**of("log")),
+    }

@@ -1,0 +1,62 @@
+"""Secrets by reference: where a key is kept, and the rules for keeping it there. No error here holds a value."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from outrider.config.choice import Secret
+from outrider.config.settings import Unfit
+from outrider.core.errors import Refused
+
+_LONGEST = 64_000
+
+
+def reference(text: str) -> str:
+    """The text itself when it names a place (`env:NAME`, `file:PATH`); empty when it is the secret."""
+    return text if text.startswith(("env:", "file:")) else ""
+
+
+def resolve(name: str, text: str, environ: Mapping[str, str], config: Path | None = None) -> Secret:
+    """The secret itself; empty when a variable it is in is not set.
+
+    `config` is the file the text was read from, if it was read from one: a secret in it must be for its owner alone.
+    """
+    kind, _, place = text.partition(":")
+    if kind == "env" and reference(text):
+        return Secret(environ.get(place.strip(), "").strip())
+    if kind == "file" and reference(text):
+        return _from_file(name, Path(os.path.expanduser(place.strip())))
+    if config is not None and _others_can_read(config):
+        raise Refused(f"{config}: holds {name}, and others can read it: chmod 600 it, or write env:NAME or file:PATH")
+    return Secret(text)
+
+
+def check_reference(name: str, text: str) -> None:
+    """Refuse a reference that can never work, before it is written down."""
+    kind, _, place = text.partition(":")
+    if kind == "env" and reference(text) and not place.strip().isidentifier():
+        raise Unfit(f"{name}: env: must be followed by the name of a variable")
+    if kind == "file" and reference(text):
+        _from_file(name, Path(os.path.expanduser(place.strip())))
+
+
+def _from_file(name: str, path: Path) -> Secret:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)
+        shared = _others_can_read(path)
+    except OSError as error:
+        raise Refused(f"{name}: {path} cannot be read: {error.strerror}") from None
+    if shared:
+        raise Refused(f"{name}: others can read {path}: chmod 600 it")
+    if not content.strip() or len(content) > _LONGEST:
+        raise Refused(f"{name}: {path} is {'too long' if content.strip() else 'empty'}")
+    try:
+        return Secret(content.decode().strip())
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: {path} is not text") from None
+
+
+def _others_can_read(path: Path) -> bool:
+    return os.name == "posix" and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

@@ -1,0 +1,249 @@
+"""The one registry of what people may set: names, kinds, defaults and what is allowed. Pure; reads nothing."""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+
+Value = str | int | float | bool | tuple[str, ...] | None
+
+
+class Unfit(Refused):
+    """What was given for a setting will not do."""
+
+
+class Kind(Enum):
+    """What a setting holds, in the words of an error message."""
+
+    TEXT = "text"
+    URL = "an http:// or https:// address without a name or password in it"
+    WHOLE = "a whole number"
+    DECIMAL = "a number"
+    SWITCH = "true or false"
+    NAMES = "a list of names"
+    SECRET = "env:NAME, file:PATH, or the secret itself"
+
+
+class Setting(Struct, frozen=True):
+    """One thing people may set."""
+
+    name: str
+    """Dotted; the part before the dot is its table in config.toml."""
+    kind: Kind
+    default: Value
+    description: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    alias: str = ""
+    """A shorter name that is taken as well."""
+
+    @property
+    def category(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def secret(self) -> bool:
+        return self.kind is Kind.SECRET
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets it."""
+        return "OUTRIDER_" + (self.alias or self.name).replace(".", "_").upper()
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, in words."""
+        if self.choices:
+            return " or ".join(choice or '""' for choice in self.choices)
+        match self.least, self.most:
+            case (None, _):
+                return self.kind.value
+            case (least, None):
+                return f"{self.kind.value}, at least {least:g}"
+            case (least, most):
+                return f"{self.kind.value} from {_plain(least)} to {_plain(most)}"
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "model.name",
+        Kind.TEXT,
+        "",
+        "The model to ask: <provider>:<model> or <wire>:<model>, or practice.",
+        alias="model",
+    ),
+    Setting("model.url", Kind.URL, "", "Base URL of the server that has the model."),
+    Setting("model.key", Kind.SECRET, "", "The key for it: env:NAME, file:PATH, or the key itself."),
+    Setting("model.fallbacks", Kind.NAMES, (), "Models to ask, in this order, when the first is unavailable."),
+    Setting("model.window", Kind.WHOLE, 0, "Tokens the model can read; 0 when unknown.", least=0),
+    Setting("model.longest", Kind.WHOLE, 0, "Tokens one reply may have; 0 for the provider's default.", least=0),
+    Setting(
+        "model.effort", Kind.TEXT, "", "How hard it should think; empty for its default.", ("", "low", "medium", "high")
+    ),
+    Setting("model.patience", Kind.DECIMAL, 120.0, "Seconds without a byte before it counts as silent.", (), 0.1, 3600),
+    Setting("model.attempts", Kind.WHOLE, 5, "How often one request is tried.", (), 1, 20),
+    Setting("model.price_input", Kind.DECIMAL, None, "Dollars for a million tokens read.", least=0),
+    Setting("model.price_output", Kind.DECIMAL, None, "Dollars for a million tokens written.", least=0),
+    Setting("model.price_cached", Kind.DECIMAL, None, "Dollars for a million tokens read from its cache.", least=0),
+    Setting("limits.steps", Kind.WHOLE, 60, "Steps one turn may take.", (), 1, 10_000),
+    Setting("limits.repeats", Kind.WHOLE, 3, "How often the very same call may be made in a row.", (), 1, 100),
+    Setting("limits.seconds", Kind.WHOLE, 3600, "Seconds one turn may take.", (), 1, 604_800),
+    Setting(
+        "limits.spend", Kind.DECIMAL, 5.0, "Dollars one turn may cost where prices are known; 0 for no cap.", least=0
+    ),
+    Setting("limits.queue", Kind.WHOLE, 20, "Inputs that may wait in one session.", (), 1, 10_000),
+    Setting("limits.input", Kind.WHOLE, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
+    Setting("limits.turns", Kind.WHOLE, 8, "Turns that may go on at once.", (), 1, 1_000),
+    Setting("runtime.name", Kind.TEXT, "native", "What carries turns.", ("native",), alias="runtime"),
+    Setting("chat.markdown", Kind.SWITCH, True, "Render replies as Markdown in the terminal chat."),
+    Setting("chat.history", Kind.SWITCH, True, "Remember what was typed in the terminal chat."),
+    Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
+)
+
+OTHER_VARIABLES = frozenset(
+    {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
+)
+"""Variables of ours that are no settings."""
+
+_HUGE = 1e300
+"""Beyond any sense; also keeps infinity and NaN out."""
+
+_BY_NAME = {name: setting for setting in SETTINGS for name in (setting.name, setting.alias) if name}
+_SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def find(name: str) -> Setting:
+    """The setting of this name or alias. Raises Unfit with the nearest one."""
+    if found := _BY_NAME.get(name):
+        return found
+    raise Unfit(f"no setting is called {printable(name)}{did_you_mean(name, _BY_NAME)}")
+
+
+def lookup(name: str) -> Setting | None:
+    return _BY_NAME.get(name)
+
+
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """The known word this one was probably meant to be, or an empty string."""
+    import difflib  # Only a mistake needs it, and it is slow to import.
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)
+    return close[0] if close else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean …?`, or nothing when nothing is near."""
+    close = nearest(word, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def parse_text(setting: Setting, text: str, where: str) -> Value:
+    """A value given as text, in a variable, a flag or a command. A secret stays the reference it was given as.
+
+    `where`, if any, begins the error.
+    """
+    text = text.strip()
+    value: object = text
+    try:
+        text.encode()
+        match setting.kind:
+            case Kind.WHOLE:
+                value = int(text)
+            case Kind.DECIMAL:
+                value = float(text)
+            case Kind.SWITCH:
+                value = _SWITCHES[text.lower()]
+            case Kind.NAMES:
+                value = [part.strip() for part in text.split(",") if part.strip()]
+            case Kind.TEXT | Kind.URL | Kind.SECRET:
+                pass
+    except (ValueError, KeyError):
+        raise _bad(setting, text, where) from None
+    return parse_value(setting, value, where)
+
+
+def parse_value(setting: Setting, value: object, where: str) -> Value:
+    """A value given with a type, as TOML has them. Raises Unfit with what is allowed."""
+    parsed = _typed(setting.kind, value)
+    if parsed is None:
+        raise _bad(setting, value, where)
+    if isinstance(parsed, str) and setting.choices and parsed not in setting.choices:
+        raise _bad(setting, parsed, where)
+    if isinstance(parsed, int | float) and not _within(setting, parsed):
+        raise _bad(setting, parsed, where)
+    return parsed
+
+
+def _typed(kind: Kind, value: object) -> Value:
+    match kind, value:
+        case (Kind.SWITCH, bool()):
+            return value
+        case (Kind.WHOLE | Kind.DECIMAL, bool()):
+            return None
+        case (Kind.WHOLE, int()):
+            return value
+        case (Kind.DECIMAL, int() | float()):
+            return float(value) if -_HUGE < value < _HUGE else None
+        case (_, str()) if not value.strip().isprintable():
+            return None
+        case (Kind.TEXT | Kind.SECRET, str()):
+            return value.strip()
+        case (Kind.URL, str()):
+            return _url(value.strip())
+        case (Kind.NAMES, list()):
+            return _names(value)  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            return None
+
+
+def _names(value: list[object]) -> tuple[str, ...] | None:
+    names = tuple(
+        item.strip() for item in value if isinstance(item, str) and item.strip().isprintable() and item.strip()
+    )
+    return names if len(names) == len(value) else None
+
+
+def _url(text: str) -> str | None:
+    scheme, mark, rest = text.partition("://")
+    host = rest.partition("/")[0]
+    if not text:
+        return ""
+    if scheme.lower() not in ("http", "https") or not mark or not host or "@" in host or any(c.isspace() for c in text):
+        return None
+    return text.rstrip("/")
+
+
+def _within(setting: Setting, value: float) -> bool:
+    return (setting.least is None or value >= setting.least) and (setting.most is None or value <= setting.most)
+
+
+def _bad(setting: Setting, value: object, where: str) -> Unfit:
+    name = f"{where}: {setting.name}" if where else setting.name
+    if setting.name == "runtime.name" and isinstance(value, str):
+        return Unfit(f"{name} = {_shown(value)} is not in this version; allowed: {setting.allowed}")
+    if setting.secret or setting.kind is Kind.URL:  # An address may hold a password.
+        return Unfit(f"{name} is not valid; allowed: {setting.allowed}")
+    return Unfit(f"{name} = {_shown(value)} is not valid; allowed: {setting.allowed}")
+
+
+def printable(name: str) -> str:
+    """A name as it can stand in one line."""
+    return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) > _HUGE:
+        return "this number"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _plain(number: float | None) -> str:
+    return "" if number is None else f"{number:,.10g}".replace(",", "_")
