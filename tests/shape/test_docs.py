@@ -7,13 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from outrider.cli.root import root
 from tests.shape.repository import ROOT, Fence, fences, name_of, pages, without_fences
 from tests.shape.test_sizes import FILE, FUNCTION, HEART
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+\s+(?P<title>.+?)\s*$", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|`)outrider ((?!-)[a-z-]+(?: [a-z][a-z-]*)?)(?=[ `\n]|$)", re.MULTILINE)
 _BIN = Path(sys.executable).parent
+
+
+def _commands() -> list[list[str]]:
+    """Each `outrider sessions list` that a page mentions, as words."""
+    found = {command for page in pages() for command in _COMMAND.findall(page.read_text(encoding="utf-8"))}
+    return [command.split() for command in sorted(found)]
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
@@ -31,6 +40,12 @@ def test_every_dev_command_in_the_prose_exists() -> None:
     known = set(re.findall(r"^  ([a-z]+)", usage, re.MULTILINE))
     used = {(name_of(page), word) for page in pages() for word in re.findall(r"\./dev ([a-z]+)", page.read_text())}
     assert sorted((page, word) for page, word in used if word not in known) == []
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_outrider_command_in_the_prose_exists(words: list[str]) -> None:
+    shown = CliRunner().invoke(root, [*words, "--help"])
+    assert (shown.exit_code, shown.exception) == (0, None), shown.output
 
 
 def test_the_readme_starts_with_the_two_commands_that_ci_runs() -> None:
@@ -81,7 +96,8 @@ def _run(command: list[str], folder: Path) -> None:
     ran = subprocess.run(
         command, cwd=here, env=clean, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
-    assert ran.returncode == 0, f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+    if ran.returncode:
+        pytest.fail(f"exit {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
 
 
 def _leads_somewhere(page: Path, target: str) -> bool:
