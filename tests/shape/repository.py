@@ -23,7 +23,7 @@ def name_of(path: Path) -> str:
 def tracked() -> list[Path]:
     """Every file that is, or is about to be, under version control."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,

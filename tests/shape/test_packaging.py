@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import outrider
 from tests.shape.repository import ROOT, SRC, name_of, tracked
@@ -31,13 +33,20 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     assert (here - shipped, "outrider/py.typed" in shipped) == (set(), True)
 
 
+def test_every_entry_point_leads_somewhere() -> None:
+    project = _project()["project"]
+    groups: dict[str, dict[str, str]] = {"scripts": project["scripts"], **project["entry-points"]}
+    points = [EntryPoint(name, target, group) for group, named in groups.items() for name, target in named.items()]
+    assert [point for point in points if not callable(point.load()) and not hasattr(point.load(), "run")] == []
+
+
 def test_both_lock_files_choose_the_same_versions() -> None:
     run, dev = _pinned("requirements.lock"), _pinned("requirements-dev.lock")
     assert {name: (version, dev.get(name)) for name, version in run.items() if dev.get(name) != version} == {}
 
 
 def test_every_dependency_is_locked() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = _project()
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     names = {re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower() for requirement in wanted}
     assert sorted(names - _pinned("requirements.lock").keys()) == []
@@ -53,6 +62,10 @@ def test_no_tracked_file_tells_of_the_machine_it_was_written_on() -> None:
         if here.search(line)
     ]
     assert found == []
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def _pinned(name: str) -> dict[str, str]:
