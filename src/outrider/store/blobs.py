@@ -1,0 +1,70 @@
+"""Long contents as files named by their hash. A name that is there holds the whole content."""
+
+import os
+import re
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from outrider.core.errors import Refused
+from outrider.store.connect import sync_folder
+from outrider.store.faults import explain
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class FileBlobs:
+    """Implements `core.ports.Blobs` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, content: bytes) -> str:
+        name = sha256(content).hexdigest()
+        path = self._path(name)
+        if path.exists() and path.stat().st_size == len(content):
+            return name
+        try:
+            self._write(path, content)
+        except OSError as error:
+            raise explain(error, self._folder.parent) from error
+        return name
+
+    def get(self, name: str) -> bytes:
+        if not _NAME.fullmatch(name):
+            raise Refused(f"no stored content is called {name[:80]!r}")
+        try:
+            return self._path(name).read_bytes()
+        except FileNotFoundError:
+            raise Refused(f"the stored content {name} is missing") from None
+        except OSError as error:
+            raise explain(error, self._folder.parent) from error
+
+    def problems(self) -> list[str]:
+        """Contents that are not what their name says."""
+        return [
+            f"the stored content {path.name} is damaged"
+            for path in sorted(self._folder.glob("??/*"))
+            if _NAME.fullmatch(path.name) and sha256(path.read_bytes()).hexdigest() != path.name
+        ]
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+    def _write(self, path: Path, content: bytes) -> None:
+        if not path.parent.exists():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self._folder)
+        descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".")
+        temporary = Path(made)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)

@@ -1,0 +1,71 @@
+"""What a disk's or database's error means to whoever waits for it."""
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from outrider.core.errors import Damaged, Refused, Unavailable
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, *_BUSY}
+
+
+def code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 1, its general one, for an error made by the driver."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return code(error) in _BUSY
+
+
+def is_outside(error: sqlite3.Error) -> bool:
+    """Whether the surroundings are at fault (a full disk, a lock, rights), not the file."""
+    return (
+        code(error) in _PASSING | _CLOSED and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHORT_READ
+    )
+
+
+def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
+    """The same failure in our words: what happened, and what to do."""
+    if isinstance(error, OSError):
+        return _explain_system(error, home)
+    match code(error):
+        case sqlite3.SQLITE_FULL:
+            return _full(home)
+        case found if found in _CLOSED:
+            return _read_only(home, str(error))
+        case found if found in _BUSY:
+            return Unavailable(f"another program keeps the store in {home} locked, so nothing was saved; close it", 5.0)
+        case found if found in _DAMAGE:
+            return Damaged(
+                f"the store in {home} is damaged ({error}); start Outrider again: "
+                "it sets the damaged file aside and recovers what can be read"
+            )
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_NOMEM:
+            return Unavailable(
+                f"the disk with {home} reported an error ({error}), so nothing was saved; check the disk"
+            )
+        case _:
+            return Refused(f"the store in {home} could not do this: {error}")
+
+
+def _explain_system(error: OSError, home: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _full(home)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+        return _read_only(home, error.strerror or str(error))
+    return Unavailable(f"the disk with {home} reported an error ({error.strerror or error}); check the disk")
+
+
+def _full(home: Path) -> Unavailable:
+    return Unavailable(f"the disk with {home} is full, so nothing was saved; free some space, then try again")
+
+
+def _read_only(home: Path, why: str) -> Refused:
+    return Refused(
+        f"{home} cannot be written to ({why}); "
+        "make it a folder that you can write to, or name another home with OUTRIDER_HOME"
+    )

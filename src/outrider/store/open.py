@@ -1,0 +1,90 @@
+"""Opens a home's store, and closes it: the one place where its lock, its threads and its connections begin and end."""
+
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from anyio import CancelScope
+
+from outrider.store.connect import connect_reading, connect_writing
+from outrider.store.faults import explain
+from outrider.store.lane import Lane
+from outrider.store.lock import Hold, hold_home
+from outrider.store.migrate import MIGRATIONS
+from outrider.store.prepare import prepare
+from outrider.store.search import Search
+from outrider.store.sqlite import Lanes, SqliteStore
+from outrider.store.write import Clock, Writes
+from outrider.store.writer import TOGETHER, GroupCommit
+
+
+def _microseconds() -> int:
+    return time.time_ns() // 1000
+
+
+@asynccontextmanager
+async def open_store(
+    home: Path,
+    label: str = "outrider",
+    wait: float = 2.0,
+    migrations: Path = MIGRATIONS,
+    clock: Clock = _microseconds,
+) -> AsyncGenerator[SqliteStore]:
+    """The store of this home, made if it is new. `label` tells others who holds the home.
+
+    Raises HomeBusy when another process has it, Refused or Unavailable when the home cannot be used.
+    """
+    _make_home(home)
+    async with hold_home(home, label, wait) as hold, AsyncExitStack() as stack:
+        opened: list[SqliteStore] = []
+        stack.callback(_leave, hold, opened)
+        reading = Lane("reader")
+        stack.push_async_callback(reading.close)
+        try:
+            notices = await reading.do(lambda: prepare(home, hold.before, migrations))
+            writes = await _connected(stack, reading, lambda: connect_writing(home / "store.db"))
+            reads = await _connected(stack, reading, lambda: connect_reading(home / "store.db"))
+        except (sqlite3.Error, OSError) as error:
+            raise explain(error, home) from error
+        search = Search(home)
+        stack.callback(search.close)
+        slow = Lane("search")
+        stack.push_async_callback(slow.close)
+        writing = Lane("writer", GroupCommit(writes), TOGETHER)
+        stack.push_async_callback(writing.close)
+        store = SqliteStore(home, Lanes(writing, reading, slow), Writes(writes, clock), reads, search)
+        store.notices = tuple(notices)
+        opened.append(store)
+        yield store
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, home) from error
+
+
+async def _connected(
+    stack: AsyncExitStack, lane: Lane, connect: Callable[[], sqlite3.Connection]
+) -> sqlite3.Connection:
+    """A connection that is closed with the stack, on the lane: closing the last one copies the log into the file."""
+    opened: list[sqlite3.Connection] = []
+
+    async def close() -> None:
+        with CancelScope(shield=True):
+            for db in opened:
+                await lane.do(db.close)
+
+    stack.push_async_callback(close)
+    await lane.do(lambda: opened.append(connect()))
+    return opened[0]
+
+
+def _leave(hold: Hold, opened: list[SqliteStore]) -> None:
+    """A run that did not get as far as this, or could not say so, counts as one that was killed."""
+    if opened:
+        with suppress(OSError):
+            hold.leave("damaged" if opened[0].is_damaged else "clean")

@@ -1,0 +1,120 @@
+"""The store of one process: `core.ports.Store` over three threads, to write, to read, and for what takes long."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from outrider.core.errors import Damaged
+from outrider.core.events import Body, Entry, Input
+from outrider.core.ports import Claim, Found, Session
+from outrider.store import bodies, read
+from outrider.store.blobs import FileBlobs
+from outrider.store.check import problems
+from outrider.store.connect import connect_reading
+from outrider.store.faults import explain
+from outrider.store.lane import Lane
+from outrider.store.search import Search
+from outrider.store.write import Writes
+
+T = TypeVar("T")
+
+
+class Lanes:
+    """The threads of an open store, and what each of them works on."""
+
+    def __init__(self, writing: Lane, reading: Lane, slow: Lane) -> None:
+        self.writing, self.reading, self.slow = writing, reading, slow
+
+
+class SqliteStore:
+    """Implements `core.ports.Store`. Made by `open_store`."""
+
+    def __init__(self, home: Path, lanes: Lanes, writes: Writes, reads: sqlite3.Connection, search: Search) -> None:
+        self._home, self._lanes = home, lanes
+        self._writes, self._reads, self._search = writes, reads, search
+        self.blobs = FileBlobs(home / "blobs")
+        self.notices: tuple[str, ...] = ()
+        """What to tell the person: a damaged store set aside, an upgrade made."""
+        self.is_damaged = False
+        """Whether something unreadable was met; the next start then looks at everything."""
+
+    async def create(self, person: str, name: str, workspace: str) -> Session:
+        bodies.check_text(person, name, workspace)
+        return await self._write(partial(self._writes.create_or_get, person, name, workspace))
+
+    async def find(self, person: str, session: str) -> Session | None:
+        bodies.check_text(person, session)
+        return await self._read(partial(read.find, self._reads, person, session))
+
+    async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
+        return await self._read(partial(read.sessions, self._reads, person, limit))
+
+    async def delete(self, person: str, session: str) -> bool:
+        searchable = await self._write(partial(self._writes.delete, person, session))
+        if searchable is None:
+            return False
+        await self._do(self._lanes.slow, partial(self._search.forget, session, searchable))
+        return True
+
+    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[Found]:
+        return await self._do(self._lanes.slow, partial(self._search.find, person, words, limit))
+
+    async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
+        bodies.check_text(key or "")
+        encoded = bodies.encode(body)
+        return await self._write(partial(self._writes.accept_once, session, body, key, queue, encoded))
+
+    async def claim(self, session: str) -> Claim:
+        return await self._write(partial(self._writes.claim, session))
+
+    async def release(self, session: str, generation: int) -> None:
+        await self._write(partial(self._writes.release, session, generation))
+
+    async def append(self, session: str, body: Body, generation: int, key: str | None = None) -> Entry | None:
+        bodies.check_text(key or "")
+        encoded = bodies.encode(body)
+        return await self._write(partial(self._writes.append_fenced, session, body, generation, key, encoded))
+
+    async def stop(self, session: str, reason: str, partial: str = "") -> Entry | None:
+        return await self._write(lambda: self._writes.stop_and_fence(session, reason, partial))
+
+    async def change(self, session: str, name: str, value: str) -> Entry:
+        return await self._write(partial(self._writes.change, session, name, value))
+
+    async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
+        return await self._read(partial(read.entries, self._reads, session, after, limit))
+
+    async def waiting(self) -> Sequence[str]:
+        return await self._read(partial(read.waiting, self._reads))
+
+    async def check(self) -> Sequence[str]:
+        """Look through everything that is stored; one line for each problem."""
+        return await self._do(self._lanes.slow, self._check)
+
+    def _check(self) -> Sequence[str]:
+        db = connect_reading(self._home / "store.db")
+        try:
+            found = problems(db)
+        finally:
+            db.close()
+        self.is_damaged = self.is_damaged or bool(found)
+        return [*found, *self.blobs.problems()]
+
+    async def _write(self, act: Callable[[], T]) -> T:
+        return await self._do(self._lanes.writing, act)
+
+    async def _read(self, act: Callable[[], T]) -> T:
+        return await self._do(self._lanes.reading, act)
+
+    async def _do(self, lane: Lane, act: Callable[[], T]) -> T:
+        try:
+            return await lane.do(act)
+        except Damaged:
+            self.is_damaged = True
+            raise
+        except (sqlite3.Error, OSError) as error:
+            told = explain(error, self._home)
+            self.is_damaged = self.is_damaged or isinstance(told, Damaged)
+            raise told from error

@@ -1,0 +1,52 @@
+"""Where a session's journal stands: the columns that repeat it, and how each entry moves them."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.core.events import Body, Ended, Input, Reply, Started
+
+TITLE = 80
+
+
+class Standing(Struct, frozen=True):
+    """In the order of `sql.STANDING`."""
+
+    title: str = ""
+    touched: int = 0
+    """Microseconds since 1970, greater with every entry even when the clock jumps back."""
+    generation: int = 0
+    head: int = 0
+    saw: int = 0
+    newest_input: int = 0
+    is_open: int = 0
+    waits_since: int | None = None
+    """Microseconds; None while there is nothing to do."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.is_open) or self.newest_input > self.saw
+
+
+def advance(before: Standing, body: Body, now: int) -> Standing:
+    """After one more entry, written at `now` (microseconds)."""
+    head, touched = before.head + 1, max(now, before.touched + 1)
+    after = replace(before, head=head, touched=touched)
+    match body:
+        case Input(text=text):
+            after = replace(after, newest_input=head, title=before.title or title(text))
+        case Started():
+            after = replace(after, is_open=1)
+        case Reply(saw=saw):
+            after = replace(after, saw=max(before.saw, saw))
+        case Ended(saw=saw):
+            after = replace(after, saw=max(before.saw, saw), is_open=0)
+        case _:
+            pass
+    if not after.has_work:
+        return replace(after, waits_since=None)
+    return after if after.waits_since is not None else replace(after, waits_since=touched)
+
+
+def title(text: str) -> str:
+    """The beginning of a text in one line."""
+    return " ".join(text[: 4 * TITLE].split())[:TITLE]

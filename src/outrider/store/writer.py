@@ -1,0 +1,52 @@
+"""Group commit: whatever waits to be written becomes one transaction, and nobody is told before it is on the disk."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from outrider.config.fail import point
+from outrider.store.faults import is_busy
+from outrider.store.lane import VERDICTS, Act, Outcome
+
+TOGETHER = 256
+
+
+class GroupCommit:
+    """Carries the writer's acts. One that fails leaves its neighbours alone."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __call__(self, acts: Sequence[Act]) -> Sequence[Outcome]:
+        if not acts:
+            return []
+        try:
+            return self._commit(acts)
+        except sqlite3.Error as error:
+            self._roll_back()
+            if len(acts) == 1 or is_busy(error):
+                return [Outcome(error=error)] * len(acts)
+        # Nothing of the group was kept: each on its own, so that only the one at fault is told.
+        return [self((act,))[0] for act in acts]
+
+    def _commit(self, acts: Sequence[Act]) -> Sequence[Outcome]:
+        self._db.execute("BEGIN IMMEDIATE")
+        outcomes = [self._apart(act) for act in acts]
+        point("commit-before")
+        self._db.execute("COMMIT")
+        point("commit-after")
+        return outcomes
+
+    def _apart(self, act: Act) -> Outcome:
+        self._db.execute("SAVEPOINT act")
+        try:
+            outcome = Outcome(act())
+        except VERDICTS as error:
+            self._db.execute("ROLLBACK TO act")
+            outcome = Outcome(error=error)
+        self._db.execute("RELEASE act")
+        return outcome
+
+    def _roll_back(self) -> None:
+        # SQLite has already rolled back by itself after some errors, a full disk among them.
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
