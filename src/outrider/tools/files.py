@@ -1,0 +1,199 @@
+"""The built-in tools for files: read, write, edit, list. `search` stands in its own module."""
+
+from typing import BinaryIO
+
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.parts import Image
+from outrider.core.ports import Here, Item
+from outrider.core.traits import Replay
+from outrider.tools.bound import plural, size
+from outrider.tools.define import result, tool
+from outrider.tools.lines import Part, read_part
+from outrider.tools.search import search
+from outrider.tools.text import Text, already_replaced, bom_of, parse_text, render_text, replaced
+
+__all__ = ["edit", "list_folder", "read", "search", "write"]
+
+_ROOM = 28_000
+"""Characters of a file shown at once; with the header this stays below what any result may have."""
+_MOST_LISTED = 500
+_LARGEST_IMAGE = 5 * 1024 * 1024
+_SNIFFED = 8_192
+
+_IMAGES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_KINDS = (
+    (b"%PDF-", "a PDF document"),
+    (b"PK\x03\x04", "a zip archive (or an office document, a jar, a wheel)"),
+    (b"\x1f\x8b", "gzip-compressed"),
+    (b"BZh", "bzip2-compressed"),
+    (b"\xfd7zXZ\x00", "xz-compressed"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
+    (b"\x7fELF", "a program or library (ELF)"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x00asm", "WebAssembly"),
+    (b"OggS", "Ogg audio or video"),
+    (b"ID3", "MP3 audio"),
+)
+
+
+@tool(replay=Replay.SAFE)
+def read(here: Here, path: str, offset: int = 1, limit: int = 400) -> Result:
+    """Read a file: text as it is, below one line that says which lines these are; images as images.
+
+    path: from the workspace's root
+    offset: the first line wanted, counted from 1
+    limit: how many lines at most
+    """
+    first, limit = max(1, offset), max(1, limit)
+    with here.workspace.open_read(path) as file:
+        head = file.read(_SNIFFED)
+        media = _media(head)
+        if media:
+            return _image(here, path, file, head, media)
+        if bom_of(head)[1].startswith("utf-16"):
+            return _page(path, _part_of(parse_text(here.workspace.read(path)), first, limit))
+        kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "")
+        if kind or b"\0" in head:
+            return _binary(path, file, kind or "binary")
+        file.seek(len(bom_of(head)[0]))
+        return _page(path, read_part(file, first, limit, _ROOM))
+
+
+@tool(replay=Replay.NEVER)
+def write(here: Here, path: str, content: str) -> Result:
+    """Write a file: make it, or replace all of it. Missing folders are made.
+
+    path: from the workspace's root
+    content: all that the file shall hold
+    """
+    raw = render_text(Text(content))
+    here.workspace.write(path, raw)
+    return _written(path, content, raw)
+
+
+@write.reconciles
+def _find_written(here: Here, path: str, content: str) -> Result | None:
+    try:
+        raw = render_text(Text(content))
+        return _written(path, content, raw) if here.workspace.read(path) == raw else None
+    except Refused:
+        return None
+
+
+@tool(replay=Replay.NEVER)
+def edit(here: Here, path: str, old: str, new: str, all: bool = False) -> Result:
+    """Replace one passage of a text file. The old text must be given exactly and occur exactly once.
+
+    path: from the workspace's root
+    old: the text to replace, with enough around it to be the only one
+    new: what to put in its place
+    all: replace every occurrence
+    """
+    before = here.workspace.read(path)
+    if b"\0" in before[:_SNIFFED] and not bom_of(before)[1].startswith("utf-16"):
+        raise Refused(f"{path} is not a text file")
+    text, count = replaced(parse_text(before), old, new, all)
+    here.workspace.write(path, render_text(text), before)
+    return _edited(path, count)
+
+
+@edit.reconciles
+def _find_edited(here: Here, path: str, old: str, new: str, all: bool = False) -> Result | None:
+    try:
+        text = parse_text(here.workspace.read(path))
+    except Refused:
+        return None
+    if not already_replaced(text, old, new):
+        return None
+    return result(f"{path} holds the new text, and no longer the old one", "edited")
+
+
+@tool(replay=Replay.SAFE, name="list")
+def list_folder(here: Here, path: str = ".", depth: int = 1) -> Result:
+    """List what is in a folder, with sizes; folders end in a slash.
+
+    path: from the workspace's root
+    depth: how many levels, 1 to 3
+    """
+    listing = here.workspace.list(path, min(3, max(1, depth)))
+    shown = listing.items[:_MOST_LISTED]
+    lines = [_row(item) for item in shown]
+    left = len(listing.items) - len(shown)
+    if left or listing.cut:
+        more = f"{left:,} more" if not listing.cut else f"at least {left:,} more, not all of it could be looked at"
+        lines.append(f"[… {more}; list a folder further down, or use search …]")
+    return result("\n".join(lines) or f"{path} is empty", plural(len(listing.items), "item"))
+
+
+def _media(head: bytes) -> str:
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media for magic, media in _IMAGES if head.startswith(magic)), "")
+
+
+def _image(here: Here, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
+    content = head + file.read(_LARGEST_IMAGE + 1 - len(head))
+    if len(content) > _LARGEST_IMAGE:
+        raise Refused(
+            f"{path} is an image ({media}) larger than {size(_LARGEST_IMAGE)}; make a smaller copy to look at"
+        )
+    about = f"{media}, {size(len(content))}"
+    return result(f"{path}: {about}", about, images=(Image(here.blobs.put(content), media),))
+
+
+def _binary(path: str, file: BinaryIO, kind: str) -> Result:
+    length = size(file.seek(0, 2))
+    return result(f"{path} is no text: {kind}, {length}", f"{kind}, {length}")
+
+
+def _part_of(text: Text, first: int, limit: int) -> Part:
+    """The lines of a text that is held whole."""
+    lines, room, chosen = text.body.splitlines(), _ROOM, list[str]()
+    for line in lines[first - 1 : first - 1 + limit]:
+        cut = line if len(line) <= 8_000 else f"{line[:8_000]} [… {len(line) - 8_000:,} more characters in this line]"
+        room -= len(cut)
+        if room < 0 and chosen:
+            break
+        chosen.append(cut)
+    return Part(chosen, first, len(lines), text.remark)
+
+
+def _page(path: str, part: Part) -> Result:
+    if part.total == 0:
+        return result(f"{path} is empty", "empty")
+    if not part.lines:
+        raise Refused(f"{path} has {plural(part.total or 0, 'line')}; there is no line {part.first}")
+    total = "more" if part.total is None else f"{part.total:,}"
+    header = f"{path}: lines {part.first}–{part.last} of {total}" + (f", {part.remark}" if part.remark else "")
+    lines = [header, *part.lines]
+    if part.last != part.total:
+        lines.append(f"[… go on with offset={part.last + 1} …]")
+    return result("\n".join(lines), plural(len(part.lines), "line"))
+
+
+def _written(path: str, content: str, raw: bytes) -> Result:
+    lines = content.count("\n") + (not content.endswith("\n") and bool(content))
+    return result(f"wrote {size(len(raw))} ({plural(lines, 'line')}) to {path}", f"wrote {size(len(raw))}")
+
+
+def _edited(path: str, count: int) -> Result:
+    places = plural(count, "place")
+    return result(f"edited {path} in {places}", f"edited {places}")
+
+
+def _row(item: Item) -> str:
+    match item.kind:
+        case "folder":
+            return f"{item.path}/"
+        case "file":
+            return f"{item.path}  {size(item.size)}"
+        case "link":
+            return f"{item.path}  (link)"
+        case "other":
+            return f"{item.path}  (no ordinary file)"

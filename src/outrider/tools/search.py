@@ -1,0 +1,199 @@
+"""The built-in tool that searches files. The matching is done by a process of its own, which can be killed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, cast
+
+from anyio import CancelScope, create_task_group, sleep
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Here, Item, Workspace
+from outrider.core.traits import Replay
+from outrider.tools.bound import plural, size
+from outrider.tools.define import in_thread, result, tool
+from outrider.tools.globs import matches, spread
+
+SECONDS = 20.0
+_MOST = 200
+"""Matches shown."""
+_LARGEST = 4 * 1024 * 1024
+_SNIFFED = 8_192
+
+
+class Wish(Struct, frozen=True):
+    """What to look for."""
+
+    pattern: str
+    literal: bool = False
+    ignore_case: bool = False
+
+
+class Sweep(Struct):
+    """What a search came to so far."""
+
+    rows: list[str] = []
+    files: int = 0
+    matches: int = 0
+    looked_at: int = 0
+    large: int = 0
+    unread: int = 0
+    stuck: str = ""
+    """The file in which the matching was ended for taking too long."""
+    wrong: str = ""
+    """Why nothing could be searched for."""
+
+
+@tool(replay=Replay.SAFE)
+async def search(
+    here: Here, pattern: str, path: str = ".", glob: str = "", literal: bool = False, ignore_case: bool = False
+) -> Result:
+    """Search the contents of files, line by line. Answers with `path:line: text`.
+
+    pattern: a regular expression (Python's), or plain text with literal
+    path: a folder or file to search in, from the workspace's root
+    glob: only files like this, e.g. `*.py`, `src/**/*.ts`, `*.{c,h}`
+    literal: take the pattern as plain text
+    ignore_case: let upper and lower case match each other
+    """
+    if not pattern:
+        raise Refused("the pattern is empty; use list to see which files there are")
+    listing = await in_thread(partial(here.workspace.walk, path))
+    globs = spread(glob)
+    files = [item for item in listing.items if not glob or _wanted(item.path, path, globs)]
+    sweep = await look_through(here.workspace, Wish(pattern, literal, ignore_case), files, SECONDS)
+    return _told(sweep, len(files), listing.cut)
+
+
+async def look_through(workspace: Workspace, wish: Wish, files: Sequence[Item], seconds: float) -> Sweep:
+    """Search these files for at most this long. Raises Refused for a pattern that is none."""
+    sweep, started = Sweep(), list["subprocess.Popen[bytes]"]()
+    with CancelScope(shield=True):  # else a process could be started and then forgotten
+        started.append(await in_thread(_start))
+    (matcher,) = started
+    try:
+        async with create_task_group() as group:
+            group.start_soon(_kill_later, matcher, seconds)
+            await in_thread(partial(_feed, matcher, workspace, wish, files, sweep))
+            group.cancel_scope.cancel()
+    finally:
+        _end(matcher)
+    if sweep.wrong:
+        raise Refused(sweep.wrong)
+    return sweep
+
+
+async def _kill_later(matcher: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Also when cancelled: the thread that waits for the matcher's answer is let go by its death."""
+    try:
+        await sleep(seconds)
+    finally:
+        matcher.kill()
+
+
+def _start() -> "subprocess.Popen[bytes]":
+    script = str(Path(__file__).with_name("matcher.py"))
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-I", "-S", script]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/")
+
+
+def _end(matcher: "subprocess.Popen[bytes]") -> None:
+    matcher.kill()
+    for stream in (matcher.stdin, matcher.stdout):
+        with suppress(BrokenPipeError):
+            cast("IO[bytes]", stream).close()
+    matcher.wait()
+
+
+def _feed(
+    matcher: "subprocess.Popen[bytes]", workspace: Workspace, wish: Wish, files: Sequence[Item], sweep: Sweep
+) -> None:
+    """Show the matcher one file after another, until it has seen all, found enough, or was killed."""
+    into, out = cast("IO[bytes]", matcher.stdin), cast("IO[bytes]", matcher.stdout)
+    sweep.stuck = "the pattern itself"
+    with suppress(BrokenPipeError):  # killed for taking too long: `stuck` says where
+        into.write(json.dumps({**_as_dict(wish), "most": _MOST}).encode() + b"\n")
+        into.flush()
+        opening = out.readline()
+        if not opening.endswith(b"\n"):
+            return
+        wrong = json.loads(opening)["wrong"]
+        if wrong:
+            sweep.wrong = f"not a regular expression: {wrong}; to search for the text as it stands, set literal"
+            return
+        for item in files:
+            content = _content(workspace, item, sweep)
+            if not content:
+                continue
+            sweep.stuck = item.path
+            into.write(len(content).to_bytes(8, "big") + content)
+            into.flush()
+            answer = out.readline()
+            if not answer.endswith(b"\n"):
+                return
+            _add(sweep, item.path, json.loads(answer))
+            if len(sweep.rows) >= _MOST:
+                break
+        sweep.stuck = ""
+
+
+def _as_dict(wish: Wish) -> dict[str, object]:
+    return {"pattern": wish.pattern, "literal": wish.literal, "ignore_case": wish.ignore_case}
+
+
+def _content(workspace: Workspace, item: Item, sweep: Sweep) -> bytes:
+    """The file's bytes, or nothing when it is not for searching."""
+    if item.size > _LARGEST:
+        sweep.large += 1
+        return b""
+    try:
+        with workspace.open_read(item.path) as file:
+            content = file.read(_LARGEST)
+    except Refused:
+        sweep.unread += 1
+        return b""
+    if b"\0" in content[:_SNIFFED]:
+        return b""
+    sweep.looked_at += 1
+    return content
+
+
+def _add(sweep: Sweep, path: str, answer: tuple[list[tuple[int, str]], int]) -> None:
+    shown, count = answer
+    if not count:
+        return
+    sweep.files += 1
+    sweep.matches += count
+    sweep.rows += [f"{path}:{line}: {text}" for line, text in shown[: _MOST - len(sweep.rows)]]
+
+
+def _told(sweep: Sweep, files: int, cut: bool) -> Result:
+    found = f"{plural(sweep.matches, 'match', 'matches')} in {plural(sweep.files, 'file')}"
+    notes: list[str] = []
+    if sweep.stuck:
+        notes.append(f"gave up after {SECONDS:.0f} s in {sweep.stuck}: make the pattern simpler, or search less")
+    if len(sweep.rows) >= _MOST:
+        notes.append(f"only the first {_MOST} matches are shown; search for something rarer, or in fewer files")
+    if sweep.large:
+        notes.append(f"{plural(sweep.large, 'file')} larger than {size(_LARGEST)} not searched")
+    if sweep.unread:
+        notes.append(f"{plural(sweep.unread, 'file')} could not be read")
+    if cut:
+        notes.append("too many files: not all of them were searched; search a folder further down")
+    if not files:
+        notes.append("there is no file like that to search in")
+    lines = [*(sweep.rows or ["no match"]), *(f"[{note}]" for note in notes)]
+    return result("\n".join(lines), found, failed=bool(sweep.stuck) and not sweep.rows)
+
+
+def _wanted(path: str, folder: str, globs: Sequence[str]) -> bool:
+    """Globs are taken from the workspace's root or from the folder that is searched."""
+    inner = path.removeprefix(folder.strip("./") + "/")
+    return matches(path, globs) or matches(inner, globs)
