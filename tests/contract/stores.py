@@ -1,0 +1,31 @@
+"""The stores that the contract suite runs against: each a way to open it at a place, and to open it there again."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from outrider.core.events import Body, Entry, Input
+from outrider.core.ports import Session, Store
+from outrider.store import open_store
+
+Opener = Callable[[Path], AbstractAsyncContextManager[Store]]
+
+STORES: Mapping[str, Opener] = {"sqlite": open_store}
+
+
+async def session_with(store: Store, *texts: str, person: str = "ann", name: str = "") -> Session:
+    """A session in which these inputs wait."""
+    session = await store.create(person, name, "/work")
+    for text in texts:
+        await store.accept(session.id, Input(text, person=person), None, queue=20)
+    return session
+
+
+async def write(store: Store, session: str, *bodies: Body) -> list[Entry | None]:
+    """Claim the session and append these."""
+    claim = await store.claim(session)
+    return [await store.append(session, body, claim.generation) for body in bodies]
+
+
+async def bodies(store: Store, session: str) -> list[Body]:
+    return [entry.body for entry in await store.read(session)]
