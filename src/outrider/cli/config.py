@@ -3,13 +3,16 @@
 import json
 import shutil
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import groupby
 
 import click
 
 from outrider.config.choice import Secret
 from outrider.config.load import FILE, Config, find_home, load
-from outrider.config.settings import SETTINGS, Setting, Unfit, find
+from outrider.config.secrets import reference
+from outrider.config.settings import SETTINGS, Setting, find
 from outrider.config.write import set_value, unset
 from outrider.core.errors import Refused
 
@@ -18,21 +21,31 @@ _LONGEST_INPUT = 64_000
 
 
 class Misused(click.ClickException):
-    """What was typed will not do."""
+    """Something must be changed first."""
 
     exit_code = 2
 
 
+@contextmanager
+def _plainly() -> Generator[None]:
+    """Whatever is refused is told in one line."""
+    try:
+        yield
+    except Refused as error:
+        raise Misused(str(error)) from None
+
+
 @click.group("config")
-def config() -> None:
-    """See and change settings."""
+def command() -> None:
+    """List and change settings."""
 
 
-@config.command("list")
+@command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_plainly()
 def list_settings(as_json: bool) -> None:
     """Every setting, its value, and where that came from."""
-    loaded = _load()
+    loaded = load()
     if as_json:
         click.echo(json.dumps([_as_json(loaded, setting) for setting in SETTINGS], indent=2, ensure_ascii=False))
     else:
@@ -40,51 +53,43 @@ def list_settings(as_json: bool) -> None:
     _warn(loaded)
 
 
-@config.command("get")
+@command.command("get")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_plainly()
 def get(name: str, as_json: bool) -> None:
     """One setting's value."""
-    setting = _find(name)
-    loaded = _load()
+    setting, loaded = find(name), load()
     click.echo(json.dumps(_as_json(loaded, setting), ensure_ascii=False) if as_json else loaded.shown(setting.name))
 
 
-@config.command("set", context_settings={"ignore_unknown_options": True})
+@command.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("value")
+@_plainly()
 def set_(name: str, value: str) -> None:
     """Write a setting to config.toml. VALUE - reads it from standard input."""
-    setting, home = _find(name), find_home()
+    setting = find(name)
     is_typed = value != "-"
     value = value if is_typed else _read_value(setting)
-    try:
-        path = set_value(home, setting.name, value)
-    except Unfit as error:
-        raise Misused(str(error)) from None
-    except Refused as error:
-        raise click.ClickException(str(error)) from None
+    path = set_value(find_home(), setting.name, value)
     click.echo(f"{setting.name} is set in {path}")
-    if setting.secret and is_typed and not value.startswith(("env:", "file:")):
+    if setting.secret and is_typed and not reference(value):
         click.echo(f"Your shell may remember this; next time: outrider config set {setting.name} -", err=True)
     _say_if_overruled(setting)
 
 
-@config.command("unset")
+@command.command("unset")
 @click.argument("name")
+@_plainly()
 def unset_(name: str) -> None:
     """Remove a setting from config.toml."""
     home = find_home()
-    try:
-        is_gone = unset(home, name)
-    except Unfit as error:
-        raise Misused(str(error)) from None
-    except Refused as error:
-        raise click.ClickException(str(error)) from None
+    is_gone = unset(home, name)
     click.echo(f"{name} is {'no longer' if is_gone else 'not'} set in {home / FILE}")
 
 
-@config.command("path")
+@command.command("path")
 def path() -> None:
     """Where config.toml is, or would be."""
     click.echo(find_home() / FILE)
@@ -96,9 +101,11 @@ def table(loaded: Config, width: int) -> list[str]:
     heads = ("name", "value", "source")
     widths = [max(len(cell) for cell in column) for column in zip(heads, *cells.values(), strict=True)]
 
+    room = width - sum(widths) - 8
+
     def line(columns: tuple[str, ...], last: str) -> str:
-        text = "  " + "  ".join(cell.ljust(size) for cell, size in zip(columns, widths, strict=True))
-        return _cut(f"{text}  {last}".rstrip(), max(width, sum(widths) + 6))
+        text = "  ".join(cell.ljust(size) for cell, size in zip(columns, widths, strict=True))
+        return f"  {text}  {_cut(last, room) if room > 10 else ''}".rstrip()
 
     lines = [line(heads, "description")]
     for category, settings in groupby(SETTINGS, key=lambda setting: setting.category):
@@ -123,20 +130,6 @@ def _as_json(loaded: Config, setting: Setting) -> dict[str, object]:
         "secret": setting.secret,
         "variable": setting.env,
     }
-
-
-def _load() -> Config:
-    try:
-        return load()
-    except Refused as error:
-        raise click.ClickException(str(error)) from None
-
-
-def _find(name: str) -> Setting:
-    try:
-        return find(name)
-    except Refused as error:
-        raise Misused(str(error)) from None
 
 
 def _read_value(setting: Setting) -> str:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from outrider.config.choice import ModelChoice, Secret
 from outrider.config.load import Config
 from outrider.config.providers import BY_NAME, PRACTICE, PROVIDERS, WIRE_HOMES, WIRES, Provider
-from outrider.config.settings import Unfit, nearest
+from outrider.config.settings import nearest
 from outrider.core.errors import Refused
 from outrider.core.parts import Prices
 
@@ -58,7 +58,7 @@ def pick(config: Config) -> Pick:
 
 
 def speak(name: str, has_url: bool = False, wires: Collection[str] = WIRES) -> Spoken:
-    """Take a name apart, or raise Unfit. With an address at hand, a bare name is a model that speaks openai-chat."""
+    """Take a name apart, or raise Refused. With an address at hand, a bare name is a model that speaks openai-chat."""
     name = name.strip()
     prefix, mark, model = name.partition(":")
     if prefix == PRACTICE:
@@ -68,17 +68,17 @@ def speak(name: str, has_url: bool = False, wires: Collection[str] = WIRES) -> S
         return Spoken(prefix, prefix if prefix in wires else BY_NAME[prefix].wire, model.strip(), home)
     if prefix in wires or prefix in BY_NAME:
         example = BY_NAME[prefix].default if prefix in BY_NAME else ""
-        raise Unfit(f"model {name!r} names no model: write {prefix}:{example or '<model>'}")
+        raise Refused(f"model {name!r} names no model: write {prefix}:{example or '<model>'}")
     close = nearest(prefix, (*BY_NAME, *wires), 0.75) if mark else ""
     if close:
-        raise Unfit(f"no provider or wire is called {prefix!r}; did you mean {close}:{model}?")
+        raise Refused(f"no provider or wire is called {prefix!r}; did you mean {close}:{model}?")
     if has_url:
         return Spoken("openai-chat", "openai-chat", name, BY_NAME["openai"])
     if mark and not _family(name):
-        raise Unfit(
+        raise Refused(
             f"no provider or wire is called {prefix!r}; there are: {', '.join(dict.fromkeys((*BY_NAME, *wires)))}"
         )
-    raise Unfit(f"model {name!r} names no provider: write {_family(name) or 'ollama'}:{name}")
+    raise Refused(f"model {name!r} names no provider: write {_family(name) or 'ollama'}:{name}")
 
 
 def _family(name: str) -> str:

@@ -17,6 +17,7 @@ from outrider.config.settings import (
     did_you_mean,
     find,
     lookup,
+    nearest,
     parse_text,
     parse_value,
     printable,
@@ -25,6 +26,7 @@ from outrider.core.errors import Refused
 
 FILE = "config.toml"
 _LONGEST_FILE = 1_000_000
+_PREFIX = "OUTRIDER_"
 
 
 class ModelSettings(Struct, frozen=True):
@@ -107,7 +109,7 @@ def render_value(value: Value) -> str:
         case bool():
             return "true" if value else "false"
         case float():
-            return f"{value:g}"
+            return f"{value:.15g}"
         case tuple():
             return ", ".join(value)
         case _:
@@ -224,8 +226,15 @@ def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, object]:
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
     known = {setting.env for setting in SETTINGS} | OTHER_VARIABLES
-    unknown = sorted(name for name in environ if name.startswith("OUTRIDER_") and name not in known)
-    return [f"{printable(name)} is no setting{did_you_mean(name, known)}" for name in unknown]
+    unknown = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
+    return [f"{printable(name)} is no setting{_variable_like(name, known)}" for name in unknown]
+
+
+def _variable_like(name: str, known: set[str]) -> str:
+    words = {variable.removeprefix(_PREFIX): variable for variable in known}
+    words |= {setting.name.replace(".", "_").upper(): setting.env for setting in SETTINGS}
+    close = nearest(name.removeprefix(_PREFIX), words)
+    return f"; did you mean {words[close]}?" if close else ""
 
 
 def _secrets(

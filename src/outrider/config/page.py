@@ -21,7 +21,7 @@ first place that has it wins:
 3. `config.toml` in the Outrider home, which is `OUTRIDER_HOME` or else `~/.outrider`,
 4. the default.
 
-```sh
+```sh run
 outrider config list               # every setting, its value, and where that came from
 outrider config get limits.steps
 outrider config set limits.steps 80

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from outrider.config.choice import Secret
-from outrider.config.settings import Unfit
 from outrider.core.errors import Refused
 
 _LONGEST = 64_000
@@ -36,7 +35,7 @@ def check_reference(name: str, text: str) -> None:
     """Refuse a reference that can never work, before it is written down."""
     kind, _, place = text.partition(":")
     if kind == "env" and reference(text) and not place.strip().isidentifier():
-        raise Unfit(f"{name}: env: must be followed by the name of a variable")
+        raise Refused(f"{name}: env: must be followed by the name of a variable")
     if kind == "file" and reference(text):
         _from_file(name, Path(os.path.expanduser(place.strip())))
 

@@ -10,10 +10,6 @@ from outrider.core.errors import Refused
 Value = str | int | float | bool | tuple[str, ...] | None
 
 
-class Unfit(Refused):
-    """What was given for a setting will not do."""
-
-
 class Kind(Enum):
     """What a setting holds, in the words of an error message."""
 
@@ -120,10 +116,10 @@ _SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 
 def find(name: str) -> Setting:
-    """The setting of this name or alias. Raises Unfit with the nearest one."""
+    """The setting of this name or alias. Raises Refused with the nearest one."""
     if found := _BY_NAME.get(name):
         return found
-    raise Unfit(f"no setting is called {printable(name)}{did_you_mean(name, _BY_NAME)}")
+    raise Refused(f"no setting is called {printable(name)}{did_you_mean(name, _BY_NAME)}")
 
 
 def lookup(name: str) -> Setting | None:
@@ -170,7 +166,7 @@ def parse_text(setting: Setting, text: str, where: str) -> Value:
 
 
 def parse_value(setting: Setting, value: object, where: str) -> Value:
-    """A value given with a type, as TOML has them. Raises Unfit with what is allowed."""
+    """A value given with a type, as TOML has them. Raises Refused with what is allowed."""
     parsed = _typed(setting.kind, value)
     if parsed is None:
         raise _bad(setting, value, where)
@@ -224,13 +220,13 @@ def _within(setting: Setting, value: float) -> bool:
     return (setting.least is None or value >= setting.least) and (setting.most is None or value <= setting.most)
 
 
-def _bad(setting: Setting, value: object, where: str) -> Unfit:
+def _bad(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
     if setting.name == "runtime.name" and isinstance(value, str):
-        return Unfit(f"{name} = {_shown(value)} is not in this version; allowed: {setting.allowed}")
+        return Refused(f"{name} = {_shown(value)} is not in this version; allowed: {setting.allowed}")
     if setting.secret or setting.kind is Kind.URL:  # An address may hold a password.
-        return Unfit(f"{name} is not valid; allowed: {setting.allowed}")
-    return Unfit(f"{name} = {_shown(value)} is not valid; allowed: {setting.allowed}")
+        return Refused(f"{name} is not valid; allowed: {setting.allowed}")
+    return Refused(f"{name} = {_shown(value)} is not valid; allowed: {setting.allowed}")
 
 
 def printable(name: str) -> str:

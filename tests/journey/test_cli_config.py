@@ -1,0 +1,150 @@
+"""`outrider config`, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from outrider.cli.config import command
+from outrider.config.settings import SETTINGS
+
+SECRET = "sk-do-not-tell"
+
+
+class Shell:
+    """A person at a prompt, with a home of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environ: dict[str, str | None] = {"OUTRIDER_HOME": str(home), "COLUMNS": "100"}
+
+    def types(self, *words: str, stdin: str = "") -> tuple[int, str, str]:
+        result = CliRunner().invoke(command, words, input=stdin, env=self.environ, prog_name="outrider config")
+        assert SECRET not in result.output
+        return result.exit_code, result.stdout, result.stderr
+
+    def file(self) -> str:
+        return (self.home / "config.toml").read_text()
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.env, raising=False)
+    return Shell(tmp_path)
+
+
+def test_a_setting_is_written_read_and_removed(shell: Shell) -> None:
+    path = shell.home / "config.toml"
+    assert shell.types("path") == (0, f"{path}\n", "")
+    assert shell.types("get", "limits.steps") == (0, "60\n", "")
+    assert shell.types("set", "limits.steps", "80") == (0, f"limits.steps is set in {path}\n", "")
+    assert shell.types("get", "limits.steps") == (0, "80\n", "")
+    assert shell.file() == "[limits]\nsteps = 80\n"
+    assert shell.types("unset", "limits.steps") == (0, f"limits.steps is no longer set in {path}\n", "")
+    assert shell.types("unset", "limits.steps") == (0, f"limits.steps is not set in {path}\n", "")
+    assert shell.types("get", "limits.steps") == (0, "60\n", "")
+
+
+def test_every_setting_is_listed_by_category_with_its_value_and_source(shell: Shell) -> None:
+    shell.environ["OUTRIDER_LIMITS_QUEUE"] = "7"
+    shell.types("set", "model", "practice")
+    code, out, err = shell.types("list")
+    lines = out.splitlines()
+    assert (code, err, max(len(line) for line in lines) <= 100) == (0, "", True)
+    rows = [line.split() for line in lines if line.startswith("  ")]
+    assert [row[0] for row in rows] == ["name", *(setting.name for setting in SETTINGS)]
+    assert [line for line in lines if line and not line.startswith(" ")] == [
+        "model",
+        "limits",
+        "runtime",
+        "chat",
+        "log",
+    ]
+    assert rows[1][:3] == ["model.name", "practice", "config.toml"]
+    assert next(row[1:4] for row in rows if row[0] == "limits.queue") == ["7", "environment", "OUTRIDER_LIMITS_QUEUE"]
+
+
+def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> None:
+    rows = dict[str, str]()
+    for width in ("60", "20"):
+        shell.environ["COLUMNS"] = width
+        rows[width] = next(line for line in shell.types("list")[1].splitlines() if "limits.input" in line)
+    assert rows == {
+        "60": "  limits.input        1000000  default  Characters one…",
+        "20": "  limits.input        1000000  default",
+    }
+
+
+def test_the_list_is_there_for_programs_too(shell: Shell) -> None:
+    shell.environ["OUTRIDER_MODEL_KEY"] = SECRET
+    code, out, _ = shell.types("list", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert (code, list(rows)) == (0, [setting.name for setting in SETTINGS])
+    assert rows["limits.steps"] == {
+        "name": "limits.steps",
+        "value": 60,
+        "source": "default",
+        "category": "limits",
+        "description": "Steps one turn may take.",
+        "default": 60,
+        "secret": False,
+        "variable": "OUTRIDER_LIMITS_STEPS",
+    }
+    assert rows["model.key"]["value"] == "set (from environment OUTRIDER_MODEL_KEY)"
+    assert json.loads(shell.types("get", "limits.steps", "--json")[1]) == rows["limits.steps"]
+
+
+def test_a_key_from_standard_input_is_kept_for_its_owner_and_never_shown(shell: Shell) -> None:
+    path = shell.home / "config.toml"
+    assert shell.types("set", "model.key", "-", stdin=f"{SECRET}\n") == (0, f"model.key is set in {path}\n", "")
+    assert (shell.file(), path.stat().st_mode & 0o777) == (f'[model]\nkey = "{SECRET}"\n', 0o600)
+    assert shell.types("get", "model.key") == (0, "set (from config.toml)\n", "")
+    assert "set (from config.toml)" in shell.types("list")[1]
+
+
+def test_a_key_typed_in_the_open_comes_with_advice(shell: Shell) -> None:
+    _, _, err = shell.types("set", "model.key", SECRET)
+    assert err == "Your shell may remember this; next time: outrider config set model.key -\n"
+    shell.environ["MY_KEY"] = "x"
+    assert shell.types("set", "model.key", "env:MY_KEY")[2] == ""
+    assert shell.types("get", "model.key") == (0, "set (from env:MY_KEY)\n", "")
+
+
+def test_a_written_value_that_the_environment_overrules_is_told(shell: Shell) -> None:
+    shell.environ["OUTRIDER_LIMITS_STEPS"] = "5"
+    assert shell.types("set", "limits.steps", "80")[2] == "warning: environment OUTRIDER_LIMITS_STEPS overrules it\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("get", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
+        (("set", "limit.steps", "1"), "no setting is called limit.steps; did you mean limits.steps?"),
+        (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
+        (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
+        (("set", "model", "gpt-5.5"), "model 'gpt-5.5' names no provider: write openai:gpt-5.5"),
+        (("set", "runtime", "codex"), "runtime.name = 'codex' is not in this version; allowed: native"),
+        (("unset", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
+    ],
+)
+def test_what_will_not_do_is_told_in_one_line(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    assert shell.types(*words) == (2, "", f"Error: {told}\n")
+    assert list(shell.home.iterdir()) == []
+
+
+def test_a_mistake_in_the_file_is_told_and_can_be_mended_from_here(shell: Shell) -> None:
+    path = shell.home / "config.toml"
+    path.write_text("[limits]\nsteps = 0\n")
+    told = f"{path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000\n"
+    assert shell.types("list") == (2, "", f"Error: {told}")
+    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", f"warning: {told}")
+    assert shell.types("set", "limits.steps", "6") == (0, f"limits.steps is set in {path}\n", "")
+
+
+def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:
+    shell.environ["OUTRIDER_LIMITS_STEP"] = "5"
+    code, _, err = shell.types("list")
+    told = "warning: OUTRIDER_LIMITS_STEP is no setting; did you mean OUTRIDER_LIMITS_STEPS?\n"
+    assert (code, err) == (0, told)
