@@ -1,0 +1,117 @@
+"""One reply while it is being written: every wire's parser fills a draft, and a whole draft becomes a Reply. Pure."""
+
+import msgspec
+
+from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.events import Delta, Reply
+from outrider.core.parts import Call, Prices, Reasoning, Usage, call_id, cost
+from outrider.core.ports import Emit
+
+LENGTH = "length"
+"""`Reply.cut` for a reply that reached its length limit."""
+WINDOW = "context window"
+"""`Reply.cut` for a reply that filled the model's window."""
+_GAP = "\n\n"
+
+
+class CallDraft:
+    """A call whose arguments still arrive."""
+
+    def __init__(self, tool: str, key: str = "") -> None:
+        self.tool = tool
+        self.key = key
+        self._pieces: list[str] = []
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._pieces)
+
+    def is_whole(self) -> bool:
+        return _object(self.raw) is not None
+
+    def call(self, id: str, *, torn: bool) -> Call:
+        """As written; `torn` when the reply was cut, so that missing arguments are not taken for none."""
+        raw = self.raw
+        args = {} if not raw.strip() and not torn else _object(raw)
+        return Call(id, self.tool, {}, broken=raw or "(cut off)") if args is None else Call(id, self.tool, args)
+
+
+class Draft:
+    """What has arrived of one reply."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._text: list[str] = []
+        self._gap = False
+        self.calls: list[CallDraft] = []
+        self.reasoning: list[Reasoning] = []
+        self.usage = Usage()
+        self.cut = ""
+
+    def say(self, text: str) -> None:
+        if not text:
+            return
+        if self._gap and self._text:
+            text = _GAP + text
+        self._gap = False
+        self._text.append(text)
+        self._emit(Delta(text))
+
+    def pause(self) -> None:
+        """Whatever text comes next is a paragraph of its own."""
+        self._gap = True
+
+    def think(self, text: str) -> None:
+        """Shown only; what is to be kept goes into `reasoning`."""
+        if text:
+            self._emit(Delta(text, "reasoning"))
+
+    def begin_call(self, tool: str, key: str = "") -> CallDraft:
+        call = CallDraft(tool, key)
+        self.calls.append(call)
+        self._emit(Delta(tool, "call"))
+        return call
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    def reply(self, saw: int, model: str, prices: Prices | None) -> Reply:
+        """The finished reply. Raises Unavailable or Refused when there is nothing in it."""
+        text = self.text if self.text.strip() else ""
+        if not text and not self.calls:
+            raise self._nothing(model)
+        newest = len(self.calls) - 1
+        calls = tuple(
+            call.call(call_id(saw, n), torn=bool(self.cut) and n == newest) for n, call in enumerate(self.calls)
+        )
+        known = prices is not None and self.usage != Usage()
+        return Reply(
+            text,
+            saw,
+            calls,
+            tuple(self.reasoning),
+            model,
+            self.usage,
+            cost(self.usage, prices) if prices is not None and known else None,
+            self.cut,
+        )
+
+    def _nothing(self, model: str) -> Refused | Unavailable:
+        if self.cut == LENGTH:
+            return Refused(f"{model} reached its length limit before it said anything; raise model.longest")
+        if self.cut == WINDOW:
+            return ContextTooLong(f"{model} has no room left for a reply in its window")
+        if self.cut:
+            return Refused(f"{model} gave no answer ({self.cut})")
+        return Unavailable("the model sent an empty reply")
+
+
+def _object(raw: str) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None

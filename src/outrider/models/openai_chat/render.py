@@ -1,0 +1,197 @@
+"""A prompt as a chat completions request. Pure.
+
+Person messages that follow each other become one, since many servers insist that roles alternate.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from outrider.config.choice import ModelChoice
+from outrider.core.parts import Call, Image, Reasoning
+from outrider.core.ports import Blobs
+from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.traits import ToolSpec
+from outrider.models.rendering import (
+    GO_ON,
+    LOST,
+    OPENING,
+    PICTURE,
+    SILENCE,
+    Kept,
+    arguments,
+    encode,
+    is_blank,
+    picture,
+    tool_name,
+    wire_id,
+)
+
+WIRE = "openai-chat"
+_GAP = rb"\n\n"
+_INSISTENT = ("deepseek", "moonshot", "kimi")
+
+
+class Thought(Struct, omit_defaults=True):
+    """What is kept of a reply's reasoning: who sent it, under which field, and for `reasoning_details` the blocks."""
+
+    host: str
+    field: str
+    details: list[dict[str, object]] = []
+
+
+class Piece(NamedTuple):
+    """One message, rendered: whole messages, or words and pictures still to be joined with their neighbours'."""
+
+    whole: bytes = b""
+    text: bytes = b""
+    """The inside of a JSON string."""
+    pictures: bytes = b""
+    """Content parts, joined by commas."""
+
+    @property
+    def size(self) -> int:
+        return len(self.whole) + len(self.text) + len(self.pictures)
+
+
+class ChatRenderer:
+    """Renders prompts for one model of one host."""
+
+    def __init__(self, choice: ModelChoice, host: str, blobs: Blobs) -> None:
+        self._choice = choice
+        self._host = host
+        self._blobs = blobs
+        self._insists = any(name in f"{host} {choice.model}".lower() for name in _INSISTENT)
+        self._kept = Kept(self._piece, lambda piece: piece.size)
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+
+    def render(self, prompt: Prompt) -> bytes:
+        fields = [
+            b'"model":' + encode(self._choice.model),
+            b'"messages":[' + b",".join(_system(prompt) + self._messages(prompt)) + b"]",
+            b'"stream":true,"stream_options":{"include_usage":true}',
+        ]
+        if prompt.tools:
+            fields.append(b'"tools":' + self._tool_list(prompt.tools))
+        if self._choice.effort:
+            fields.append(b'"reasoning_effort":' + encode(self._choice.effort))
+        if self._choice.longest:
+            # OpenAI's own reasoning models refuse the older name, most other servers know nothing else.
+            own = self._host.endswith(("api.openai.com", ".azure.com"))
+            fields.append(b'"%s":%d' % (b"max_completion_tokens" if own else b"max_tokens", self._choice.longest))
+        return b"{" + b",".join(fields) + b"}"
+
+    def _messages(self, prompt: Prompt) -> list[bytes]:
+        out: list[bytes] = []
+        words: list[bytes] = []
+        pictures: list[bytes] = []
+        get = self._kept.get
+        for message in prompt.messages:
+            whole, text, seen = get(message)
+            if whole:
+                if words or pictures:
+                    out.append(_user(words, pictures))
+                    words, pictures = [], []
+                elif not out:
+                    out.append(_user([encode(OPENING)[1:-1]], []))
+                out.append(whole)
+            if text:
+                words.append(text)
+            if seen:
+                pictures.append(seen)
+        last = prompt.tail or ("" if words or pictures or _ends_with_results(prompt) else GO_ON)
+        if last:
+            words.append(encode(last)[1:-1])
+        return [*out, _user(words, pictures)] if words or pictures else out
+
+    def _piece(self, message: Message) -> Piece:
+        match message:
+            case FromPerson(text=text, images=images):
+                return Piece(text=b"" if is_blank(text) else encode(text)[1:-1], pictures=self._pictures(images))
+            case FromModel():
+                return Piece(self._assistant(message))
+            case FromTools(results=results):
+                outputs = b",".join(
+                    encode({"role": "tool", "tool_call_id": wire_id(r.call), "content": r.text or SILENCE})
+                    for r in results
+                )
+                # A tool message holds words only, so its pictures follow as the person's.
+                seen = self._pictures(tuple(image for result in results for image in result.images))
+                return Piece(outputs, encode(PICTURE)[1:-1] if seen else b"", seen)
+
+    def _pictures(self, images: tuple[Image, ...]) -> bytes:
+        parts: list[bytes] = []
+        for image in images:
+            found = picture(image, self._blobs)
+            part = {"type": "image_url", "image_url": {"url": found.url}} if found else {"type": "text", "text": LOST}
+            parts.append(encode(part))
+        return b",".join(parts)
+
+    def _assistant(self, message: FromModel) -> bytes:
+        said = None if is_blank(message.text) else message.text
+        if said is None and not message.calls:
+            return b""
+        fields: dict[str, object] = {"role": "assistant", "content": said}
+        if message.calls:
+            fields["tool_calls"] = [_call(call) for call in message.calls]
+            fields.update(self._thoughts(message.reasoning))
+        return encode(fields)
+
+    def _thoughts(self, reasoning: tuple[Reasoning, ...]) -> dict[str, object]:
+        """The reasoning to send back beside calls.
+
+        DeepSeek and Kimi refuse a call of a thinking model without its `reasoning_content`, even an empty one;
+        OpenRouter hands `reasoning_details` on to providers with signatures. Nobody needs it beside plain text, and
+        servers that never sent it may refuse it: so it goes back beside calls, to the host it came from, only.
+        """
+        fields: dict[str, object] = {"reasoning_content": ""} if self._insists else {}
+        for part in reasoning:
+            if part.wire != WIRE or not part.opaque:
+                continue
+            thought = _thought(part.opaque)
+            if thought is None or thought.host != self._host:
+                continue
+            if thought.field == "reasoning_content":
+                fields["reasoning_content"] = part.text
+            elif thought.details:
+                fields["reasoning_details"] = thought.details
+        return fields
+
+    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        if self._tools[0] is not tools:
+            self._tools = (tools, encode([_tool(tool) for tool in tools]))
+        return self._tools[1]
+
+
+def _system(prompt: Prompt) -> list[bytes]:
+    return [] if is_blank(prompt.system) else [encode({"role": "system", "content": prompt.system})]
+
+
+def _ends_with_results(prompt: Prompt) -> bool:
+    return bool(prompt.messages) and isinstance(prompt.messages[-1], FromTools)
+
+
+def _thought(opaque: str) -> Thought | None:
+    try:
+        return msgspec.json.decode(opaque, type=Thought)
+    except msgspec.DecodeError:
+        return None
+
+
+def _user(words: list[bytes], pictures: list[bytes]) -> bytes:
+    text = b'"' + _GAP.join(words) + b'"'
+    if not pictures:
+        return b'{"role":"user","content":' + text + b"}"
+    parts = ([b'{"type":"text","text":' + text + b"}"] if words else []) + pictures
+    return b'{"role":"user","content":[' + b",".join(parts) + b"]}"
+
+
+def _call(call: Call) -> dict[str, object]:
+    written = {"name": tool_name(call.tool), "arguments": encode(arguments(call)).decode()}
+    return {"id": wire_id(call.id), "type": "function", "function": written}
+
+
+def _tool(tool: ToolSpec) -> dict[str, object]:
+    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": described}

@@ -1,0 +1,43 @@
+"""OpenAI's Responses, used without storing anything at the provider: our journal is the session."""
+
+from contextlib import AbstractAsyncContextManager
+
+from outrider.config.choice import ModelChoice
+from outrider.core.errors import Refused
+from outrider.core.ports import Blobs, Emit, Model
+from outrider.core.prompt import Prompt
+from outrider.models.asking import open_wire
+from outrider.models.errors import Peer
+from outrider.models.openai_responses.parse import ResponsesParser
+from outrider.models.openai_responses.render import ResponsesRenderer
+from outrider.models.wire import Past, endpoint
+
+_DEFAULT = "https://api.openai.com/v1"
+
+
+class ResponsesWire:
+    """Responses, set up for one model."""
+
+    def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
+        self.url, self.host = endpoint(choice.url or _DEFAULT, "/responses")
+        self._key = choice.key
+        self._peer = Peer(self.host, choice.model, choice.key)
+        self._renderer = ResponsesRenderer(choice, blobs)
+
+    def headers(self, past: Past) -> dict[str, str]:
+        key = {"authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
+        return {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"} | key
+
+    def render(self, prompt: Prompt, past: Past) -> bytes:
+        return self._renderer.render(prompt, past)
+
+    def parser(self, emit: Emit) -> ResponsesParser:
+        return ResponsesParser(emit, self._peer)
+
+    def milder(self, refusal: Refused) -> Past | None:
+        """Encrypted reasoning is readable to the account and the family of models that wrote it only."""
+        return Past.BARE if "encrypted" in str(refusal).lower() else None
+
+
+def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:
+    return open_wire(choice, ResponsesWire(choice, blobs))

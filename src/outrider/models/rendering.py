@@ -1,0 +1,96 @@
+"""What the three renderers share: kept bytes, valid names and ids, images, words where a wire wants some. Pure."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+from outrider.core.parts import Call, Image
+from outrider.core.ports import Blobs
+from outrider.core.prompt import Message
+
+OPENING = "[The session begins here.]"
+"""Said for the person where a wire wants their words first."""
+GO_ON = "[Go on.]"
+"""Said for the person where a wire wants their words last."""
+SILENCE = "(no output)"
+"""A result without words, where a wire refuses an empty one."""
+PICTURE = "[The picture that the tool returned:]"
+LOST = "[A picture was here; it cannot be shown.]"
+
+_MEDIA = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_MOST_BYTES = 64 * 1024 * 1024
+_MOST_MESSAGES = 50_000
+
+encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """Renderings of message objects, so that a long prompt costs its newest messages only. Bounded."""
+
+    def __init__(self, render: Callable[[Message], T], size: Callable[[T], int]) -> None:
+        self._render = render
+        self._size = size
+        self._by_id: dict[int, tuple[Message, T]] = {}
+        self._bytes = 0
+
+    def get(self, message: Message) -> T:
+        # The message is held beside its rendering: as long as it lives, its id is its own.
+        found = self._by_id.get(id(message))
+        if found is not None:
+            return found[1]
+        rendering = self._render(message)
+        if self._bytes > _MOST_BYTES or len(self._by_id) >= _MOST_MESSAGES:
+            self._by_id.clear()
+            self._bytes = 0
+        self._by_id[id(message)] = (message, rendering)
+        self._bytes += self._size(rendering)
+        return rendering
+
+
+class Picture(Struct, frozen=True):
+    """An image as the wires want it."""
+
+    media: str
+    base64: str
+
+    @property
+    def url(self) -> str:
+        return f"data:{self.media};base64,{self.base64}"
+
+
+def picture(image: Image, blobs: Blobs) -> Picture | None:
+    """The image, or None when it is gone or of a kind that no provider reads."""
+    if image.media not in _MEDIA:
+        return None
+    try:
+        return Picture(image.media, b64encode(blobs.get(image.blob)).decode())
+    except Refused:
+        return None
+
+
+def is_blank(text: str) -> bool:
+    return not text or text.isspace()
+
+
+def tool_name(name: str) -> str:
+    """A name every provider takes back, even where the model made it up."""
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
+
+
+def wire_id(id: str) -> str:
+    """The call's id; one that came from another runtime is made fit."""
+    return id if _ID.fullmatch(id) else "c" + blake2b(id.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def arguments(call: Call) -> dict[str, object]:
+    """The call's arguments; broken ones are shown back as what was written."""
+    return {"unreadable": call.broken[:2000]} if call.broken else call.args
