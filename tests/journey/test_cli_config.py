@@ -72,7 +72,7 @@ def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> N
         shell.environ["COLUMNS"] = width
         rows[width] = next(line for line in shell.types("list")[1].splitlines() if "limits.input" in line)
     assert rows == {
-        "60": "  limits.input        1000000  default  Characters one…",
+        "60": "  limits.input        1000000  default  Characters one mess…",
         "20": "  limits.input        1000000  default",
     }
 
