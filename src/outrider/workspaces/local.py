@@ -5,6 +5,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -40,8 +41,9 @@ def open_local(root: Path) -> "LocalWorkspace":
 class LocalWorkspace:
     """Reads and writes below one folder. Holds nothing open between two calls; may be used from several threads."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, most_items: int = MOST_ITEMS) -> None:
         self.root = root
+        self._most = most_items
         self._writing = Lock()
 
     def read(self, path: str) -> bytes:
@@ -104,17 +106,17 @@ class LocalWorkspace:
         top = os.open(spot.name or ".", FOLDER, dir_fd=spot.folder)
         try:
             above = "" if spot.path == "." else f"{spot.path}/"
-            items = list(islice(_items(top, above, min(depth, DEEPEST)), MOST_ITEMS + 1))
+            items = list(islice(_items(top, above, min(depth, DEEPEST), self._most), self._most + 1))
         finally:
             os.close(top)
-        cut = len(items) > MOST_ITEMS or None in items
-        return Listing([item for item in items[:MOST_ITEMS] if item is not None], cut)
+        cut = len(items) > self._most or None in items
+        return Listing([item for item in items[: self._most] if item is not None], cut)
 
 
-def _items(folder: int, above: str, depth: int) -> Iterator[Item | None]:
+def _items(folder: int, above: str, depth: int, most: int) -> Iterator[Item | None]:
     """What is in an open folder and below it; None where something had to be left out."""
     with os.scandir(folder) as found:
-        entries = sorted(islice(found, MOST_ITEMS + 1), key=lambda entry: entry.name)
+        entries = nsmallest(most + 1, found, key=lambda entry: entry.name)
     for entry in entries:
         path = above + shown(entry.name)
         try:
@@ -124,17 +126,17 @@ def _items(folder: int, above: str, depth: int) -> Iterator[Item | None]:
         kind = _kind(status.st_mode)
         yield Item(path, kind, status.st_size)
         if kind == "folder" and depth > 1 and entry.name not in SKIPPED:
-            yield from _below(folder, entry.name, f"{path}/", depth - 1)
+            yield from _below(folder, entry.name, f"{path}/", depth - 1, most)
 
 
-def _below(folder: int, name: str, above: str, depth: int) -> Iterator[Item | None]:
+def _below(folder: int, name: str, above: str, depth: int, most: int) -> Iterator[Item | None]:
     try:
         inner = os.open(name, FOLDER, dir_fd=folder)
     except OSError:  # gone, swapped or forbidden meanwhile: part of the listing is missing, and that is said
         yield None
         return
     try:
-        yield from _items(inner, above, depth)
+        yield from _items(inner, above, depth, most)
     finally:
         os.close(inner)
 
