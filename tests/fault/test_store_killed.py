@@ -1,0 +1,96 @@
+"""kill -9 of a process that writes, at the commit and at any moment: what it was told is durable is there."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from outrider.core.errors import HomeBusy
+from outrider.store import open_store
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("L1")]
+CHILD = Path(__file__).parents[1] / "support" / "store_child.py"
+
+
+@contextmanager
+def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
+    """The child, with its store open. It is gone afterwards."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD), str(home), act],
+        env={"OUTRIDER_FAIL": fail},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def told_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> dict[str, int]:
+    """The last entry of each session that the child was told is durable."""
+    told: dict[str, int] = {}
+    assert process.stdout
+    for number, line in enumerate(process.stdout, 1):
+        if line.endswith("\n"):
+            session, seq = line.split()
+            told[session] = int(seq)
+        if number == kill_after:
+            process.kill()
+    return told
+
+
+async def assert_all_kept(home: Path, told: dict[str, int]) -> None:
+    async with open_store(home, wait=20) as store:
+        assert (store.notices, await store.check()) == ((), [])
+        assert set(told) <= {session.id for session in await store.list("ann")}
+        for session, seq in told.items():
+            seqs = [entry.seq for entry in await store.read(session)]
+            assert seqs == list(range(1, len(seqs) + 1))
+            # At most the one entry that was on its way may be there without having been told.
+            assert seq <= len(seqs) <= seq + 1
+
+
+@pytest.mark.parametrize("point", ["commit-before", "commit-after"])
+@pytest.mark.parametrize("visit", [1, 9, 60])
+async def test_killed_at_a_commit_nothing_that_was_acknowledged_is_lost(tmp_path: Path, point: str, visit: int) -> None:
+    with child(tmp_path / "home", "write", f"{point}:{visit}") as process:
+        told = told_until_dead(process)
+        assert process.wait(20) == -9
+    await assert_all_kept(tmp_path / "home", told)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_killed_at_any_moment_nothing_that_was_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+    moments = random.Random(seed)
+    for _ in range(2):
+        with child(tmp_path / "home", "write") as process:
+            told = told_until_dead(process, kill_after=moments.randint(1, 2000))
+        await assert_all_kept(tmp_path / "home", told)
+
+
+async def test_a_home_in_use_names_its_user_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
+    with child(tmp_path / "home", "hold") as process:
+        with pytest.raises(HomeBusy, match=rf"outrider child \(process {process.pid}\) has been using .* since 20"):
+            async with open_store(tmp_path / "home", wait=0):
+                pass
+        process.kill()
+        process.wait(20)
+        async with open_store(tmp_path / "home", wait=0) as store:
+            assert store.notices == ()
+
+
+async def test_who_waits_for_a_home_gets_it_when_its_user_leaves(tmp_path: Path) -> None:
+    with child(tmp_path / "home", "hold") as process:
+        assert process.stdin
+        process.stdin.close()
+        async with open_store(tmp_path / "home", wait=60) as store:
+            assert await store.list("ann") == []
+        assert process.wait(20) == 0

@@ -1,0 +1,45 @@
+"""A process of its own that opens a store and says on stdout what it was told is durable. Killed by the tests.
+
+`store_child.py HOME write` appends from several sessions at once, for ever; `store_child.py HOME hold` opens the home
+and keeps it until stdin closes.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+
+from outrider.core.events import Result
+from outrider.core.ports import Store
+from outrider.store import open_store
+
+WRITERS = 8
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def write(store: Store, name: str) -> None:
+    session = await store.create("ann", name, "/work")
+    claim = await store.claim(session.id)
+    while True:
+        entry = await store.append(session.id, Result("c", os.urandom(200).hex()), claim.generation)
+        if entry:
+            say(session.id, entry.seq)
+
+
+async def main(home: Path, act: str) -> None:
+    async with open_store(home, label="outrider child") as store:
+        say("ready")
+        if act == "hold":
+            await anyio.to_thread.run_sync(sys.stdin.read)
+            return
+        async with anyio.create_task_group() as group:
+            for number in range(WRITERS):
+                group.start_soon(write, store, f"s{number}")
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]), sys.argv[2])
