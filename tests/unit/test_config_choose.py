@@ -172,6 +172,13 @@ def test_without_a_model_a_found_key_picks_one_and_without_a_key_it_is_practice(
     )
 
 
+def test_practice_can_be_given_a_window_and_asks_for_no_key() -> None:
+    (choice,) = choose(load(HOME, {"OUTRIDER_MODEL": "practice:x", "OUTRIDER_MODEL_WINDOW": "9"}))
+    assert (*seen(choice), choice.window) == ("practice:x", "practice", "x", "", "", 9)
+    (choice,) = choose(load(HOME, {"OUTRIDER_MODEL_WINDOW": "9"}))
+    assert (*seen(choice), choice.window) == ("practice", "practice", "practice", "", "", 9)
+
+
 def test_every_provider_speaks_a_known_wire_at_a_plain_address() -> None:
     assert {provider.wire for provider in PROVIDERS} <= set(WIRES)
     assert [

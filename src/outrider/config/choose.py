@@ -107,8 +107,6 @@ class _Reading(Struct, frozen=True):
 def _choice(config: Config, name: str, wires: Collection[str], is_main: bool) -> ModelChoice:
     model = config.model
     spoken = speak(name, bool(model.url), wires)
-    if spoken.wire == PRACTICE:
-        return ModelChoice(spoken.name, PRACTICE, spoken.model)
     reading = _Reading(config, spoken, wires, is_main)
     url = model.url if reading.is_about_it("model.url", exactly=False) else ""
     home_url = spoken.home.url if spoken.home else ""
@@ -129,6 +127,8 @@ def _choice(config: Config, name: str, wires: Collection[str], is_main: bool) ->
 
 def _key(reading: _Reading, is_elsewhere: bool) -> Secret:
     config, spoken = reading.config, reading.spoken
+    if spoken.wire == PRACTICE:
+        return Secret("")
     if reading.is_about_it("model.key", exactly=False):
         if not config.model.key:
             raise Refused(f"model.key is {config.references['model.key']}, which is not set in the environment")
