@@ -61,15 +61,15 @@ class Agent:
         An empty `session` begins a new one; a name continues the one of that name, or begins it.
         With a `key`, saying it again gives the same turn's outcome and runs nothing twice.
         """
-        events: list[Entry] = []
+        turn: list[Entry] = []
         known = await self.session(session)
         async with aclosing(self.events(text, session=known.id, images=images, key=key)) as stream:
             async for event in stream:
                 if on_event:
                     on_event(event)
                 if isinstance(event, Entry):
-                    events.append(event)
-        return finished(known.id, events)
+                    turn.append(event)
+        return finished(known.id, last_turn(turn))
 
     async def events(
         self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None
@@ -95,10 +95,16 @@ class Agent:
         """Every entry after this one and the deltas in between, for as long as it is read."""
         return self._hub.follow(session.id, after)
 
+    async def unfinished(self) -> Sequence[Session]:
+        """The sessions that have something to do, longest waiting first. Nothing is taken up."""
+        found = [await self._store.find(OWNER, id) for id in await self._store.waiting()]
+        return [session for session in found if session]
+
     async def finish(self) -> Sequence[Session]:
         """Take up every session that has something to do, e.g. after a crash, and say which those are."""
-        waiting = set(await self._worker.wake_all())
-        return [session for session in await self.sessions(limit=10_000) if session.id in waiting]
+        waiting = await self.unfinished()
+        await self._worker.wake_all()
+        return waiting
 
     async def wait(self, session: Session) -> Finished | None:
         """Wait until nothing is left to do in this session: the outcome of its last turn, or None if nothing was."""
@@ -122,16 +128,16 @@ class Agent:
 
     async def session(self, name: str = "") -> Session:
         """The session of this name or id, begun now if there is none; a new one for an empty name."""
+        _check_name(name)
         found = await self._store.find(OWNER, name) if name else None
         if found:
             return found
-        _check_name(name)
         root = self._workspace or own_workspace(self.config.home, name)
         return await self._store.create(OWNER, name, str(root))
 
     async def find(self, name: str) -> Session:
         """The session of this name or id. Raises Refused when there is none."""
-        if found := await self._store.find(OWNER, name):
+        if name.isprintable() and (found := await self._store.find(OWNER, name)):
             return found
         raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
 
@@ -154,6 +160,12 @@ class Agent:
         for name, value in settings.items():
             await self._store.change(session.id, name, value)
             self._worker.wake(session.id)
+
+
+def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Without what belongs to an earlier turn, such as one that ended just before it could see a new input."""
+    ends = [index for index, entry in enumerate(entries) if isinstance(entry.body, Ended)]
+    return entries[ends[-2] + 1 :] if len(ends) > 1 else entries
 
 
 def _check_name(name: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import anyio
 
@@ -96,7 +97,7 @@ async def open_agent(
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error behind a task group's wrapping, when it is a single one."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # pyright: ignore[reportUnknownArgumentType]
-        error = error.exceptions[0]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return error
+    if len(group.exceptions) != 1:
+        return group
+    error = group.exceptions[0]
+    return only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error

@@ -6,20 +6,38 @@ from pathlib import Path
 from outrider.core.errors import Refused
 
 
-def terminal_workspace(current: Path, person_home: Path, named: str = "") -> Path | None:
+def terminal_workspace(
+    current: Path, person_home: Path, named: str = "", outrider_home: Path | None = None
+) -> Path | None:
     """The folder a terminal command works in, or None when it should get one of its own.
 
-    The current folder, or the one named; never the person's home folder or the root, where an agent has no business.
+    The current folder, or the one named; never the person's home folder, the root, or one that Outrider's own files
+    are in, where an agent has no business.
     """
     if named:
         root = Path(named).expanduser().resolve()
         if not root.is_dir():
             raise Refused(f"there is no folder {named}; make it first, or name another with --workspace")
-        if root in (person_home.resolve(), Path(root.anchor)):
+        if _is_off_limits(root, person_home):
             raise Refused("the home folder or the root cannot be a workspace; name a folder below it")
+        if outrider_home and _holds_guard_files(root, outrider_home):
+            raise Refused(f"{named} holds Outrider's own files and cannot be a workspace; name another folder")
         return root
     root = current.resolve()
-    return None if root in (person_home.resolve(), Path(root.anchor)) else root
+    if _is_off_limits(root, person_home) or (outrider_home and _holds_guard_files(root, outrider_home)):
+        return None
+    return root
+
+
+def _is_off_limits(root: Path, person_home: Path) -> bool:
+    return root in (person_home.resolve(), Path(root.anchor))
+
+
+def _holds_guard_files(root: Path, outrider_home: Path) -> bool:
+    """Whether settings, keys or the store could be reached from here."""
+    home = outrider_home.resolve()
+    inside = home / "workspaces"
+    return root == inside or home.is_relative_to(root) or (root.is_relative_to(home) and inside not in root.parents)
 
 
 def own_workspace(home: Path, name: str) -> Path:

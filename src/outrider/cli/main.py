@@ -1,4 +1,4 @@
-"""The entry point: answers `--version` at once, hands everything else to the commands, and turns errors into one line."""
+"""The entry point: answers `--version` at once, hands everything else to the commands."""
 
 import sys
 

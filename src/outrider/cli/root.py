@@ -1,8 +1,9 @@
 """The root command: which commands there are, each loaded when it is used, and how errors are shown."""
 
-import signal
+import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import click
@@ -10,8 +11,8 @@ import click
 from outrider import __version__
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 
-DONE, FAILED, MISUSED, LATER, STOPPED = 0, 1, 2, 75, 130
-"""Exit codes: the turn is done; it failed; something must be changed first; try again later; stopped by Ctrl-C."""
+DONE, FAILED, MISUSED, BROKEN, LATER, STOPPED = 0, 1, 2, 70, 75, 130
+"""Exit codes: the turn is done; it failed; something must be changed first; a bug of ours; try again later; Ctrl-C."""
 
 _COMMANDS = {
     "chat": ("outrider.cli.chat.command", "Talk to the agent in this terminal (what `outrider` alone does)."),
@@ -55,7 +56,7 @@ class _Lazy(click.Group):
     cls=_Lazy,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="With no command, `outrider` opens the chat. Settings: `outrider config list`. Home: ~/.outrider or OUTRIDER_HOME.",
+    epilog="With no command, `outrider` opens the chat. Home: OUTRIDER_HOME, else ~/.outrider.",
 )
 @click.version_option(__version__, message="outrider %(version)s")
 @click.pass_context
@@ -66,26 +67,62 @@ def root(ctx: click.Context) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; the exit code. No error reaches the terminal as more than a line or two."""
+    """Run a command line; the exit code. No error reaches the terminal as more than one line."""
+    _fill_closed_streams()
     try:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         code = root.main(list(arguments), prog_name="outrider", standalone_mode=False)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
         return STOPPED
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _complain(_explained(error), error.exit_code)
     except (HomeBusy, Unavailable) as error:
         return _complain(str(error), LATER)
     except Refused as error:
         return _complain(str(error), MISUSED)
     except KeyboardInterrupt:
-        return _complain("stopped", STOPPED)
+        return STOPPED
+    except Exception as error:
+        log = _log_of_last_resort()
+        logging.getLogger("outrider").exception("a command failed: %s", " ".join(arguments[:1]))
+        return _complain(f"internal error: {type(error).__name__}: {error}; {log()}", BROKEN)
     return code if isinstance(code, int) else DONE
 
 
+def _fill_closed_streams() -> None:
+    """A closed stdin, stdout or stderr becomes an empty one, so that no file of ours is opened in its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
+
+
+def _explained(error: click.ClickException) -> str:
+    """What click has to say, on one line, with where to read on."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    text = error.format_message().rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`" if context else text
+
+
+def _log_of_last_resort() -> Callable[[], str]:
+    """Begin the log if no command has yet; what to say about it once the line is written."""
+    from outrider.cli.logs import log_path, start_logs
+    from outrider.config.load import find_home
+
+    home = find_home()
+    if not logging.getLogger().handlers:
+        start_logs(home)
+    path = log_path(home)
+    return lambda: f"details are in {path}" if path.exists() else f"no log could be written to {path}"
+
+
 def _complain(text: str, code: int) -> int:
-    click.echo(f"outrider: {text}", file=sys.stderr)
+    from outrider.cli.plain import notice
+
+    notice(text)
     return code

@@ -1,0 +1,212 @@
+"""What `outrider doctor` looks at, one question a function. A broken home is a finding, never an error."""
+
+import errno
+import os
+import platform
+import shutil
+import stat
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct
+
+from outrider import __version__
+from outrider.cli.logs import log_path
+from outrider.cli.plain import one_line
+from outrider.config.choice import ModelChoice
+from outrider.config.choose import choose, pick
+from outrider.config.detect import keys_found, servers_found
+from outrider.config.load import FILE, Config
+from outrider.core.errors import HomeBusy, Refused, Unavailable
+from outrider.core.events import Input
+from outrider.core.prompt import FromPerson, Prompt
+
+Verdict = Literal["fine", "odd", "broken"]
+
+_LITTLE_DISK = 500 * 1024 * 1024
+_PATIENCE = 30.0
+_ELSEWHERE = "name another home with OUTRIDER_HOME"
+
+
+class Check(Struct, frozen=True):
+    """One finding."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+def check_installation() -> Iterator[Check]:
+    """Python, the version, and the parts that may be missing."""
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.release()} ({platform.machine()})"
+    yield Check("outrider", "fine", f"{__version__}, {python}")
+    if sys.flags.optimize:
+        yield Check("python", "odd", "runs with -O", "start it without -O")
+    has_providers = find_spec("pydantic_ai") is not None
+    yield Check("extras", "fine", "providers: " + ("installed" if has_providers else "not installed (optional)"))
+    yield Check("commands", "fine", "running commands is not in this version; the file tools stay in the workspace")
+
+
+def check_home(home: Path) -> Iterator[Check]:
+    """The home folder, who may read and write it, and the room left."""
+    try:
+        yield _home(home)
+        free = shutil.disk_usage(_nearest_folder(home)).free
+    except OSError as error:
+        yield Check("home", "broken", f"{home}: {error.strerror}", _ELSEWHERE)
+        return
+    verdict: Verdict = "odd" if free < _LITTLE_DISK else "fine"
+    yield Check("disk", verdict, f"{free / 1e9:,.1f} GB free", "free some space" if verdict == "odd" else "")
+    log = log_path(home)
+    yield Check("log", "fine", str(log) if log.is_file() else f"{log} (nothing was logged yet)")
+
+
+def _home(home: Path) -> Check:
+    if not home.exists():
+        above = _nearest_folder(home)
+        if not os.access(above, os.W_OK):
+            return Check("home", "broken", f"{home} cannot be made: {above} cannot be written to", _ELSEWHERE)
+        return Check("home", "fine", f"{home} is not there yet; it is made at first use")
+    if not home.is_dir():
+        return Check("home", "broken", f"{home} is not a folder", f"move it away, or {_ELSEWHERE}")
+    if not os.access(home, os.W_OK | os.X_OK):
+        return Check("home", "broken", f"{home} cannot be written to", f"chmod u+rwx it, or {_ELSEWHERE}")
+    mode = stat.S_IMODE(home.stat().st_mode)
+    if mode & 0o077:
+        return Check("home", "odd", f"{home} can be read by others (mode {mode:o})", f"chmod 700 {home}")
+    return Check("home", "fine", str(home))
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The deepest part of this path that is there. Raises NotADirectoryError when that is a file."""
+    found = next(each for each in (path, *path.parents) if each.exists())
+    if not found.is_dir() and found != path:
+        raise NotADirectoryError(errno.ENOTDIR, f"{found} is not a folder")
+    return found
+
+
+def check_settings(config: Config | Refused) -> Iterator[Check]:
+    """Whether what is set can be read."""
+    if isinstance(config, Refused):
+        yield Check("settings", "broken", one_line(str(config)), f"correct {FILE} or the variable it names")
+        return
+    count = len(config.sources)
+    yield Check("settings", "fine", f"{count} set; `outrider config list` shows them" if count else "all as shipped")
+    for warning in config.warnings:
+        yield Check("settings", "odd", one_line(warning))
+
+
+async def check_store(home: Path) -> AsyncGenerator[Check, None]:
+    """Opens the store as every command does, and looks through all of it."""
+    from outrider.store.open import open_store
+
+    if not _is_there(home / "store.db"):
+        yield Check("store", "fine", "not there yet; it is made at first use")
+        return
+    findings: list[Check] = []
+    try:
+        async with open_store(home, label="outrider doctor") as store:
+            findings += [Check("store", "odd", one_line(notice)) for notice in store.notices]
+            findings += [
+                Check("store", "broken", one_line(problem), "start Outrider again: it recovers what can be read")
+                for problem in await store.check()
+            ]
+            waiting = len(await store.waiting())
+    except HomeBusy as busy:
+        yield Check("store", "odd", f"in use, so it was not looked through: {one_line(str(busy))}")
+        return
+    except (Refused, Unavailable) as error:
+        yield Check("store", "broken", one_line(str(error)))
+        return
+    for finding in findings or [Check("store", "fine", f"sound ({_size(home)})")]:
+        yield finding
+    if waiting:
+        yield Check("turns", "odd", f"{waiting} unfinished", "outrider resume")
+
+
+def _is_there(path: Path) -> bool:
+    """Not, too, where it cannot be looked at: then the home's own check has told why."""
+    return os.path.exists(path)
+
+
+def _size(home: Path) -> str:
+    return f"{(home / 'store.db').stat().st_size / 1e6:,.1f} MB"
+
+
+async def check_model(config: Config, *, online: bool) -> AsyncGenerator[Check, None]:
+    """Which model is asked, why that one, and whether it can be."""
+    try:
+        picked = pick(config)
+        choices = choose(config)
+    except Refused as error:
+        yield Check("model", "broken", one_line(str(error)), "see `outrider config list`")
+        return
+    main = choices[0]
+    if main.wire == "practice":
+        yield Check(
+            "model",
+            "odd" if not config.model.name else "fine",
+            f"practice, which only plays a model ({picked.why})",
+            "" if config.model.name else "outrider config set model <provider>:<model>, and set its key",
+        )
+        return
+    key = "its key is set" if main.key else "without a key"
+    yield Check("model", "fine", f"{main.name} at {main.url} ({picked.why}), {key}")
+    if len(choices) > 1:
+        yield Check("model", "fine", "then " + ", ".join(choice.name for choice in choices[1:]))
+    yield await (_ask(main) if online else _reach(main))
+
+
+async def _reach(choice: ModelChoice) -> Check:
+    """Without sending anything: a server on this machine must at least answer the door."""
+    parts = urlsplit(choice.url)
+    if parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        return Check("reach", "fine", f"{parts.hostname} was not asked; --online asks it a tiny question")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with anyio.fail_after(2):
+            stream = await anyio.connect_tcp(parts.hostname, port)
+            await stream.aclose()
+    except (OSError, TimeoutError):
+        return Check("reach", "broken", f"nothing answers at {choice.url}", "start the model server, or set model.url")
+    return Check("reach", "fine", f"something answers at {choice.url}")
+
+
+async def _ask(choice: ModelChoice) -> Check:
+    from outrider.models.open import open_by_choice
+
+    prompt = Prompt("Answer in one word.", [FromPerson(Input("Say: ready").text)], saw=1)
+    try:
+        with anyio.fail_after(_PATIENCE):
+            async with open_by_choice([choice], _NoBlobs()) as model:
+                reply = await model.reply(prompt, lambda delta: None)
+    except (Refused, Unavailable) as error:
+        return Check("reach", "broken", one_line(str(error)))
+    except TimeoutError:
+        return Check("reach", "broken", f"{choice.name} did not answer within {_PATIENCE:g} s")
+    return Check("reach", "fine", f"{choice.name} answers: {one_line(reply.text, 40)}")
+
+
+class _NoBlobs:
+    """The question shows no pictures."""
+
+    def put(self, content: bytes) -> str:
+        raise Refused("nothing is kept here")
+
+    def get(self, name: str) -> bytes:
+        raise Refused("nothing is kept here")
+
+
+async def check_offers() -> AsyncGenerator[Check, None]:
+    """Keys in the environment and model servers on this machine."""
+    for key in keys_found():
+        yield Check("found", "fine", f"{key.variable} is set: {key.how}")
+    for offer in await anyio.to_thread.run_sync(servers_found):
+        yield Check("found", "fine", f"{offer.provider} answers at {offer.url}: {offer.how}")

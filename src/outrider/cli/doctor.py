@@ -1,0 +1,86 @@
+"""`outrider doctor`: says what works here, what does not, and what to do about it. Works on a broken home too."""
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from outrider.cli.checks import (
+    Check,
+    check_home,
+    check_installation,
+    check_model,
+    check_offers,
+    check_settings,
+    check_store,
+)
+from outrider.cli.lines import encode
+from outrider.cli.logs import start_logs
+from outrider.cli.opening import Halt, carry_out
+from outrider.cli.plain import say
+from outrider.cli.root import DONE, FAILED
+from outrider.config.load import Config, find_home, load
+from outrider.core.errors import Refused
+
+_MARKS = {"fine": "✓", "odd": "!", "broken": "✗"}
+
+
+@click.command("doctor")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--online", "is_online", is_flag=True, help="Ask the model a tiny question.")
+def command(is_json: bool, is_online: bool) -> int:
+    """Check this installation and say what to do about problems."""
+    home = find_home()
+    start_logs(home)
+    return carry_out(partial(_examine, home, is_json, is_online))
+
+
+async def _examine(home: Path, is_json: bool, is_online: bool, halt: Halt) -> int:
+    found: list[Check] = []
+    async for check in _checks(home, is_online):
+        found.append(check)
+        if not is_json:
+            say(_line(check))
+    is_broken = any(check.verdict == "broken" for check in found)
+    if is_json:
+        say(encode({"ok": not is_broken, "checks": msgspec.to_builtins(found)}, is_pretty=True))
+    else:
+        say(_summary(found))
+    return FAILED if is_broken else DONE
+
+
+async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
+    for check in (*check_installation(), *check_home(home)):
+        yield check
+    config = _config()
+    for check in check_settings(config):
+        yield check
+    async for check in check_store(home):
+        yield check
+    if isinstance(config, Config):
+        async for check in check_model(config, online=is_online):
+            yield check
+    async for check in check_offers():
+        yield check
+
+
+def _config() -> Config | Refused:
+    try:
+        return load()
+    except Refused as error:
+        return error
+
+
+def _line(check: Check) -> str:
+    advice = f" → {check.advice}" if check.advice else ""
+    return f"{_MARKS[check.verdict]} {check.name:<9} {check.text}{advice}"
+
+
+def _summary(found: Sequence[Check]) -> str:
+    broken = sum(check.verdict == "broken" for check in found)
+    odd = sum(check.verdict == "odd" for check in found)
+    if not broken and not odd:
+        return "\nall is well"
+    return f"\n{broken} broken, {odd} to look at"

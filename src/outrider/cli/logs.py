@@ -1,0 +1,74 @@
+"""The log: JSON lines in `logs/outrider.log` of the home, for its owner alone. Nothing of it reaches the terminal."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import msgspec
+
+from outrider.config.load import Config
+
+_LONGEST = 2_000_000
+_KEPT = 3
+_MOST_CHARACTERS = 64_000
+"""Of one line, so that no error message fills the disk."""
+_SHORTEST_SECRET = 4
+
+
+def log_path(home: Path) -> Path:
+    """Where the log of this home is."""
+    return home / "logs" / "outrider.log"
+
+
+def start_logs(home: Path, config: Config | None = None) -> Path:
+    """Send everything that is logged from now on to this home's log. The file is made with its first line."""
+    path = log_path(home)
+    secrets = [config.model.key.reveal(), *(key.reveal() for key in config.keys.values())] if config else []
+    file = _LogFile(path, maxBytes=_LONGEST, backupCount=_KEPT, encoding="utf-8", delay=True)
+    file.setFormatter(_JsonLine(secrets))
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    # Libraries are heard when they warn; how much we say ourselves is a setting.
+    logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
+    logging.getLogger("outrider").setLevel((config.log.level if config else "info").upper())
+    return path
+
+
+class _LogFile(RotatingFileHandler):
+    """Made private, with its folder, when the first line is written."""
+
+    def _open(self) -> TextIOWrapper:
+        folder = os.path.dirname(self.baseFilename)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+
+class _JsonLine(logging.Formatter):
+    """One JSON object a line: when, how bad, where, what; the session and the traceback where there are any."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._clean(record.getMessage()),
+        }
+        if session := getattr(record, "session", ""):
+            line["session"] = str(session)
+        if record.exc_info:
+            line["traceback"] = self._clean(self.formatException(record.exc_info))
+        return msgspec.json.encode(line).decode()
+
+    def _clean(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return text[-_MOST_CHARACTERS:].encode("utf-8", "replace").decode()

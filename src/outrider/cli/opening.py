@@ -1,0 +1,108 @@
+"""How a command opens the agent: settings, log, home, and an event loop that signals end in an orderly way."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from outrider.app.agent import Agent
+from outrider.app.compose import open_agent
+from outrider.app.workspace import terminal_workspace
+from outrider.cli.logs import start_logs
+from outrider.cli.plain import check_text, notice
+from outrider.config.load import Config, find_home, load
+from outrider.core.errors import Refused
+
+
+class Halt:
+    """Which signal asked this command to end, if one did."""
+
+    signal: int = 0
+
+    def watch(self) -> None:
+        """Cancel the running task at the first signal; the next one has its usual, rough effect."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def end(number: int) -> None:
+            self.signal = number
+            for each in _ENDING:
+                loop.remove_signal_handler(each)
+            if task:
+                task.cancel()
+
+        for number in _ENDING:
+            loop.add_signal_handler(number, end, number)
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether a person wants this turn stopped, rather than the process gone."""
+        return self.signal == signal.SIGINT
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def carry_out(command: Callable[[Halt], Awaitable[int]]) -> int:
+    """Run a command's coroutine; its exit code, or 128 and the signal that ended it.
+
+    On asyncio's own loop: a single command never earns back what importing a faster one costs.
+    """
+    halt = Halt()
+
+    async def watched() -> int:
+        halt.watch()
+        return await command(halt)
+
+    try:
+        return anyio.run(watched)
+    except asyncio.CancelledError:
+        if not halt.signal:
+            raise
+        return 128 + halt.signal
+
+
+def open_config(overrides: Mapping[str, str] | None = None) -> Config:
+    """What is set, with the log begun."""
+    _check_home(find_home())
+    config = load(overrides={name: check_text(text, name) for name, text in (overrides or {}).items() if text})
+    start_logs(config.home, config)
+    return config
+
+
+def _check_home(home: Path) -> None:
+    for part in (home, *home.parents):
+        if os.path.lexists(part) and not os.path.isdir(part):
+            raise Refused(f"the home {home} cannot be: {part} is not a folder; name another with OUTRIDER_HOME")
+
+
+@asynccontextmanager
+async def open_here(
+    config: Config, label: str, *, workspace: Path | None = None, is_quiet: bool = False
+) -> AsyncGenerator[Agent, None]:
+    """Open the agent, telling on stderr what the person should know about this home."""
+    async with open_agent(config=config, workspace=workspace, label=label) as agent:
+        for text in () if is_quiet else (*config.warnings, *agent.notices):
+            notice(text)
+        yield agent
+
+
+def workspace_here(config: Config, named: str = "") -> Path | None:
+    """The folder this command works in, or None when a new session gets one of its own."""
+    check_text(named, "--workspace")
+    try:
+        return terminal_workspace(_current(named), Path.home(), named, config.home)
+    except RuntimeError:
+        raise Refused("there is no home folder to stay out of; set HOME") from None
+
+
+def _current(named: str) -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        if named and Path(named).is_absolute():
+            return Path("/")
+        raise Refused("the current folder is gone; go to another, or name one with --workspace /its/path") from None

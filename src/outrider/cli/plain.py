@@ -1,0 +1,48 @@
+"""Words for a terminal or a pipe: one line where one is due, never a control character that came from elsewhere."""
+
+import sys
+import unicodedata
+
+from outrider.core.errors import Refused
+
+_KEPT = {"\n", "\t"}
+
+
+def printable(text: str) -> str:
+    """Without control characters, which a terminal would obey, and without lone surrogates, which no pipe takes."""
+    if text.isprintable():
+        return text
+    return "".join(c for c in text if c in _KEPT or unicodedata.category(c) not in ("Cc", "Cs"))
+
+
+def one_line(text: str, longest: int = 0) -> str:
+    """On one line, cut to this many characters."""
+    flat = " ".join(printable(text).split())
+    return flat if not longest or len(flat) <= longest else flat[: max(1, longest - 1)].rstrip() + "…"
+
+
+def say(text: str) -> None:
+    """To stdout, at once. Raises Refused when it cannot be written, and BrokenPipeError when nobody reads any more."""
+    try:
+        sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Refused(f"standard output cannot be written to: {error.strerror}") from error
+
+
+def notice(text: str) -> None:
+    """One line to stderr, beside the reply."""
+    sys.stderr.write(f"outrider: {one_line(text)}\n")
+    sys.stderr.flush()
+
+
+def check_text(text: str, what: str) -> str:
+    """The same text. Raises Refused when it is not valid UTF-8, as a file name or an argument may be."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refused(f"{what} is not valid UTF-8 text") from None
+    return text

@@ -1,0 +1,58 @@
+"""`outrider resume`: finishes what a crash or a shutdown left unfinished, and tells what came of each."""
+
+from functools import partial
+
+import click
+
+from outrider.app.agent import Agent
+from outrider.cli.lines import encode, render_finished
+from outrider.cli.opening import Halt, carry_out, open_config, open_here
+from outrider.cli.plain import check_text, notice, say
+from outrider.cli.root import DONE, FAILED
+from outrider.config.load import Config
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.ports import Session
+
+
+@click.command("resume")
+@click.argument("session", default="")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON line for each session.")
+def command(session: str, is_json: bool) -> int:
+    """Finish what a crash or a shutdown left unfinished, in all sessions or in one.
+
+    Ctrl-C leaves the turns as they are, to be taken up again.
+    """
+    check_text(session, "the session's name")
+    config = open_config()
+    return carry_out(partial(_resume, config, session, is_json))
+
+
+async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
+    async with open_here(config, "outrider resume") as agent:
+        if name:
+            found = await agent.find(name)
+            waiting = [found] if found.has_work else []
+        else:
+            waiting = list(await agent.finish())
+        if not waiting and not is_json:
+            say(f"nothing is unfinished in {name}" if name else "nothing is unfinished")
+        # A list, not a generator: every session is waited for, whatever came of the others.
+        are_done = [await _finish(agent, session, is_json) for session in waiting]
+        return DONE if all(are_done) else FAILED
+
+
+async def _finish(agent: Agent, session: Session, is_json: bool) -> bool:
+    try:
+        outcome = await agent.wait(session)
+    except (Refused, Unavailable) as error:
+        notice(f"{session.name}: {error}")
+        return False
+    if outcome is None:
+        return True
+    if is_json:
+        say(encode(render_finished(outcome, session)))
+    else:
+        say(f"[{session.name}]\n{outcome.text}\n" if outcome.text else f"[{session.name}]\n")
+    if outcome.outcome != "done":
+        notice(f"{session.name}: {outcome.outcome}: {outcome.error}")
+    return outcome.outcome == "done"

@@ -1,0 +1,210 @@
+"""`outrider run`: one turn. The reply on stdout and nothing else there; all that is beside it on stderr."""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import anyio
+import click
+from msgspec import Struct
+
+from outrider.app.agent import Agent, last_turn
+from outrider.cli.asking import read_images, read_words
+from outrider.cli.lines import encode, render_event, render_finished
+from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
+from outrider.cli.plain import check_text, notice, printable, say
+from outrider.cli.root import DONE, FAILED, STOPPED
+from outrider.config.choose import choose
+from outrider.config.load import Config
+from outrider.core.errors import Refused
+from outrider.core.events import Entry, Event
+from outrider.core.outcome import Finished, finished
+from outrider.core.plan import fold
+from outrider.core.ports import Session
+
+_LONGEST_KEY = 90
+
+
+class Wish(Struct, frozen=True):
+    """What was typed."""
+
+    words: tuple[str, ...]
+    session: str = ""
+    model: str = ""
+    workspace: str = ""
+    images: tuple[str, ...] = ()
+    key: str = ""
+    timeout: int | None = None
+    is_json: bool = False
+    is_quiet: bool = False
+
+
+class Order(Struct, frozen=True):
+    """What was typed, read and checked."""
+
+    text: str
+    session: str
+    model: str
+    workspace: Path | None
+    is_workspace_named: bool
+    images: tuple[bytes, ...]
+    key: str | None
+
+
+@click.command("run")
+@click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
+@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session of this name, or begin it.")
+@click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
+@click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
+@click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Show it a picture; may be repeated.")
+@click.option("--key", default="", help="The same key again gives the same reply and runs nothing twice.")
+@click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop a turn that takes longer.")
+@click.option("--json", "is_json", is_flag=True, help="Print what happens as JSON lines.")
+@click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def command(**typed: object) -> int:
+    """Do one thing and print the reply.
+
+    WORDS need no quotes. `-` among them, or no words at all, reads stdin.
+    """
+    wish = Wish(**typed)  # pyright: ignore[reportArgumentType]
+    overrides = {"model.name": wish.model, "limits.seconds": str(wish.timeout or "")}
+    config = open_config(overrides)
+    order = _order(wish, config)
+    return carry_out(partial(_carry, config, order, wish))
+
+
+def _order(wish: Wish, config: Config) -> Order:
+    """Everything that can be refused without opening the home is refused here."""
+    for option, value in (("--session", wish.session), ("--key", wish.key)):
+        check_text(value, option)
+    if len(wish.key) > _LONGEST_KEY or not wish.key.isprintable():
+        raise Refused(f"a key has at most {_LONGEST_KEY} printable characters")
+    text = read_words(wish.words, config.limits.input)
+    if wish.model or not wish.session:
+        choose(config)
+    return Order(
+        text=text,
+        # Without a session the key names one: only there can it be found again.
+        session=wish.session or (f"key {wish.key}" if wish.key else ""),
+        model=wish.model,
+        workspace=workspace_here(config, wish.workspace),
+        is_workspace_named=bool(wish.workspace),
+        images=tuple(read_images(wish.images)),
+        key=wish.key or None,
+    )
+
+
+async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
+    async with open_here(config, "outrider run", workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
+        session = await agent.session(order.session)
+        _check_workspace(config, order, session, wish.is_quiet)
+        if not wish.is_quiet:
+            await _tell_unfinished(agent, session)
+        await _set_model(agent, session, order.model)
+        begun: list[Entry] = []
+        try:
+            outcome = await _say(agent, session, order, _surface(wish), begun)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await _leave(agent, session, begun, wish, halt)
+            raise
+        return _report(outcome, session, wish, config)
+
+
+async def _say(
+    agent: Agent, session: Session, order: Order, surface: Callable[[Event], None] | None, begun: list[Entry]
+) -> Finished:
+    progress = None
+    if surface is None and sys.stderr.isatty():
+        from outrider.cli.progress import Progress
+
+        progress = Progress()
+
+    def show(event: Event) -> None:
+        if not begun and isinstance(event, Entry):
+            begun.append(event)
+        if surface:
+            surface(event)
+        elif progress:
+            progress.show(event)
+
+    async with progress.moving() if progress else nullcontext():
+        return await agent.say(order.text, session=session.id, images=order.images, key=order.key, on_event=show)
+
+
+def _surface(wish: Wish) -> Callable[[Event], None] | None:
+    """Where events go: to stdout as JSON, nowhere, or (None) to a person if one watches."""
+    if wish.is_json:
+        return lambda event: say(encode(render_event(event)))
+    return (lambda event: None) if wish.is_quiet else None
+
+
+async def _leave(agent: Agent, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
+    """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
+    if not halt.is_stop:
+        notice(f"the turn is left unfinished: outrider resume {session.name!r}")
+        return
+    await agent.stop(session, "stopped by Ctrl-C")
+    if not begun:
+        return
+    outcome = finished(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
+    if wish.is_json:
+        say(encode(render_finished(outcome, session)))
+    elif outcome.text:
+        say(outcome.text)
+    notice("stopped")
+
+
+def _report(outcome: Finished, session: Session, wish: Wish, config: Config) -> int:
+    if wish.is_json:
+        say(encode(render_finished(outcome, session)))
+    elif outcome.text and config.chat.markdown and sys.stdout.isatty():
+        _render(outcome.text)
+    elif outcome.text:
+        say(outcome.text)
+    match outcome.outcome:
+        case "done":
+            return DONE
+        case "failed":
+            notice(outcome.error)
+            return FAILED
+        case "interrupted":
+            notice(outcome.error or "stopped")
+            return STOPPED
+
+
+def _render(text: str) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(printable(text)))
+
+
+def _check_workspace(config: Config, order: Order, session: Session, is_quiet: bool) -> None:
+    if not Path(session.workspace).is_dir():
+        raise Refused(
+            f"the workspace of session {session.name!r} is gone: make {session.workspace} again, or begin a new session"
+        )
+    if session.workspace == str(order.workspace):
+        return
+    if order.is_workspace_named:
+        raise Refused(f"session {session.name!r} works in {session.workspace} and keeps it; begin another session")
+    has_own = Path(session.workspace).is_relative_to(config.home.resolve() / "workspaces")
+    if not is_quiet and not (order.workspace is None and has_own):
+        notice(f"session {session.name!r} works in {session.workspace}, not in the current folder")
+
+
+async def _tell_unfinished(agent: Agent, session: Session) -> None:
+    others = sum(other.id != session.id for other in await agent.unfinished())
+    if others:
+        notice(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
+    if session.is_open:
+        notice(f"session {session.name!r} has an unfinished turn, which goes on with this message")
+
+
+async def _set_model(agent: Agent, session: Session, model: str) -> None:
+    """Write the model into the journal, so that whoever finishes this turn after a crash asks the same one."""
+    if model and fold(await agent.journal(session)).settings.get("model") != model:
+        await agent.change(session, {"model": model})

@@ -1,0 +1,171 @@
+"""A journal for people: as a transcript in the terminal, or as a Markdown page."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from outrider.app.agent import last_turn
+from outrider.cli.plain import one_line, printable
+from outrider.cli.progress import call_line, result_line
+from outrider.core.events import (
+    Answered,
+    Asked,
+    Begun,
+    Bound,
+    Changed,
+    Compacted,
+    Ended,
+    Entry,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
+from outrider.core.outcome import Finished, finished
+from outrider.core.parts import Call, Image, Usage
+from outrider.core.ports import Session
+
+_LONGEST_OUTPUT = 4_000
+
+
+def moment(at: int) -> str:
+    """Local time, from milliseconds."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1000))
+
+
+def ago(at: int, now: int) -> str:
+    """How long since, in the largest unit that fits; both in milliseconds."""
+    seconds = max(0, (now - at) // 1000)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return "just now"
+
+
+def spent(usage: Usage, cost: float | None) -> str:
+    """Tokens and dollars, as far as they are known."""
+    told = f"{usage.input:,} tokens in, {usage.output:,} out"
+    return told if cost is None else f"{told}, ${cost:.4f}"
+
+
+class _Turns:
+    """Remembers what later entries refer to: the calls, and where the turn began."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.calls: dict[str, Call] = {}
+        self._turn: list[Entry] = []
+
+    def take(self, entry: Entry) -> None:
+        self._turn.append(entry)
+        if isinstance(entry.body, Reply):
+            self.calls |= {call.id: call for call in entry.body.calls}
+
+    def end(self) -> Finished:
+        outcome = finished(self._session.id, last_turn(self._turn))
+        self._turn = []
+        return outcome
+
+
+def transcript_lines(session: Session, entries: Sequence[Entry]) -> Iterator[str]:
+    """The entries as a transcript, calls and results in a line each."""
+    turns = _Turns(session)
+    for entry in entries:
+        turns.take(entry)
+        for line in _lines(entry, turns):
+            yield printable(line)
+
+
+def _lines(entry: Entry, turns: _Turns) -> Iterator[str]:
+    match entry.body:
+        case Input(text=text, source=source, images=images):
+            yield _head(entry, "you" if source == "person" else source)
+            yield from _indented(text)
+            yield from (f"  [{image.media}]" for image in images)
+        case Reply(text=text, calls=calls, cut=cut):
+            yield _head(entry, entry.body.model or "reply")
+            yield from _indented(text)
+            yield from (f"  → {call_line(call)}" for call in calls)
+            yield from [f"  [cut short: {cut}]"] if cut else []
+        case Result(call=id):
+            yield _head(entry, result_line(turns.calls.get(id), entry.body))
+        case Ended():
+            yield _head(entry, _ending(turns.end()))
+            yield ""
+        case _:
+            if remark := _remark(entry):
+                yield _head(entry, remark)
+
+
+def _head(entry: Entry, what: str) -> str:
+    return f"#{entry.seq} {moment(entry.at)}  {what}"
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())
+
+
+def _ending(turn: Finished) -> str:
+    steps = f"{turn.steps} step" + "s" * (turn.steps != 1)
+    told = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
+    return f"{one_line(told)} ({steps}, {spent(turn.usage, turn.cost)})"
+
+
+def _remark(entry: Entry) -> str:
+    """The entries that are no words, in a few."""
+    match entry.body:
+        case Resumed(crashed=crashed):
+            return "taken up again after a crash" if crashed else "taken up again"
+        case Compacted():
+            return "the earlier part was summarised"
+        case Changed(name=name, value=value):
+            return one_line(f"{name} = {value}", 100)
+        case Asked(question=question):
+            return f"asked: {one_line(question, 100)}"
+        case Answered(answer=answer):
+            return f"answered: {one_line(answer, 100)}"
+        case Bound(runtime=runtime, thread=thread):
+            return one_line(f"known to {runtime} as {thread}", 100)
+        case Begun() | Started() | Input() | Reply() | Result() | Ended():
+            return ""
+
+
+def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
+    """The session as a Markdown page."""
+    turns = _Turns(session)
+    title = one_line(session.title, 80) or session.name
+    parts = [f"# {title}", f"Session `{session.name}`, begun {moment(session.created)}, in `{session.workspace}`."]
+    for entry in entries:
+        turns.take(entry)
+        parts += _paragraphs(entry, turns)
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(entry: Entry, turns: _Turns) -> list[str]:
+    match entry.body:
+        case Input(text=text, source=source, images=images):
+            who = "You" if source == "person" else source.capitalize()
+            return [f"## {who}, {moment(entry.at)}", text, *_pictures(images)]
+        case Reply(text=text, calls=calls):
+            said = [f"## {entry.body.model or 'Reply'}, {moment(entry.at)}", text] if text else []
+            return said + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
+        case Result(text=text, failed=failed):
+            return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
+        case Ended():
+            return [f"*{_ending(turns.end())}*"]
+        case _:
+            remark = _remark(entry)
+            return [f"*{remark}*"] if remark else []
+
+
+def _pictures(images: Sequence[Image]) -> list[str]:
+    return [f"*[{image.media}]*" for image in images]
+
+
+def _fenced(text: str) -> str:
+    if len(text) > _LONGEST_OUTPUT:
+        text = f"{text[:_LONGEST_OUTPUT]}\n[… {len(text) - _LONGEST_OUTPUT:,} characters left out …]"
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
