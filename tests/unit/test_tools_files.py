@@ -115,7 +115,8 @@ async def test_an_image_that_is_too_large_is_refused(here: Here, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("raw", "about"), [(b"PK\x03\x04rest", "a zip archive (or an office document, a jar, a wheel)"), (b"a\0b", "binary")]
+    ("raw", "about"),
+    [(b"PK\x03\x04rest", "a zip archive (or an office document, a jar, a wheel)"), (b"a\0b", "binary")],
 )
 async def test_binary_files_are_described_not_dumped(here: Here, tmp_path: Path, raw: bytes, about: str) -> None:
     (tmp_path / "x").write_bytes(raw)
@@ -199,9 +200,7 @@ async def test_an_edit_replaces_the_one_passage(here: Here, tmp_path: Path) -> N
     assert (tmp_path / "a.py").read_text() == "x = 1\ny = 3\n"
 
 
-async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_both(
-    here: Here, tmp_path: Path
-) -> None:
+async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_both(here: Here, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x\ny\nx\n")
     assert (await call(edit, here, path="a.py", old="x", new="z")).text == (
         "old occurs 2 times, at lines 1, 3; give more of the text around the one you mean, or set all"

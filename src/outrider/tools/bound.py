@@ -12,13 +12,16 @@ def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint
     The blob is empty when nothing was cut. `hint` tells the model how to come by the rest.
     """
     text = clean(text)
-    left_out = len(text) - head - tail
-    if left_out <= 0:
+    if len(text) <= head + tail:
         return text, ""
-    blob = blobs.put(text.encode())
+    return cut(text, head, tail, hint), blobs.put(text.encode())
+
+
+def cut(text: str, head: int = 20_000, tail: int = 8_000, hint: str = "") -> str:
+    """Head and tail of a text that is longer than both, with a line between that says what is missing."""
     hint = hint or "ask for a smaller part to see it"
-    gap = f"[… {left_out:,} of {len(text):,} characters left out; {hint} …]"
-    return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}", blob
+    gap = f"[… {len(text) - head - tail:,} of {len(text):,} characters left out; {hint} …]"
+    return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
 
 
 def clean(text: str) -> str:

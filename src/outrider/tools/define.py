@@ -19,7 +19,7 @@ from outrider.core.events import Result
 from outrider.core.parts import Call, Image
 from outrider.core.ports import Blobs, Here
 from outrider.core.traits import Replay, ToolSpec
-from outrider.tools.bound import LONGEST, bounded, clean
+from outrider.tools.bound import LONGEST, bounded, clean, cut
 
 __all__ = ["DefinedTool", "Here", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
 
@@ -126,8 +126,11 @@ def tool(
 
 
 def _shorten(finished: Result, blobs: Blobs) -> Result:
-    text, blob = bounded(finished.text, blobs)
-    return replace(finished, text=text, blob=finished.blob or blob)
+    try:
+        text, blob = bounded(finished.text, blobs)
+    except (Refused, OSError) as error:  # what the tool did is done: its result must not be lost over this
+        text, blob = f"{cut(clean(finished.text))}\n[the whole of it could not be kept: {error}]", ""
+    return replace(finished, text=text, blob=finished.blob or blob, details=clean(finished.details))
 
 
 def _arguments(function: Function, name: str) -> type[Struct]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from anyio import CancelScope, create_task_group, sleep
+from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Struct
 
 from outrider.core.errors import Refused
@@ -23,6 +24,8 @@ from outrider.tools.globs import matches, spread
 SECONDS = 20.0
 _MOST = 200
 """Matches shown."""
+_ROOM = 24_000
+"""Characters of matches shown."""
 _LARGEST = 4 * 1024 * 1024
 _SNIFFED = 8_192
 
@@ -48,6 +51,8 @@ class Sweep(Struct):
     """The file in which the matching was ended for taking too long."""
     wrong: str = ""
     """Why nothing could be searched for."""
+    full: bool = False
+    """There is more than can be shown."""
 
 
 @tool(replay=Replay.SAFE)
@@ -84,6 +89,7 @@ async def look_through(workspace: Workspace, wish: Wish, files: Sequence[Item], 
             group.cancel_scope.cancel()
     finally:
         _end(matcher)
+    await checkpoint_if_cancelled()  # the thread ends quietly when its matcher is killed
     if sweep.wrong:
         raise Refused(sweep.wrong)
     return sweep
@@ -139,7 +145,7 @@ def _feed(
             if not answer.endswith(b"\n"):
                 return
             _add(sweep, item.path, json.loads(answer))
-            if len(sweep.rows) >= _MOST:
+            if sweep.full:
                 break
         sweep.stuck = ""
 
@@ -171,7 +177,14 @@ def _add(sweep: Sweep, path: str, answer: tuple[list[tuple[int, str]], int]) -> 
         return
     sweep.files += 1
     sweep.matches += count
-    sweep.rows += [f"{path}:{line}: {text}" for line, text in shown[: _MOST - len(sweep.rows)]]
+    room = _ROOM - sum(map(len, sweep.rows))
+    for line, text in shown:
+        row = f"{path}:{line}: {text}"
+        room -= len(row)
+        if room < 0 or len(sweep.rows) >= _MOST:
+            break
+        sweep.rows.append(row)
+    sweep.full = len(sweep.rows) < sweep.matches
 
 
 def _told(sweep: Sweep, files: int, cut: bool) -> Result:
@@ -179,8 +192,10 @@ def _told(sweep: Sweep, files: int, cut: bool) -> Result:
     notes: list[str] = []
     if sweep.stuck:
         notes.append(f"gave up after {SECONDS:.0f} s in {sweep.stuck}: make the pattern simpler, or search less")
-    if len(sweep.rows) >= _MOST:
-        notes.append(f"only the first {_MOST} matches are shown; search for something rarer, or in fewer files")
+    if sweep.full:
+        notes.append(
+            f"only the first {len(sweep.rows)} matches are shown; search for something rarer, or in fewer files"
+        )
     if sweep.large:
         notes.append(f"{plural(sweep.large, 'file')} larger than {size(_LARGEST)} not searched")
     if sweep.unread:
@@ -189,11 +204,12 @@ def _told(sweep: Sweep, files: int, cut: bool) -> Result:
         notes.append("too many files: not all of them were searched; search a folder further down")
     if not files:
         notes.append("there is no file like that to search in")
+    found = f"at least {found}" if sweep.full or sweep.stuck else found
     lines = [*(sweep.rows or ["no match"]), *(f"[{note}]" for note in notes)]
     return result("\n".join(lines), found, failed=bool(sweep.stuck) and not sweep.rows)
 
 
 def _wanted(path: str, folder: str, globs: Sequence[str]) -> bool:
     """Globs are taken from the workspace's root or from the folder that is searched."""
-    inner = path.removeprefix(folder.strip("./") + "/")
+    inner = path.removeprefix(folder.removeprefix("./").rstrip("/") + "/")
     return matches(path, globs) or matches(inner, globs)

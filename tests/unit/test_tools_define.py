@@ -1,0 +1,232 @@
+"""Typed functions as tools: the schema a model sees, the arguments it may get wrong, the results it reads."""
+
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta, Struct
+
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Result
+from outrider.core.parts import Call
+from outrider.core.ports import Here, Session
+from outrider.core.traits import Replay, ToolSpec
+from outrider.tools.define import bounded, result, tool
+from outrider.workspaces.local import open_local
+
+pytestmark = pytest.mark.anyio
+
+SESSION = Session("s1", "me", "main", "", "", 0, 0, 0, False, False)
+
+
+class Shelf:
+    """Blobs in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def put(self, content: bytes) -> str:
+        name = f"blob{len(self.kept)}"
+        self.kept[name] = content
+        return name
+
+    def get(self, name: str) -> bytes:
+        return self.kept[name]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(SESSION, open_local(tmp_path), Shelf())
+
+
+class Point(Struct):
+    x: int
+    y: int = 0
+
+
+@tool(replay=Replay.SAFE)
+async def draw(
+    here: Here,
+    name: str,
+    points: list[Point],
+    colour: Literal["red", "blue"] = "red",
+    width: Annotated[float, Meta(gt=0)] = 1.0,
+    note: str | None = None,
+) -> str:
+    """Draw a line.
+
+    It may cross itself.
+
+    name: what to call it,
+        in one word
+    points: where it goes
+    """
+    return f"{name}: {len(points)} {colour} {width} {note}"
+
+
+def test_the_signature_is_the_schema_and_the_docstring_the_description() -> None:
+    assert draw.spec == ToolSpec(
+        "draw",
+        "Draw a line.\n\nIt may cross itself.",
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "what to call it, in one word"},
+                "points": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+                        "required": ["x"],
+                    },
+                    "description": "where it goes",
+                },
+                "colour": {"enum": ["blue", "red"], "default": "red"},
+                "width": {"type": "number", "exclusiveMinimum": 0, "default": 1.0},
+                "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            },
+            "required": ["name", "points"],
+            "additionalProperties": False,
+        },
+        Replay.SAFE,
+    )
+
+
+async def test_arguments_are_taken_kindly(here: Here) -> None:
+    args: dict[str, object] = {"name": "a", "points": [{"x": "1"}], "width": "2.5", "note": None}
+    assert await draw.run(Call("c1", "draw", args), here) == Result("c1", "a: 1 red 2.5 None")
+
+
+TAKES = (
+    "draw takes: name (string), points (array), colour ('blue' or 'red', optional), "
+    "width (number, optional), note (string or null, optional)"
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"name": "a"}, "wrong arguments: Object missing required field `points`"),
+        ({"name": "a", "points": [], "x": 1}, "wrong arguments: Object contains unknown field `x`"),
+        ({"name": 5, "points": []}, "wrong arguments: Expected `str`, got `int` - at `$.name`"),
+        ({"name": "a", "points": [], "colour": "green"}, "wrong arguments: Invalid enum value 'green' - at `$.colour`"),
+        ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: Object missing required field `x` - at `$.points[0]`"),
+    ],
+)
+async def test_wrong_arguments_are_answered_with_what_is_expected(
+    here: Here, args: dict[str, object], told: str
+) -> None:
+    assert await draw.run(Call("c1", "draw", args), here) == Result("c1", f"{told}; {TAKES}", failed=True)
+
+
+async def test_arguments_that_were_no_json_are_answered(here: Here) -> None:
+    assert await draw.run(Call("c1", "draw", {}, broken="{"), here) == Result(
+        "c1", f"the arguments were not a JSON object; {TAKES}", failed=True
+    )
+
+
+async def test_refused_and_unavailable_become_failed_results(here: Here) -> None:
+    @tool
+    async def fail(here: Here, later: bool) -> str:
+        """Fail."""
+        raise Unavailable("busy") if later else Refused("no")
+
+    assert await fail.run(Call("c1", "fail", {"later": True}), here) == Result("c1", "busy", failed=True)
+    assert await fail.run(Call("c1", "fail", {"later": False}), here) == Result("c1", "no", failed=True)
+
+
+async def test_a_plain_function_runs_in_a_thread_and_may_block(here: Here) -> None:
+    @tool(name="where")
+    def find_out(here: Here) -> Result:
+        """Tell where this runs."""
+        return result("main" if current_thread() is main_thread() else "thread", details="told")
+
+    assert (find_out.spec.name, find_out.spec.replay) == ("where", Replay.NEVER)
+    assert await find_out.run(Call("c1", "where", {}), here) == Result("c1", "thread", details="told")
+
+
+async def test_a_tool_may_find_out_what_came_of_a_call(here: Here) -> None:
+    @tool
+    async def send(here: Here, to: str) -> None:
+        """Send."""
+
+    call = Call("c1", "send", {"to": "you"})
+    assert await send.run(call, here) == Result("c1", "done")
+    assert await send.reconcile(call, here) is None
+
+    @send.reconciles
+    async def _sent(here: Here, to: str) -> str | None:
+        return f"sent to {to}" if to == "you" else None
+
+    assert await send.reconcile(call, here) == Result("c1", "sent to you")
+    assert await send.reconcile(Call("c1", "send", {"to": "me"}), here) is None
+
+
+async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: Here) -> None:
+    @tool
+    async def talk(here: Here) -> str:
+        """Talk."""
+        return "a" * 50_000 + "b" * 50_000
+
+    got = await talk.run(Call("c1", "talk", {}), here)
+    gap = "[… 72,000 of 100,000 characters left out; ask for a smaller part to see it …]"
+    assert got == Result("c1", f"{'a' * 20_000}\n{gap}\n{'b' * 8_000}", blob="blob0")
+    assert here.blobs.get("blob0") == b"a" * 50_000 + b"b" * 50_000
+
+
+async def test_halves_of_characters_do_not_reach_the_journal(here: Here) -> None:
+    @tool
+    async def odd(here: Here) -> str:
+        """Say something odd."""
+        return "a\ud800b"
+
+    assert (await odd.run(Call("c1", "odd", {}), here)).text == "a?b"
+
+
+def test_bounds_and_the_hint_can_be_chosen() -> None:
+    shelf = Shelf()
+    assert bounded("abc", shelf) == ("abc", "")
+    assert bounded("abcdefghij", shelf, head=3, tail=2, hint="look at the log") == (
+        "abc\n[… 5 of 10 characters left out; look at the log …]\nij",
+        "blob0",
+    )
+    assert bounded("abcdefghij", shelf, head=3, tail=0)[0].endswith("…]\n")
+
+
+class Tree(Struct):
+    branches: "list[Tree]"
+
+
+def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> None:
+    async def without_here(path: str) -> str:
+        """Do."""
+        return path
+
+    async def without_words(here: Here) -> str:
+        return ""
+
+    async def without_type(here: Here, path) -> str:  # pyright: ignore
+        """Do."""
+        return ""
+
+    async def with_any_number(here: Here, *paths: str) -> str:
+        """Do."""
+        return ""
+
+    async def without_end(here: Here, tree: Tree) -> str:
+        """Do."""
+        return ""
+
+    told: list[str] = []
+    for function in (without_here, without_words, without_type, with_any_number, without_end):  # pyright: ignore
+        with pytest.raises(TypeError) as wrong:
+            tool(function)  # pyright: ignore
+        told.append(str(wrong.value))
+    assert told == [
+        "tool without_here: the first parameter must be `here: Here`",
+        "tool without_words: say in a docstring what it does; that is what the model reads",
+        "tool without_type: parameter path needs a type",
+        "tool with_any_number: *paths: str cannot be described to a model",
+        "Tree contains itself; a tool's arguments must have an end",
+    ]
