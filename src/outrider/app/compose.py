@@ -35,7 +35,7 @@ class _Models:
     async def get(self, name: str) -> Model:
         async with self._opening:
             if name not in self._open:
-                choices = choose(self._config, name)
+                choices = choose(self._config, name, plugins.names("models"))
                 self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
             return self._open[name]
 

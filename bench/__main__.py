@@ -1,0 +1,37 @@
+"""Runs the measurements and prints one table: `./dev bench`, or `./dev bench --quick` for a rough look."""
+
+import argparse
+
+import anyio
+
+from bench.journal import appends, recovery
+from bench.startup import commands, imports, memory
+from bench.table import Row, show
+from bench.turns import turns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("parts", nargs="*", help="startup, imports, memory, turns, journal, recovery (default: all)")
+    asked = parser.parse_args()
+    times = 3 if asked.quick else 10
+    parts = {
+        "startup": lambda: list(commands(times)),
+        "imports": lambda: list(imports(times)),
+        "memory": lambda: list(memory()),
+        "turns": lambda: anyio.run(turns, 20 if asked.quick else 100),
+        "journal": lambda: anyio.run(appends, 200 if asked.quick else 2000),
+        "recovery": lambda: anyio.run(recovery),
+    }
+    unknown = set(asked.parts) - set(parts)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")
+    rows: list[Row] = []
+    for name, measure in parts.items():
+        if not asked.parts or name in asked.parts:
+            rows += measure()
+    show(rows)
+
+
+main()

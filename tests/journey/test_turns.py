@@ -1,0 +1,300 @@
+"""What a turn does, through the Python API: typed over, stopped, bounded, compacted, resumed."""
+
+import itertools
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.events import Body, Compacted, Delta, Ended, Entry, Input, Reply, Resumed
+from outrider.core.outcome import Finished
+from outrider.core.parts import Usage
+from outrider.core.ports import Here
+from outrider.core.prompt import NOT_RUN, FromModel, FromPerson, FromTools
+from outrider.core.traits import Replay
+from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
+
+pytestmark = pytest.mark.anyio
+
+
+@outrider.tool(replay=Replay.NEVER)
+async def pay(here: Here, amount: int = 1) -> str:
+    """Pay someone."""
+    with (Path(here.workspace.root) / "paid").open("a") as file:
+        file.write(f"{amount}\n")
+    return f"paid {amount}"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def opened(work: Path, model: ScriptedModel):
+    return outrider.open(work.parent / "home", model=model, tools=[pay], workspace=work)
+
+
+async def bodies(agent: Agent, name: str) -> list[Body]:
+    return [entry.body for entry in await agent.journal(await agent.session(name))]
+
+
+def paid(work: Path) -> list[str]:
+    return (work / "paid").read_text().split() if (work / "paid").exists() else []
+
+
+async def test_a_turn_gives_text_outcome_steps_usage_and_no_error(work: Path) -> None:
+    model = ScriptedModel(says("let me see", call("pay", amount=3)), says("paid.", usage=Usage(20, 5)))
+    async with opened(work, model) as agent:
+        turn = await agent.say("pay three", session="s")
+        known = await agent.session("s")
+    assert turn.usage.input > 20
+    assert msgspec.structs.replace(turn, usage=Usage()) == Finished(
+        known.id, "paid.", "done", 2, Usage(), None, "", turn.seq
+    )
+    assert paid(work) == ["3"]
+
+
+async def test_five_inputs_typed_while_a_turn_runs_are_all_answered_in_order(work: Path) -> None:
+    hold = stalls("thinking about")
+    model = ScriptedModel(hold, says("first is done"), says("and here are the other five"))
+    async with opened(work, model) as agent:
+        session = await agent.session("s")
+        await agent.post("one", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+        for word in ("two", "three", "four", "five", "six"):
+            await agent.post(word, session=session)
+        hold.release()
+        with anyio.fail_after(10):
+            turn = await agent.wait(await agent.session("s"))
+    assert turn is not None
+    assert (turn.text, turn.outcome) == ("and here are the other five", "done")
+    assert [m for m in model.prompts[-1].messages if isinstance(m, FromPerson)] == [
+        FromPerson(word) for word in ("one", "two", "three", "four", "five", "six")
+    ]
+    assert model.prompts[-1].messages[1] == FromModel("first is done")
+
+
+async def test_a_stop_keeps_what_was_said_and_the_next_message_works(work: Path) -> None:
+    hold = stalls("The answer is forty-")
+    model = ScriptedModel(hold, says("never said"), says("as you wish"))
+    async with opened(work, model) as agent:
+        session = await agent.session("s")
+        await agent.post("what is it?", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+            assert await agent.stop(session)
+            turn = await agent.say("never mind", session="s")
+        ended = [body for body in await bodies(agent, "s") if isinstance(body, Ended)]
+    assert turn.text == "as you wish"
+    assert [(e.outcome, e.partial) for e in ended] == [("interrupted", "The answer is forty-"), ("done", "")]
+
+
+async def test_stopping_an_idle_session_does_nothing(work: Path) -> None:
+    async with opened(work, ScriptedModel(says("hi"))) as agent:
+        await agent.say("hi", session="s")
+        before = await bodies(agent, "s")
+        assert not await agent.stop(await agent.session("s"))
+        assert await bodies(agent, "s") == before
+
+
+async def test_an_unknown_tool_and_broken_arguments_are_told_to_the_model(work: Path) -> None:
+    model = ScriptedModel(says("", call("fly"), broken_call("pay", '{"amount": ')), says("sorry"))
+    async with opened(work, model) as agent:
+        turn = await agent.say("go", session="s")
+    results = model.prompts[-1].messages[-1]
+    assert isinstance(results, FromTools)
+    assert all(result.failed for result in results.results)
+    assert "there is no tool called 'fly'" in results.results[0].text
+    assert "not a JSON object" in results.results[1].text
+    assert (turn.outcome, paid(work)) == ("done", [])
+
+
+async def test_a_refusing_model_ends_the_turn_with_its_words_and_the_next_turn_works(work: Path) -> None:
+    model = ScriptedModel(fails(Refused("the key is wrong")), says("hello again"))
+    async with opened(work, model) as agent:
+        failed = await agent.say("hi", session="s")
+        turn = await agent.say("hi", session="s")
+    assert (failed.outcome, failed.error, failed.text) == ("failed", "the key is wrong", "")
+    assert (turn.outcome, turn.text) == ("done", "hello again")
+
+
+async def test_a_model_that_is_down_is_told_as_such(work: Path) -> None:
+    async with opened(work, ScriptedModel(fails(Unavailable("the model is busy"), 9))) as agent:
+        turn = await agent.say("hi")
+    assert (turn.outcome, turn.error) == ("failed", "the model is busy")
+
+
+async def test_a_session_that_outgrows_the_window_is_summarised_and_goes_on(work: Path) -> None:
+    lines = [says(f"answer {n} " + "y" * 200) for n in range(8)]
+    model = ScriptedModel(*lines, fails(ContextTooLong("too long")), says("a summary"))
+    async with opened(work, model) as agent:
+        for n in range(8):
+            await agent.say(f"question {n}", session="s")
+        turn = await agent.say("and now?", session="s")
+        compacted = [body for body in await bodies(agent, "s") if isinstance(body, Compacted)]
+    assert turn.outcome == "done"
+    assert len(compacted) == 1
+    assert len(model.prompts[-1].messages) < len(model.prompts[-3].messages)
+    assert model.prompts[-1].messages[-1] == FromPerson("and now?")
+
+
+async def test_an_input_that_alone_is_too_long_for_the_model_is_refused_in_plain_words(work: Path) -> None:
+    async with opened(work, ScriptedModel(fails(ContextTooLong("at most 8192 tokens"), 9))) as agent:
+        turn = await agent.say("hi", session="s")
+    assert turn.error == "this does not fit the model's window, even summarised: at most 8192 tokens"
+
+
+async def test_a_model_caught_in_a_loop_is_stopped_and_the_person_told(work: Path) -> None:
+    looping = [says("", call("list")) for _ in range(20)]
+    async with opened(work, ScriptedModel(*looping)) as agent:
+        turn = await agent.say("loop", session="s")
+        again = await agent.say("stop that", session="s")
+    assert turn.outcome == "failed"
+    assert turn.error.startswith("stopped: the model made the same call 4 times in a row")
+    assert again.steps > 0
+
+
+async def test_an_endless_turn_stops_at_its_limit_of_steps(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_LIMITS_STEPS", "5")
+    looping = [says("", call("pay", amount=n)) for n in range(20)]
+    async with opened(work, ScriptedModel(*looping)) as agent:
+        turn = await agent.say("loop", session="s")
+    assert turn.error == "stopped after 5 steps, the limit of one turn (limits.steps)"
+    assert paid(work) == ["0", "1", "2", "3"]
+
+
+async def test_a_turn_stops_at_its_limit_of_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_LIMITS_SECONDS", "1")
+    async with opened(work, ScriptedModel(stalls("hm"), says("never"))) as agent:
+        with anyio.fail_after(20):
+            turn = await agent.say("wait", session="s")
+    assert turn.error == "stopped after 1 s, the limit of one turn (limits.seconds)"
+
+
+async def test_too_many_waiting_inputs_are_refused_aloud(work: Path) -> None:
+    hold = stalls()
+    async with opened(work, ScriptedModel(hold, says("done"), says("all"))) as agent:
+        session = await agent.session("s")
+        await agent.post("0", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+        for n in range(1, 20):
+            await agent.post(str(n), session=session)
+        with pytest.raises(Refused, match="20"):
+            await agent.post("one too many", session=session)
+        hold.release()
+        with anyio.fail_after(10):
+            await agent.wait(await agent.session("s"))
+        kept = [body.text for body in await bodies(agent, "s") if isinstance(body, Input)]
+    assert kept == [str(n) for n in range(20)]
+
+
+async def test_the_same_key_gives_the_same_turn_and_runs_nothing_twice(work: Path) -> None:
+    model = ScriptedModel(says("", call("pay")), says("paid"))
+    async with opened(work, model) as agent:
+        first = await agent.say("pay", session="s", key="k1")
+        second = await agent.say("pay", session="s", key="k1")
+    assert first == second
+    assert (len(model.prompts), paid(work)) == (2, ["1"])
+
+
+async def test_a_turn_left_by_an_orderly_shutdown_is_taken_up_and_does_not_count_as_a_crash(work: Path) -> None:
+    for _ in range(5):
+        hold = stalls("working on")
+        async with opened(work, ScriptedModel(hold, says("never"))) as agent:
+            session = await agent.session("s")
+            if not session.has_work:
+                await agent.post("do it", session=session)
+            await agent.finish()
+            with anyio.fail_after(10):
+                await hold.begun.wait()
+    async with opened(work, ScriptedModel(says("finished at last"))) as agent:
+        with anyio.fail_after(10):
+            turn = await agent.wait(await agent.session("s"))
+        resumed = [body for body in await bodies(agent, "s") if isinstance(body, Resumed)]
+    assert turn is not None
+    assert turn.text == "finished at last"
+    assert resumed == [Resumed(crashed=False)] * 5
+
+
+async def test_one_session_does_not_hold_up_another(work: Path) -> None:
+    hold = stalls("slow")
+    async with opened(work, ScriptedModel(hold, says("slow is done"))) as agent:
+        session = await agent.session("slow")
+        await agent.post("be slow", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+        await agent.change(await agent.session("quick"), {"model": "practice"})
+        with anyio.fail_after(10):
+            quick = await agent.say("hello", session="quick")
+        hold.release()
+        with anyio.fail_after(10):
+            await agent.wait(await agent.session("slow"))
+    assert quick.outcome == "done"
+
+
+async def test_events_tell_the_whole_turn_and_deltas_add_up_to_the_reply(work: Path) -> None:
+    model = ScriptedModel(says("one two three", reasoning="let me think"))
+    seen: list[Entry | Delta] = []
+    async with opened(work, model) as agent:
+        async for event in agent.events("hi", session="s"):
+            seen.append(event)
+        assert [e.body for e in seen if isinstance(e, Entry)] == await bodies(agent, "s")
+    assert "".join(d.text for d in seen if isinstance(d, Delta) and d.kind == "text") == "one two three"
+
+
+async def test_a_stop_between_steps_repeats_no_call_and_loses_no_result(work: Path) -> None:
+    hold = stalls("hm")
+    model = ScriptedModel(says("", call("pay")), hold, says("x"), says("ok"))
+    async with opened(work, model) as agent:
+        session = await agent.session("s")
+        await agent.post("pay", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+            await agent.stop(session)
+            await agent.say("and?", session="s")
+    assert NOT_RUN not in str(model.prompts[-1].messages)
+    assert paid(work) == ["1"]
+
+
+async def test_a_bug_in_a_tool_ends_the_turn_and_not_the_process(work: Path) -> None:
+    @outrider.tool()
+    async def crash(here: Here) -> str:
+        """Crash."""
+        raise ZeroDivisionError("oops")
+
+    model = ScriptedModel(says("", call("crash")), says("still here"))
+    async with outrider.open(work.parent / "home", model=model, tools=[crash], workspace=work) as agent:
+        turn = await agent.say("crash", session="s")
+        again = await agent.say("hello?", session="s")
+    assert (turn.outcome, turn.error) == ("failed", "internal error: ZeroDivisionError: oops")
+    assert again.outcome == "done"
+
+
+async def test_prompts_of_one_session_only_grow(work: Path) -> None:
+    model = ScriptedModel(says("", call("pay")), says("a"), says("", call("list")), says("b"))
+    async with opened(work, model) as agent:
+        await agent.say("one", session="s")
+        await agent.say("two", session="s")
+    for earlier, later in itertools.pairwise(model.prompts):
+        assert list(later.messages[: len(earlier.messages)]) == list(earlier.messages)
+        assert (later.system, later.tools) == (earlier.system, earlier.tools)
+
+
+def test_the_blocking_twin_does_the_same_without_an_event_loop(work: Path) -> None:
+    model = ScriptedModel(says("hello"), says("again"))
+    with outrider.open_blocking(work.parent / "home", model=model, workspace=work) as agent:
+        turn = agent.say("hi", session="s")
+        events = list(agent.events("hi again", session="s"))
+        session = agent.session("s")
+        assert [s.name for s in agent.sessions()] == ["s"]
+        replies = [e.body.text for e in agent.journal(session) if isinstance(e.body, Reply)]
+    assert (turn.text, replies) == ("hello", ["hello", "again"])
+    assert isinstance(events[-1], Entry)
+    assert isinstance(events[-1].body, Ended)
