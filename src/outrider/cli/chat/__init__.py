@@ -1,0 +1,1 @@
+"""The chat in the terminal: pure views of the journal, one screen, and what the /commands do."""

@@ -1,0 +1,98 @@
+"""Cuts Markdown that is still being written into blocks that are finished and one that is not. Pure."""
+
+import re
+
+_FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+_HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
+
+
+class Blocks:
+    """Takes text as it comes. The blocks it gives back and `rest`, joined, are exactly what it took."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._blank: list[str] = []
+        """Blank lines that belong to the open list if it goes on."""
+        self._unended = ""
+        self._fence = ""
+        self._in_list = False
+
+    @property
+    def rest(self) -> str:
+        """What is not part of a finished block yet."""
+        return "".join((*self._lines, *self._blank, self._unended))
+
+    def feed(self, text: str) -> list[str]:
+        """The blocks that this text finished."""
+        head, mark, tail = text.rpartition("\n")
+        if not mark:
+            self._unended += text
+            return []
+        whole, self._unended = self._unended + head + mark, tail
+        done: list[str] = []
+        for line in whole.split("\n")[:-1]:
+            self._take(line + "\n", done)
+        return done
+
+    def finish(self) -> list[str]:
+        """The last block, if there is one: nothing more will come."""
+        rest, self._unended = self.rest, ""
+        self._lines, self._blank, self._fence, self._in_list = [], [], "", False
+        return [rest] if rest else []
+
+    def _take(self, line: str, done: list[str]) -> None:
+        if self._fence:
+            self._lines.append(line)
+            if _closes(line, self._fence):
+                self._fence = ""
+                if not self._in_list:
+                    self._close(done)
+        elif not line.strip():
+            self._take_blank(line, done)
+        else:
+            self._take_words(line, done)
+
+    def _take_blank(self, line: str, done: list[str]) -> None:
+        if self._in_list:
+            self._blank.append(line)
+            return
+        has_words = any(known.strip() for known in self._lines)
+        self._lines.append(line)
+        if has_words:
+            self._close(done)
+
+    def _take_words(self, line: str, done: list[str]) -> None:
+        is_item = bool(_ITEM.match(line))
+        if self._in_list and self._blank:
+            if is_item or line[:1].isspace():
+                self._lines += self._blank
+                self._blank = []
+            else:
+                self._close(done)
+        fence, heading = _FENCE.match(line), _HEADING.match(line)
+        ends_list = self._in_list and not line[:1].isspace() and bool(heading or fence) and not is_item
+        if (ends_list or (not self._in_list and (heading or fence))) and any(known.strip() for known in self._lines):
+            self._close(done)
+        if is_item and not any(known.strip() for known in self._lines):
+            self._in_list = True
+        self._lines.append(line)
+        if fence:
+            self._fence = fence[1]
+        elif heading and not self._in_list:
+            self._close(done)
+
+    def _close(self, done: list[str]) -> None:
+        done.append("".join((*self._lines, *self._blank)))
+        self._lines, self._blank, self._in_list = [], [], False
+
+
+def _closes(line: str, fence: str) -> bool:
+    bare = line.strip()
+    return len(bare) >= len(fence) and not bare.strip(fence[0])
+
+
+def split(text: str) -> list[str]:
+    """All blocks of a finished text."""
+    blocks = Blocks()
+    return [*blocks.feed(text), *blocks.finish()]

@@ -1,0 +1,66 @@
+"""Makes words from models, tools and files safe to print: nothing in them can steer the terminal. Pure."""
+
+import re
+import unicodedata
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC … BEL or ST: titles, links, the clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c|$)"  # DCS, SOS, PM, APC … ST
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, the cursor, modes
+    r"|\x1b[ -/]*[0-~]?"  # every other escape
+)
+_LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """The text without escape sequences, control characters and direction overrides; line ends become `\\n`."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = _SEQUENCES.sub("", text)
+    text = _LINE_ENDS.sub("\n", text)
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+
+
+def one_line(text: str, longest: int = 100) -> str:
+    """The text, cleaned, on one line that is at most so many cells wide."""
+    flat = " ".join(clean(text[: longest * 8]).split())
+    if width(flat) <= longest and len(text) <= longest * 8:
+        return flat
+    return cut(flat, longest - 1)[0] + "…"
+
+
+def width(text: str) -> int:
+    """How many cells this takes in a terminal."""
+    return len(text) if text.isascii() else sum(_cells(char) for char in text)
+
+
+def cut(text: str, cells: int) -> tuple[str, str]:
+    """The beginning that fits into so many cells, and what follows it."""
+    if text.isascii():
+        return text[:cells], text[cells:]
+    used = 0
+    for index, char in enumerate(text):
+        used += _cells(char)
+        if used > cells:
+            return text[:index], text[index:]
+    return text, ""
+
+
+def wrap(text: str, cells: int) -> list[str]:
+    """The lines of a text, each broken where it is wider than so many cells."""
+    lines: list[str] = []
+    for line in text.expandtabs(4).split("\n"):
+        part, rest = cut(line, max(2, cells))
+        lines.append(part)
+        while rest:
+            part, rest = cut(rest, max(2, cells))
+            lines.append(part)
+    return lines
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

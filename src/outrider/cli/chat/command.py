@@ -1,0 +1,43 @@
+"""`outrider chat`, which is also `outrider` alone: checks what was typed, opens the home, and hands over."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from outrider.app.compose import open_agent
+from outrider.cli.chat.wish import Wish
+from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
+from outrider.cli.plain import check_text
+from outrider.cli.root import DONE
+from outrider.config.choose import choose
+from outrider.config.load import Config
+from outrider.core.errors import Refused
+
+
+@click.command("chat")
+@click.option("--session", "-s", default="", metavar="NAME", help="Go on with the session of this name, or begin it.")
+@click.option("--continue", "-c", "is_continued", is_flag=True, help="Go on with the latest session of this folder.")
+@click.option("--new", "is_new", is_flag=True, help="Begin a new session, as without options.")
+@click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
+@click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
+def command(**typed: object) -> int:
+    """Talk to the agent in this terminal."""
+    wish = Wish(**typed)  # pyright: ignore[reportArgumentType]
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Refused('the chat needs a terminal; without one: outrider run "…"')
+    if wish.is_continued and (wish.session or wish.is_new):
+        raise Refused("--continue goes on with the latest session; leave out --session and --new")
+    check_text(wish.session, "--session")
+    config = open_config({"model.name": wish.model})
+    choose(config)
+    return carry_out(partial(_chat, config, wish, workspace_here(config, wish.workspace)))
+
+
+async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> int:
+    from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
+
+    async with open_agent(config=config, workspace=root, label="outrider chat") as agent:
+        await converse(agent, wish, root)
+    return DONE

@@ -1,0 +1,31 @@
+"""How a /command that is being typed may go on. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from outrider.app.commands import COMMANDS, Command, Takes
+
+Suggestion = tuple[str, str]
+"""A word, and what it means."""
+
+
+def suggestions(line: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterable[Suggestion]:
+    """Whole words that the last word of this line may become. `known` has what arguments there are."""
+    if not line.startswith("/") or line.startswith("//"):
+        return []
+    name, mark, argument = line[1:].partition(" ")
+    if not mark:
+        return _commands(name)
+    command = next((command for command in COMMANDS if command.name == name), None)
+    return _arguments(command, argument.lstrip(), known) if command else []
+
+
+def _commands(start: str) -> Iterator[Suggestion]:
+    for command in COMMANDS:
+        if command.name.startswith(start.lower()):
+            yield f"/{command.name}", command.description
+
+
+def _arguments(command: Command, start: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterator[Suggestion]:
+    for word, meaning in known.get(command.takes, ()):
+        if start.lower() in word.lower() and word != start:
+            yield word, meaning

@@ -1,0 +1,119 @@
+"""How a chat begins and ends: which session, which screen, the greeting, what is looked for meanwhile, the farewell."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+from prompt_toolkit.utils import is_dumb_terminal
+
+from outrider.app.agent import Agent
+from outrider.app.compose import only
+from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.face import Face
+from outrider.cli.chat.paint import Painter
+from outrider.cli.chat.shows import Note, Show
+from outrider.cli.chat.status import short_path
+from outrider.cli.chat.talk import Conversation, Setting
+from outrider.cli.chat.wish import Wish
+from outrider.config.choose import choose
+from outrider.config.load import Config
+from outrider.config.providers import PRACTICE, PROVIDERS
+from outrider.core.errors import Refused
+from outrider.core.ports import Session
+
+HISTORY = "chat_history"
+
+
+async def converse(agent: Agent, wish: Wish, root: Path | None) -> None:
+    """Talk until the person leaves. What they typed until then is durable; what runs then is taken up next time."""
+    face = _face(agent.config)
+    found = await _find(agent, wish, root)
+    try:
+        async with anyio.create_task_group() as group:
+            setting = Setting(root, wish.model, "" if found else wish.session)
+            chat = Conversation(agent, face, setting, group)
+            face.show(_greeting(chat, agent, wish, found))
+            if found:
+                await chat.open(found)
+            for task in (chat.listen, chat.take_up):
+                group.start_soon(task)
+            group.start_soon(_offer_models, chat)
+            await face.run(chat)
+            await chat.hear_out()
+            face.show(_farewell(chat))
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as several:
+        raise only(several) from several
+
+
+def _face(config: Config) -> Face:
+    if is_dumb_terminal():
+        from outrider.cli.chat.plain import PlainLines
+
+        return PlainLines(Painter(is_plain=True))
+    from outrider.cli.chat.terminal import Screen
+
+    painter = Painter(is_markdown=config.chat.markdown)
+    return Screen(painter, config.home / HISTORY if config.chat.history else None)
+
+
+async def _find(agent: Agent, wish: Wish, root: Path | None) -> Session | None:
+    """The session to go on with, or None for a new one."""
+    found = await agent.sessions(10_000) if wish.session or wish.is_continued else ()
+    if wish.is_continued:
+        own = str(agent.config.home / "workspaces") + "/"
+        return next((s for s in found if (s.workspace == str(root) if root else s.workspace.startswith(own))), None)
+    if not wish.session:
+        return None
+    named = next((s for s in found if wish.session in (s.name, s.id)), None)
+    if named and wish.is_new:
+        raise Refused(f"there is a session {wish.session!r} already; leave out --new to go on with it")
+    if named and wish.workspace and named.workspace != str(root):
+        raise Refused(f"session {wish.session!r} works in {named.workspace}; leave out --workspace, or name another")
+    return named
+
+
+def _greeting(chat: Conversation, agent: Agent, wish: Wish, found: Session | None) -> Sequence[Show]:
+    where = short_path(found.workspace if found else chat.workspace, 60)
+    if chat.model == PRACTICE:
+        keys = " or ".join(provider.keys[0] for provider in PROVIDERS[:2] if provider.keys)
+        first = (
+            "Outrider, with the built-in practice model: it needs no key and is good for trying things out.\n"
+            f"For a real one, set {keys}, or OUTRIDER_MODEL, and start again."
+        )
+    else:
+        first = f"Outrider, with {one_line(chat.model, 80)}."
+    shows: list[Show] = [Note(first, "plain"), Note(f"It works in {where}. /help shows what you can type.")]
+    shows += [Note(text, "warn") for text in (*agent.config.warnings, *agent.notices)]
+    if wish.is_continued and found is None:
+        shows.append(Note("there is no session of this folder yet; this is a new one"))
+    return shows
+
+
+async def _offer_models(chat: Conversation) -> None:
+    """Have models at hand when one is typed. While practice is in use, tell of model servers on this machine."""
+    config = chat.agent.config
+    with_key = [p for p in PROVIDERS if p.default and any(key in config.keys for key in p.keys)]
+    known = [(PRACTICE, "built in, needs no key"), *((f"{p.name}:{p.default}", "its key is set") for p in with_key)]
+    chat.know({"model": known})
+    if choose(config)[0].wire != PRACTICE:
+        return
+    from outrider.config.detect import servers_found
+
+    for offer in await run_sync(servers_found, abandon_on_cancel=True):
+        names = [f"{offer.provider}:{model}" for model in offer.models]
+        chat.know({"model": [(name, f"on this machine, {offer.url}") for name in names]})
+        if names:
+            chat.face.show([Note(f"{offer.provider} runs on this machine; to use it: /model {names[0]}", "good")])
+
+
+def _farewell(chat: Conversation) -> Sequence[Show]:
+    if chat.session is None:
+        return []
+    back = f"outrider chat -s {one_line(chat.session.name)}"
+    if chat.is_working:
+        return [
+            Note(f"the turn is not over; it is taken up by `outrider resume`, or when you come back: {back}", "warn")
+        ]
+    return [Note(f"to go on: {back}")]

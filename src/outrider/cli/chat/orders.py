@@ -1,0 +1,171 @@
+"""What the /commands do in the terminal."""
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anyio.to_thread import run_sync
+
+from outrider.app.commands import COMMANDS, Given
+from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.shows import Note, Show
+from outrider.cli.chat.status import short_count, short_path, short_time
+from outrider.cli.lines import state_of
+from outrider.cli.transcript import ago, markdown_page
+from outrider.config.choose import choose
+from outrider.core.errors import Refused
+
+if TYPE_CHECKING:
+    from outrider.cli.chat.talk import Conversation
+
+_KEYS = (
+    ("Enter", "send; while the agent works, it reads it in its next step"),
+    ("Alt-Enter, Ctrl-J", "begin a new line"),
+    ("Up, Down, Ctrl-R", "what was typed before"),
+    ("Ctrl-C", "stop the running turn, or clear the line"),
+    ("Ctrl-D", "leave"),
+)
+
+
+async def carry_out(chat: "Conversation", given: Given) -> Sequence[Show]:
+    """Do it, and say what to show. Raises Refused or Unavailable in one line."""
+    return await _ORDERS[given.command.name](chat, given.argument)
+
+
+async def _help(chat: "Conversation", argument: str) -> Sequence[Show]:
+    rows = [(command.usage, command.description) for command in COMMANDS]
+    rows += [("//TEXT", "say something that begins with a slash")]
+    return [_table(rows), Note(""), _table(_KEYS)]
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> Note:
+    wide = max(len(left) for left, _ in rows)
+    return Note("\n".join(f"{left:<{wide}}  {right}" for left, right in rows), "plain")
+
+
+async def _new(chat: "Conversation", name: str) -> Sequence[Show]:
+    if name and any(session.name == name for session in await chat.agent.sessions(10_000)):
+        raise Refused(f"there is a session {name!r} already; /switch {name} goes on with it")
+    goes_on = chat.is_working
+    chat.begin(name)
+    return [Note("a new session" + ("; the turn before goes on, and you will be told when it ends" if goes_on else ""))]
+
+
+async def _stop(chat: "Conversation", argument: str) -> Sequence[Show]:
+    if chat.session and await chat.agent.stop(chat.session):
+        return []
+    return [Note("nothing runs in this session")]
+
+
+async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:
+    standing, view, session = chat.standing(), chat.view, chat.session
+    usage = view.usage
+    rows = [
+        ("session", f"{session.name} ({session.id})" if session else "new; it is made with your first message"),
+        ("model", chat.model),
+        ("workspace", chat.workspace),
+        ("state", "idle" if standing.seconds is None else f"working for {short_time(standing.seconds)}"),
+        ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} from the cache), {usage.output:,} out"),
+    ]
+    rows += [("context", f"{view.state.context:,} tokens in the last prompt and reply")] if view.state.context else []
+    rows += [("cost", f"${standing.cost:.4f}")] if standing.cost is not None else []
+    rows += [("queued", str(standing.queued))] if standing.queued else []
+    return [_table([(left, one_line(right, 200)) for left, right in rows])]
+
+
+async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
+    if not name:
+        return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
+    chosen = choose(chat.agent.config, name)[0].name
+    await chat.agent.change(await chat.at_hand(), {"model": name})
+    when = ", from the next turn on" if chat.is_working else ""
+    return [Note(f"this session uses {chosen}{when}", "good")]
+
+
+async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
+    found = await chat.agent.sessions(15)
+    if not found:
+        return [Note("there are no sessions yet")]
+    await chat.learn_names()
+    now = int(time.time() * 1000)
+    here = chat.session.id if chat.session else ""
+    rows = [
+        (
+            f"{'›' if session.id == here else ' '} {one_line(session.name, 30)}",
+            f"{ago(session.updated, now):<10} {state_of(session):<10} {one_line(session.title, 50)}",
+        )
+        for session in found
+    ]
+    return [_table(rows)]
+
+
+async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
+    session = await chat.agent.find(name)
+    if chat.session and session.id == chat.session.id:
+        return [Note("this is that session")]
+    await chat.open(session)
+    return [Note(f"session {one_line(session.name)}, in {short_path(session.workspace, 60)}")]
+
+
+async def _compact(chat: "Conversation", argument: str) -> Sequence[Show]:
+    if chat.session is None or chat.view.head == 0:
+        return [Note("there is nothing to summarise yet")]
+    session = await chat.agent.find(chat.session.id)
+    await chat.agent.change(session, {"compact": str(session.head)})
+    return [Note("the earlier part of this session will be summarised before the next reply")]
+
+
+async def _search(chat: "Conversation", words: str) -> Sequence[Show]:
+    found = await chat.agent.search(words, 10)
+    if not found:
+        return [Note(f"nothing was found for {one_line(words, 60)}")]
+    return [_table([(one_line(place.name, 30), one_line(place.excerpt, 100)) for place in found])]
+
+
+async def _export(chat: "Conversation", file: str) -> Sequence[Show]:
+    if chat.session is None:
+        return [Note("there is nothing to export yet")]
+    session = await chat.agent.find(chat.session.id)
+    page = markdown_page(session, await chat.agent.journal(session))
+    return [Note(f"written to {await run_sync(_write, file or _file_name(session.name), page)}", "good")]
+
+
+async def _quit(chat: "Conversation", argument: str) -> Sequence[Show]:
+    chat.face.leave()
+    return []
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60] + ".md"
+
+
+def _write(file: str, page: str) -> Path:
+    """Write a new file, for its owner alone. Raises Refused when there is one of this name."""
+    path = Path(file).expanduser().absolute()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as out:
+            out.write(page)
+    except FileExistsError:
+        raise Refused(f"{path} is there already; name another file: /export FILE") from None
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+_ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]] = {
+    "help": _help,
+    "new": _new,
+    "stop": _stop,
+    "status": _status,
+    "model": _model,
+    "sessions": _sessions,
+    "switch": _switch,
+    "compact": _compact,
+    "search": _search,
+    "export": _export,
+    "quit": _quit,
+}
+"""One for each command of the registry."""

@@ -1,0 +1,70 @@
+"""The status line and other figures in few words. Pure."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from outrider.cli.chat.clean import one_line
+
+
+class Standing(Struct, frozen=True):
+    """All that the status line tells."""
+
+    model: str
+    workspace: str
+    session: str = ""
+    """Empty before anything was said."""
+    tokens: int = 0
+    cost: float | None = None
+    seconds: int | None = None
+    """How long the open turn has been going on; None when there is none."""
+    queued: int = 0
+    elsewhere: int = 0
+    """Turns that go on in other sessions."""
+
+
+def status_line(standing: Standing, width: int = 200) -> str:
+    """One line; when it gets too wide, the workspace and the names give way first."""
+    for longest in (40, 24, 12):
+        line = _line(standing, longest)
+        if len(line) <= width:
+            return line
+    return one_line(_line(standing, 12), width)
+
+
+def _line(standing: Standing, longest: int) -> str:
+    parts = [
+        one_line(standing.model, longest),
+        short_path(standing.workspace, longest),
+        one_line(standing.session, longest) or "new session",
+        f"{short_count(standing.tokens)} tokens" if standing.tokens else "",
+        "" if standing.cost is None else f"${standing.cost:.4f}",
+        "idle" if standing.seconds is None else f"working {short_time(standing.seconds)}",
+        f"queued {standing.queued}" if standing.queued else "",
+        f"+{standing.elsewhere} elsewhere" if standing.elsewhere else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def short_count(number: int) -> str:
+    """`950`, `1.2k`, `3.4M`."""
+    if number < 1_000:
+        return str(number)
+    return f"{number / 1_000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
+
+
+def short_time(seconds: int) -> str:
+    """`12 s`, `3 min`, `2 h`, `5 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{max(0, seconds)} s"
+
+
+def short_path(path: str, longest: int = 40, home: str | None = None) -> str:
+    """A path with `~` for the person's home folder, its beginning left out where it is too long."""
+    home = str(Path.home()) if home is None else home
+    if path == home or path.startswith(home.rstrip("/") + "/"):
+        path = "~" + path[len(home.rstrip("/")) :]
+    path = one_line(path, 4_096)
+    return path if len(path) <= longest else "…" + path[-(longest - 1) :]

@@ -1,0 +1,186 @@
+"""The screen: a prompt that is always there, what is under way above it, the status below it, and print above all.
+
+One application lives as long as the chat. Printing never hands the terminal back to line mode, so no key is lost.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, VerticalAlign, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.layout import Layout
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
+
+from outrider.cli.chat.face import Talk
+from outrider.cli.chat.history import TypedHistory
+from outrider.cli.chat.keys import key_bindings
+from outrider.cli.chat.paint import Painter
+from outrider.cli.chat.shows import Show
+from outrider.cli.chat.view import Line
+
+_STYLE = Style.from_dict(
+    {
+        "prompt": "bold ansicyan",
+        "dim": "fg:ansibrightblack",
+        "call": "ansigreen",
+        "queued": "ansicyan",
+        "status": "fg:ansibrightblack",
+        "completion-menu": "noinherit",
+        "completion-menu.completion.current": "reverse",
+        "completion-menu.meta.completion": "fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "reverse",
+        "search-toolbar": "fg:ansibrightblack",
+    }
+)
+_PAUSE = 0.05
+"""Seconds between two looks at what is under way."""
+
+
+class Screen:
+    """The `Face` of a terminal that can move its cursor."""
+
+    def __init__(self, painter: Painter, history: Path | None) -> None:
+        self._painter = painter
+        self._talk: Talk | None = None
+        self._changed = anyio.Event()
+        self._output = _output()
+        self._buffer = Buffer(
+            history=TypedHistory(history) if history else InMemoryHistory(),
+            multiline=True,
+            completer=_Suggesting(self),
+            complete_while_typing=Condition(lambda: self._buffer.text.startswith("/")),
+            enable_history_search=False,
+            accept_handler=self._accept,
+        )
+        self._app: Application[None] = Application(
+            layout=self._layout(),
+            key_bindings=key_bindings(self._buffer, self._interrupt),
+            style=_STYLE,
+            include_default_pygments_style=False,
+            output=self._output,
+            erase_when_done=True,
+        )
+
+    def show(self, shows: Iterable[Show]) -> None:
+        text = self._painter.paint(shows, self._width)
+        if not text:
+            return
+        if self._app.is_running:
+            self._app.renderer.erase()
+        self._output.enable_autowrap()
+        self._output.write_raw(text)
+        self._output.flush()
+        self._app.invalidate()
+
+    def put_back(self, text: str) -> None:
+        typed = self._buffer.text
+        self._buffer.document = Document(f"{text}\n{typed}" if typed else text)
+
+    def touch(self) -> None:
+        self._changed.set()
+
+    def leave(self) -> None:
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    async def run(self, talk: Talk) -> None:
+        self._talk = talk
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._look_again)
+            with suppress(EOFError):  # The terminal is gone.
+                await self._app.run_async()
+            group.cancel_scope.cancel()
+
+    async def _look_again(self) -> None:
+        while True:
+            await anyio.sleep(_PAUSE)
+            with anyio.move_on_after(1 if self._talk and self._talk.is_working else None):
+                await self._changed.wait()
+            self._changed = anyio.Event()
+            self._app.invalidate()
+
+    @property
+    def _width(self) -> int:
+        return self._output.get_size().columns
+
+    def suggestions(self, line: str) -> Iterable[tuple[str, str]]:
+        return self._talk.suggestions(line) if self._talk else ()
+
+    def _accept(self, buffer: Buffer) -> bool:
+        if self._talk and buffer.text.strip():
+            self._talk.typed(buffer.text)
+        return False
+
+    def _interrupt(self) -> None:
+        if self._talk and self._talk.interrupted(is_empty=not self._buffer.text):
+            self._buffer.reset()
+
+    def _layout(self) -> Layout:
+        search = SearchToolbar(forward_search_prompt="search: ", backward_search_prompt="search back: ")
+        typing = Window(
+            BufferControl(self._buffer, search_buffer_control=search.control, preview_search=True),
+            height=lambda: Dimension(min=1, max=max(3, self._output.get_size().rows // 2)),
+            wrap_lines=True,
+            dont_extend_height=True,
+            get_line_prefix=lambda number, wrapped: [("class:prompt", "› " if number == wrapped == 0 else "  ")],
+        )
+        live = Window(FormattedTextControl(self._live_text), dont_extend_height=True, wrap_lines=False)
+        status = Window(
+            FormattedTextControl(self._status_text), height=1, dont_extend_height=True, style="class:status"
+        )
+        rows = [
+            ConditionalContainer(live, Condition(lambda: bool(self._live_lines()))),
+            typing,
+            CompletionsMenu(max_height=6, scroll_offset=1),
+            search,
+            status,
+        ]
+        return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=typing)
+
+    def _live_lines(self) -> Sequence[Line]:
+        size = self._output.get_size()
+        return self._talk.live(size.columns - 1, max(2, size.rows // 3)) if self._talk else ()
+
+    def _live_text(self) -> StyleAndTextTuples:
+        lines: StyleAndTextTuples = []
+        for style, text in self._live_lines():
+            lines += [(style, text), ("", "\n")]
+        return [("", "\n"), *lines]
+
+    def _status_text(self) -> StyleAndTextTuples:
+        return [("", self._talk.status(self._width - 1) if self._talk else "")]
+
+
+class _Suggesting(Completer):
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        line = document.text_before_cursor
+        name, mark, argument = line.partition(" ")
+        typed = argument.lstrip() if mark else name
+        for word, meaning in self._screen.suggestions(line):
+            yield Completion(word, start_position=-len(typed), display_meta=meaning)
+
+
+def _output() -> Output:
+    """The terminal, never asked where its cursor is: answers to that would be typed into whatever comes after us."""
+    output = create_output(sys.stdout)
+    if isinstance(output, Vt100_Output):
+        output.enable_cpr = False
+    return output

@@ -1,0 +1,13 @@
+"""What was typed after `outrider chat`."""
+
+from msgspec import Struct
+
+
+class Wish(Struct, frozen=True):
+    """Which session to open, and how."""
+
+    session: str = ""
+    model: str = ""
+    workspace: str = ""
+    is_new: bool = False
+    is_continued: bool = False
