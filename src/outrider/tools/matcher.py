@@ -1,7 +1,7 @@
 """Matches a pattern against contents, as a process of its own: a pattern that never ends is ended by killing it.
 
-Run as a script. Stdin: one JSON line with the wish, then for each file its length (8 bytes) and its contents.
-Stdout: one JSON line for the pattern, then one for each file: `[[[line, text], …], how many matched in all]`.
+Run as a script. Stdin: a JSON line with the wish, then batches: a JSON line with the lengths of some files, then their
+contents. Stdout: one JSON line for the pattern, then one for each file: `[[[line, text], …], how many matched in all]`.
 """
 
 import json
@@ -25,9 +25,11 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         _say(sink, {"wrong": str(error)})
         return
     _say(sink, {"wrong": ""})
-    while length := source.read(8):
-        content = source.read(int.from_bytes(length, "big"))
-        _say(sink, found(compiled, content, wish["most"]))
+    while header := source.readline():
+        # The whole batch is taken in before the first answer: so neither side ever waits for the other to read.
+        batch = [source.read(length) for length in json.loads(header)]
+        for content in batch:
+            _say(sink, found(compiled, content, wish["most"]))
 
 
 def found(pattern: "re.Pattern[str]", content: bytes, most: int) -> tuple[list[tuple[int, str]], int]:

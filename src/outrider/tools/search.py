@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ _ROOM = 24_000
 """Characters of matches shown."""
 _LARGEST = 4 * 1024 * 1024
 _SNIFFED = 8_192
+_BATCH = 32
 
 
 class Wish(Struct, frozen=True):
@@ -44,7 +45,6 @@ class Sweep(Struct):
     rows: list[str] = []
     files: int = 0
     matches: int = 0
-    looked_at: int = 0
     large: int = 0
     unread: int = 0
     stuck: str = ""
@@ -134,20 +134,35 @@ def _feed(
         if wrong:
             sweep.wrong = f"not a regular expression: {wrong}; to search for the text as it stands, set literal"
             return
-        for item in files:
-            content = _content(workspace, item, sweep)
-            if not content:
-                continue
-            sweep.stuck = item.path
-            into.write(len(content).to_bytes(8, "big") + content)
+        for batch in _batches(workspace, files, sweep):
+            into.write(json.dumps([len(content) for _, content in batch]).encode() + b"\n")
+            into.write(b"".join(content for _, content in batch))
             into.flush()
-            answer = out.readline()
-            if not answer.endswith(b"\n"):
-                return
-            _add(sweep, item.path, json.loads(answer))
+            for path, _ in batch:
+                sweep.stuck = path
+                answer = out.readline()
+                if not answer.endswith(b"\n"):
+                    return
+                _add(sweep, path, json.loads(answer))
             if sweep.full:
                 break
         sweep.stuck = ""
+
+
+def _batches(workspace: Workspace, files: Sequence[Item], sweep: Sweep) -> Iterator[Sequence[tuple[str, bytes]]]:
+    """Paths and contents, some at a time: a pipe's round trip costs more than matching a small file."""
+    batch: list[tuple[str, bytes]] = []
+    room = _LARGEST
+    for item in files:
+        content = _content(workspace, item, sweep)
+        if content:
+            batch.append((item.path, content))
+            room -= len(content)
+        if len(batch) >= _BATCH or room <= 0:
+            yield batch
+            batch, room = [], _LARGEST
+    if batch:
+        yield batch
 
 
 def _as_dict(wish: Wish) -> dict[str, object]:
@@ -161,13 +176,12 @@ def _content(workspace: Workspace, item: Item, sweep: Sweep) -> bytes:
         return b""
     try:
         with workspace.open_read(item.path) as file:
-            content = file.read(_LARGEST)
+            content = file.read(item.size)
     except Refused:
         sweep.unread += 1
         return b""
     if b"\0" in content[:_SNIFFED]:
         return b""
-    sweep.looked_at += 1
     return content
 
 
