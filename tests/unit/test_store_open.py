@@ -1,0 +1,179 @@
+"""Opening a home: what is made there, who may have it, and how it is upgraded."""
+
+import json
+import os
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.core.errors import HomeBusy, Refused, Unavailable
+from outrider.core.events import Input
+from outrider.store import open_store
+from outrider.store.migrate import MIGRATIONS
+
+pytestmark = pytest.mark.anyio
+
+
+async def furnish(home: Path) -> str:
+    """A home with one session and one input."""
+    async with open_store(home) as store:
+        session = await store.create("ann", "garden", "/work")
+        await store.accept(session.id, Input("hello"), "k", queue=20)
+        await store.search("ann", "hello")
+        store.blobs.put(b"long")
+        return session.id
+
+
+def migrations(folder: Path, **scripts: str) -> Path:
+    """The real migrations and these after them."""
+    shutil.copytree(MIGRATIONS, folder)
+    for name, script in scripts.items():
+        (folder / f"{name.removeprefix('m')}.sql").write_text(script)
+    return folder
+
+
+async def test_everything_in_a_home_is_its_owners_alone(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    async with open_store(home) as store:
+        session = await store.create("ann", "garden", "/work")
+        await store.accept(session.id, Input("hello"), None, queue=20)
+        await store.search("ann", "hello")
+        store.blobs.put(b"long")
+        there = [home, *home.rglob("*")]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in there if path.is_dir()} == {0o700}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in there if path.is_file()} == {0o600}
+    assert {path.name for path in home.iterdir()} == {"store.db", "search.db", "blobs", "lock"}
+
+
+async def test_a_home_belongs_to_one_opener_at_a_time_even_in_one_process(tmp_path: Path) -> None:
+    async with open_store(tmp_path, label="outrider chat"):
+        with pytest.raises(HomeBusy, match=rf"outrider chat \(process {os.getpid()}\)"):
+            async with open_store(tmp_path, wait=0):
+                pass
+    async with open_store(tmp_path, wait=0) as store:
+        assert store.notices == ()
+
+
+async def test_the_lock_file_tells_who_and_how_it_ended(tmp_path: Path) -> None:
+    async with open_store(tmp_path, label="outrider up"):
+        held = json.loads((tmp_path / "lock").read_text())
+    left = json.loads((tmp_path / "lock").read_text())
+    assert (held["pid"], held["what"], held["left"], left["left"]) == (os.getpid(), "outrider up", "", "clean")
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        pass
+    with pytest.raises(Unavailable, match="the store is closed"):
+        await store.create("ann", "late", "/work")
+
+
+async def test_closing_finishes_what_was_queued_even_when_cancelled(tmp_path: Path) -> None:
+    session = await furnish(tmp_path)
+    with anyio.CancelScope() as scope:
+        async with open_store(tmp_path) as store, anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(store.accept, session, Input(f"{number}"), None, 100)
+            await anyio.lowlevel.checkpoint()
+            scope.cancel()
+    assert scope.cancelled_caught
+    async with open_store(tmp_path, wait=0) as store:
+        assert (await store.check(), len(await store.read(session))) == ([], 51)
+
+
+async def test_time_in_a_session_never_runs_backwards_when_the_clock_does(tmp_path: Path) -> None:
+    times = iter([9_000_000, 9_000_000, 3_000_000, 3_001_000, 12_000_000])
+    async with open_store(tmp_path, clock=lambda: next(times)) as store:
+        session = await store.create("ann", "garden", "/work")
+        written = [await store.accept(session.id, Input("x"), None, queue=20) for _ in range(4)]
+    assert [entry.at for entry, _ in written] == [9000, 9000, 9000, 12000]
+
+
+async def test_an_upgrade_keeps_the_store_before_it_and_says_so(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    session = await furnish(home)
+    newer = migrations(tmp_path / "sql", m0002_notes="CREATE TABLE notes (x);", m0003_more="DROP TABLE notes;")
+    async with open_store(home, migrations=newer) as store:
+        backup = home / "store.db.before-3"
+        told = f"The store was upgraded from version 1 to 3; the one before is kept as {backup}."
+        assert store.notices == (told,)
+        assert [entry.body for entry in await store.read(session)] == [Input("hello")]
+    async with open_store(home, migrations=newer) as store:
+        assert store.notices == ()
+    with sqlite3.connect(backup) as old:
+        assert old.execute("PRAGMA user_version").fetchone() == (1,)
+        assert old.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+    old.close()
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    backup.replace(home / "store.db")
+    async with open_store(home) as store:
+        assert (store.notices, len(await store.read(session))) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE x (y); SELECT nonsense;",
+        "DELETE FROM entries;",
+        "CREATE TABLE x (y); DELETE FROM sessions;",
+        "COMMIT;",
+    ],
+    ids=["an error", "lost entries", "lost sessions", "a cut transaction"],
+)
+async def test_an_upgrade_that_fails_its_rehearsal_leaves_the_store_alone(tmp_path: Path, script: str) -> None:
+    home = tmp_path / "home"
+    session = await furnish(home)
+    before = (home / "store.db").read_bytes()
+    with pytest.raises(Refused, match=r"failed in rehearsal .*; nothing was changed"):
+        async with open_store(home, migrations=migrations(tmp_path / "sql", m0002_wrong=script)):
+            pass
+    assert (home / "store.db").read_bytes() == before
+    assert not list(home.glob("*rehearsal*"))
+    async with open_store(home) as store:
+        assert [entry.body for entry in await store.read(session)] == [Input("hello")]
+
+
+async def test_a_store_of_a_newer_outrider_is_refused_untouched(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    await furnish(home)
+    async with open_store(home, migrations=migrations(tmp_path / "sql", m0002_notes="CREATE TABLE notes (x);")):
+        pass
+    before = (home / "store.db").read_bytes()
+    with pytest.raises(Refused, match=r"is of version 2, made by a newer Outrider; .*: upgrade Outrider"):
+        async with open_store(home):
+            pass
+    assert (home / "store.db").read_bytes() == before
+    assert not list(home.glob("*damaged*"))
+
+
+async def test_a_store_that_another_program_keeps_locked_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await furnish(tmp_path)
+    monkeypatch.setattr("outrider.store.connect.PATIENCE", 0.05)
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    async with open_store(tmp_path) as store:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match=r"another program keeps the store .* locked"):
+            await store.create("ann", "b", "/work")
+        other.execute("ROLLBACK")
+        assert (await store.create("ann", "b", "/work")).name == "b"
+    other.close()
+
+
+async def test_the_check_finds_what_does_not_agree(tmp_path: Path) -> None:
+    session = await furnish(tmp_path)
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("UPDATE sessions SET head = 5")
+    other.close()
+    blob = next((tmp_path / "blobs").glob("??/*"))
+    blob.write_bytes(b"other")
+    async with open_store(tmp_path) as store:
+        assert await store.check() == [
+            f"session {session} should have 5 entries, and has 1 up to 1",
+            f"the stored content {blob.name} is damaged",
+        ]

@@ -1,0 +1,113 @@
+"""The store's smaller parts: blobs, threads, and the columns that repeat the journal."""
+
+import asyncio
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Entry
+from outrider.core.plan import fold
+from outrider.store.blobs import FileBlobs
+from outrider.store.lane import Lane
+from outrider.store.standing import Standing, advance
+from outrider.store.words import excerpt, query
+from tests.support.journals import journals
+
+FORGETFUL = """
+import asyncio, sys
+from pathlib import Path
+from outrider.store import open_store
+
+async def forget():
+    opening = open_store(Path(sys.argv[1]))
+    store = await opening.__aenter__()
+    await store.create("ann", "first", "/")
+    print("made")
+    return opening, store
+
+loop = asyncio.new_event_loop()
+kept = loop.run_until_complete(forget())
+loop.close()
+"""
+
+
+def test_a_blob_is_named_by_its_hash_and_comes_back_whole(tmp_path: Path) -> None:
+    blobs = FileBlobs(tmp_path / "blobs")
+    content = bytes(range(256)) * 1000
+    name = blobs.put(content)
+    assert (name, blobs.get(name)) == (sha256(content).hexdigest(), content)
+
+
+def test_putting_a_blob_again_writes_nothing(tmp_path: Path) -> None:
+    blobs = FileBlobs(tmp_path / "blobs")
+    path = tmp_path / "blobs" / blobs.put(b"x")[:2]
+    before = [(item.name, item.stat().st_ino) for item in path.iterdir()]
+    blobs.put(b"x")
+    assert [(item.name, item.stat().st_ino) for item in path.iterdir()] == before
+
+
+def test_a_blob_that_lost_its_end_is_mended_by_putting_it_again(tmp_path: Path) -> None:
+    blobs = FileBlobs(tmp_path / "blobs")
+    name = blobs.put(b"whole")
+    (tmp_path / "blobs" / name[:2] / name).write_bytes(b"who")
+    assert blobs.get(blobs.put(b"whole")) == b"whole"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../../etc/passwd", "a" * 63, "a" * 64, "A" * 64, "/" * 64, "a" * 64 + "\n"]
+)
+def test_only_a_blob_that_is_there_can_be_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Refused):
+        FileBlobs(tmp_path / "blobs").get(name)
+
+
+@given(journals())
+def test_the_columns_of_a_session_say_what_its_journal_says(journal: list[Entry]) -> None:
+    standing = Standing()
+    for entry in journal:
+        standing = advance(standing, entry.body, entry.at * 1000)
+    state = fold(journal)
+    said = (standing.head, standing.saw, standing.newest_input, bool(standing.is_open))
+    assert said == (state.head, state.saw, state.newest_input, state.is_open)
+    assert standing.has_work == (state.is_open or state.has_unseen) == (standing.waits_since is not None)
+
+
+@pytest.mark.anyio
+async def test_a_bug_in_one_act_ends_its_lane_aloud_and_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    died: list[str] = []
+    monkeypatch.setattr("threading.excepthook", lambda args: died.append(args.exc_type.__name__))  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType, reportUnknownArgumentType]
+    lane = Lane("test")
+
+    def bug() -> None:
+        raise LookupError("a bug")
+
+    results = await asyncio.gather(lane.do(bug), lane.do(lambda: 1), return_exceptions=True)
+    assert [type(result) for result in results] == [Unavailable, Unavailable]
+    with pytest.raises(Unavailable):
+        await lane.do(lambda: 1)
+    await lane.close()
+    assert died == ["LookupError"]
+
+
+def test_a_process_that_ends_without_closing_its_store_does_not_hang(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(tmp_path)], check=False, timeout=60, capture_output=True
+    )
+    assert (ended.returncode, ended.stdout) == (0, b"made\n")
+
+
+def test_words_become_a_query_that_cannot_be_wrong() -> None:
+    assert query('fix "the* roof') == '"fix" * AND "the*" * AND "roof" *'
+    assert query("東京 -x ***") == '"東  京" * AND "-x" *'
+    assert query("\ud800 \0 ( )") == ""
+
+
+def test_an_excerpt_of_a_short_text_is_all_of_it() -> None:
+    assert excerpt("a  short\ntext", "text") == "a short text"
