@@ -1,0 +1,58 @@
+"""`outrider practice-model`: a scripted model on loopback, for trying out and testing any client."""
+
+import logging
+import os
+import signal
+import sys
+
+import anyio
+import click
+import msgspec
+
+from outrider.core.errors import Refused
+from outrider.models.script_server import Script, ScriptServer, parse_script
+from outrider.models.scripted import Says
+
+
+@click.command("practice-model")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to listen on; 0 takes a free one.")
+@click.option("--say", metavar="TEXT", multiple=True, help="Say this; given again, the next time that.")
+@click.option("--script", metavar="FILE", help="Follow this script (JSON); - reads it from stdin.")
+@click.option("--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait before every answer.")
+def command(port: int, say: tuple[str, ...], script: str | None, latency: float) -> None:
+    """Serve a scripted model on 127.0.0.1, for tests and tries.
+
+    It speaks OpenAI's chat completions and responses and Anthropic's messages, and prints one line of JSON with its
+    address once it listens. Without --say and --script it answers by the rules of the built-in practice model.
+    What it was asked is at GET /requests.
+    """
+    if say and script is not None:
+        raise click.UsageError("give either --say or --script")
+    chosen = _read(script) if script is not None else Script(replies=tuple((Says(text),) for text in say))
+    # A connection that the script has cut is reported as an error by the HTTP server; here it is none.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    server = ScriptServer(chosen, port, latency / 1_000)
+    try:
+        anyio.run(_serve, server)
+    finally:
+        server.close()
+
+
+def _read(script: str) -> Script:
+    try:
+        if script == "-":
+            return parse_script(sys.stdin.buffer.read())
+        with open(script, "rb") as file:
+            return parse_script(file.read())
+    except OSError as error:
+        raise Refused(f"the script {script} cannot be read: {error.strerror}") from error
+
+
+async def _serve(server: ScriptServer) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as group:
+            await group.start(server.serve)
+            click.echo(msgspec.json.encode({"url": server.url, "pid": os.getpid()}))
+            async for _ in signals:
+                server.stop()
+                return

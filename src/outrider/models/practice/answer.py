@@ -1,0 +1,94 @@
+"""The practice model's answer to a prompt: the next call, or the words at the end. Pure."""
+
+from collections.abc import Sequence
+
+from outrider.core.compact import SUMMARISE, outline
+from outrider.core.events import Result
+from outrider.core.prompt import SUMMARY, FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.models.practice.doing import Recall, do
+from outrider.models.practice.phrases import INTRODUCTION
+from outrider.models.practice.request import parse_request
+from outrider.models.practice.steps import Noting, Puzzled, Step, Talking
+from outrider.models.scripted import Says, Wanted
+from outrider.models.scripted_text import joined
+
+MOST_CALLS = 8
+"""Calls that one request may take."""
+MOST_STEPS = 20
+
+Done = tuple[Wanted, Result]
+
+
+def practise(prompt: Prompt) -> Says:
+    """What the practice model says to this prompt."""
+    start = _start(prompt.messages)
+    past, present = prompt.messages[:start], prompt.messages[start:]
+    if any(isinstance(message, FromPerson) and message.text == SUMMARISE for message in present):
+        return Says(outline(prompt.messages[:-1]) or "Nothing has been said yet.")
+    recall = Recall()
+    for wanted, result in _done(past):
+        recall.take_in(wanted, result)
+    tools = frozenset(tool.name for tool in prompt.tools)
+    steps = [step for message in present if isinstance(message, FromPerson) for step in steps_of(message)]
+    said = answer(steps, recall, tools, _done(present))
+    if isinstance(said, Wanted):
+        return Says(calls=(said,))
+    is_first = not any(isinstance(message, FromModel) and not message.calls for message in past)
+    introduces = any(isinstance(step, Puzzled) or step in _INTRODUCING for step in steps)
+    return Says(joined([said, INTRODUCTION if is_first and not introduces else ""]))
+
+
+_INTRODUCING = (Talking("hello"), Talking("help"), Talking("self"))
+
+
+def steps_of(message: FromPerson) -> Sequence[Step]:
+    """What this message asks for. Nothing is asked for by the summary of an earlier part."""
+    if message.text.startswith(SUMMARY):
+        return []
+    if message.source == "task":
+        return [Noting(message.text)]
+    steps = parse_request(message.text)
+    return [*steps, Noting("I cannot look at pictures.")] if message.images else steps
+
+
+def answer(steps: Sequence[Step], recall: Recall, tools: frozenset[str], done: Sequence[Done]) -> Wanted | str:
+    """The next call these steps need after what is done, or what to say when they need none."""
+    left, said, calls = list(done), list[str](), 0
+    for step in steps[:MOST_STEPS]:
+        doing = do(step, recall, tools)
+        try:
+            wanted = next(doing)
+            while True:
+                calls += 1
+                if calls > MOST_CALLS:
+                    doing.close()
+                    said.append(f"I stop here: one request may take at most {MOST_CALLS} calls.")
+                    return joined(said)
+                found = next((n for n, (made, _) in enumerate(left) if _same(made, wanted)), None)
+                if found is None:
+                    return wanted
+                result = left.pop(found)[1]
+                recall.take_in(wanted, result)
+                wanted = doing.send(result)
+        except StopIteration as end:
+            said.append(str(end.value))
+    if len(steps) > MOST_STEPS:
+        said.append(f"I stop here: one request may have at most {MOST_STEPS} steps.")
+    return joined(said) or "There is nothing for me to do."
+
+
+def _same(made: Wanted, wanted: Wanted) -> bool:
+    return made.tool == wanted.tool and made.args == wanted.args
+
+
+def _start(messages: Sequence[Message]) -> int:
+    """Where the present turn begins: after the last reply that made no calls."""
+    finals = (n + 1 for n, message in enumerate(messages) if isinstance(message, FromModel) and not message.calls)
+    return max(finals, default=0)
+
+
+def _done(messages: Sequence[Message]) -> list[Done]:
+    """The calls that were made, each with its result."""
+    results = {r.call: r for message in messages if isinstance(message, FromTools) for r in message.results}
+    calls = (call for message in messages if isinstance(message, FromModel) for call in message.calls)
+    return [(Wanted(call.tool, call.args), results[call.id]) for call in calls if call.id in results]

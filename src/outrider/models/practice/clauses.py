@@ -1,0 +1,69 @@
+"""Takes a request apart: what comes one after another, and what is only courtesy."""
+
+import re
+
+from outrider.models.practice.quotes import Quotes
+
+_WRITES = r"(?:write|create|make|save|append|add|put|insert|generate)"
+_VERBS = (
+    r"(?:list|ls|read|show|open|display|print|cat|view|write|create|make|save|append|add|search|find|grep|look|count"
+    r"|replace|change|summari[sz]e|sum\s+up|outline|tell\s+me|give\s+me|say|echo|run|execute|how\s+many|what|where|rename|delete|move|copy)"
+)
+_CONTENT = re.compile(rf"\b{_WRITES}\b(?:(?!\bthen\b)[^:;\n])*:(?=\s)", re.IGNORECASE)
+_THEN = re.compile(
+    r"[\s,;.]*(?:\band\s+)?\b(?:then|after\s+that|afterwards|finally)\b[,:]?\s+"
+    r"|\s*;\s*|\s*\n+\s*(?:[-*•]\s+|\d+[.)]\s+)?|(?<=[!?])\s+|(?<=\w)\.\s+(?=[A-Z])",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[\w\ue001)])\.\s+(?=[A-Z])")
+_AND = re.compile(rf"\s*,?\s+and\s+(?:also\s+)?(?={_VERBS}\b)|\s*,\s+(?={_VERBS}\b)", re.IGNORECASE)
+_HAS_CONTENT = re.compile(
+    rf"^\W*(?:\w+\s+){{0,4}}?{_WRITES}\b.*\b(?:saying|with|containing|says|contains|reads|holding|to|into|in)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_INSIDE = re.compile(r"\s*(?:in|inside)\s+(?:the\s+file\s+)?\S+\s*", re.IGNORECASE)
+_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
+_EMPTY = re.compile(r"(?:tell|show)\s+me|let\s+me\s+know|report(?:\s+back)?|please|thanks|thank\s+you", re.IGNORECASE)
+_BEFORE = re.compile(
+    r"^(?:please|pls|kindly|now|also|first|next|finally|so|ok|okay|well|hey|hi|hello|outrider|and|then|just|alright|great"
+    r"|(?:can|could|would|will)\s+(?:you|u)|(?:can|could|may)\s+i|i\s+want\s+(?:you\s+)?to|i(?:'d|\s+would)\s+like\s+(?:you\s+)?to"
+    r"|i\s+need\s+(?:you\s+)?to|i\s+want|let'?s|let\s+(?:us|me)|go\s+ahead\s+and|try\s+to|help\s+me(?:\s+to)?|do\s+you\s+know|tell\s+me)"
+    r"(?:[,:!]+\s*|\s+)(?=\S)",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"(?:[\s,]+(?:please|pls|for\s+me|thanks|thank\s+you|to\s+me|now|right\s+now|too|as\s+well)|[\s?!,]+|(?<=\S)\.+)$",
+    re.IGNORECASE,
+)
+
+
+def clauses(quotes: Quotes) -> list[str]:
+    """What the request asks for one after another. All words after a writing clause's colon are its content."""
+    masked = _MARK.sub("", quotes.masked, count=1)
+    colon = _CONTENT.search(masked)
+    head, content = (masked[: colon.end()], masked[colon.end() :].strip()) if colon else (masked, "")
+    found: list[str] = []
+    for part in _THEN.split(head):
+        for sentence in _SENTENCE.split(part):
+            found += [sentence] if _HAS_CONTENT.search(sentence) else _parted(sentence)
+    found = [clause.strip() for clause in found if clause.strip(" \t\n.,!?") and not _EMPTY.fullmatch(clause.strip())]
+    if content and found:
+        found[-1] += " " + quotes.hide(content)
+    return found
+
+
+def _parted(sentence: str) -> list[str]:
+    """At each "and" before a verb; "in x, replace …" stays together."""
+    parts = _AND.split(sentence)
+    if len(parts) > 1 and _INSIDE.fullmatch(parts[0]):
+        return [f"{parts[0]}, {parts[1]}", *parts[2:]]
+    return parts
+
+
+def polished(clause: str) -> str:
+    """The clause without courtesy before and after it."""
+    before = None
+    while before != clause:
+        before = clause
+        clause = _AFTER.sub("", _BEFORE.sub("", clause.strip(), count=1), count=1).strip()
+    return clause

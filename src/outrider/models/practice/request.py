@@ -1,0 +1,34 @@
+"""Reads a request in plain English into steps. Pure: no word of it is ever acted on here."""
+
+from outrider.models.practice.clauses import clauses, polished
+from outrider.models.practice.grammar import GRAMMAR
+from outrider.models.practice.quotes import Quotes
+from outrider.models.practice.steps import Puzzled, Step, Talking
+from outrider.models.practice.words import Words
+
+LONGEST = 100_000
+"""Characters of a request that is looked at."""
+_LONGEST_CLAUSE = 2_000
+
+
+def parse_request(text: str) -> list[Step]:
+    """The steps this request asks for, in order; at least one."""
+    text = text.strip()
+    if len(text) > LONGEST:
+        return [Puzzled(text)]
+    if text == "?":
+        return [Talking("help")]
+    quotes = Quotes(text)
+    steps = [_parse_clause(clause, quotes) for clause in clauses(quotes)]
+    asked = [step for step in steps if step != Talking("hello")]
+    return asked or steps[:1] or [Puzzled(text)]
+
+
+def _parse_clause(clause: str, quotes: Quotes) -> Step:
+    for text in (clause, polished(clause)) if len(clause) <= _LONGEST_CLAUSE else ():
+        for pattern, build in GRAMMAR:
+            match = pattern.fullmatch(text)
+            step = build(Words(match, quotes)) if match else None
+            if step is not None:
+                return step
+    return Puzzled(quotes.show(clause))

@@ -1,0 +1,211 @@
+"""The server's side of OpenAI's responses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from outrider.core.events import Result
+from outrider.core.parts import Call, Reasoning
+from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.traits import ToolSpec
+from outrider.models.script_server import chat
+from outrider.models.script_server.wire import Asked, Json, Wire, objects, parse_args, sse, text_of, usage_of
+from outrider.models.scripted import Says, Wanted
+from outrider.models.scripted_text import pieces
+
+_STOPS = {"length": "max_output_tokens"}
+
+
+def items_of(body: Json) -> list[Json]:
+    """The input as items, also when it is only words."""
+    given = body.get("input")
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else objects(given)
+
+
+def parse(body: Json) -> Prompt:
+    system = [body.get("instructions") or ""]
+    messages: list[Message] = []
+    for item in items_of(body):
+        kind = item.get("type", "message")
+        if kind in ("function_call_output", "custom_tool_call_output"):
+            _add_result(messages, Result(item["call_id"], text_of(item.get("output"))))
+        elif kind == "message" and item["role"] in ("system", "developer"):
+            system.append(text_of(item["content"]))
+        elif kind == "message" and item["role"] == "user":
+            messages.append(FromPerson(text_of(item["content"])))
+        elif (part := _part(kind, item)) is not None:
+            _add_part(messages, part)
+    tools = [tool for tool in objects(body.get("tools")) if tool.get("type") in ("function", "custom")]
+    specs = (ToolSpec(t["name"], t.get("description") or "", t.get("parameters") or {}) for t in tools)
+    return Prompt("\n\n".join(text for text in system if text), messages, tuple(specs))
+
+
+def _part(kind: str, item: Json) -> FromModel | None:
+    match kind:
+        case "message":
+            return FromModel(text_of(item["content"]))
+        case "function_call":
+            return FromModel("", (Call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
+        case "custom_tool_call":
+            return FromModel("", (Call(item["call_id"], item["name"], {"input": item["input"]}),))
+        case "reasoning":
+            thought = text_of(item.get("summary")) or text_of(item.get("content"))
+            return FromModel("", (), (Reasoning(thought, "openai-responses"),))
+        case _:
+            return None
+
+
+def _add_part(messages: list[Message], part: FromModel) -> None:
+    """Neighbouring items of the model are one reply."""
+    last = messages[-1] if messages else None
+    if isinstance(last, FromModel):
+        messages[-1] = FromModel(last.text + part.text, last.calls + part.calls, last.reasoning + part.reasoning)
+    else:
+        messages.append(part)
+
+
+def _add_result(messages: list[Message], result: Result) -> None:
+    last = messages[-1] if messages else None
+    if isinstance(last, FromTools):
+        messages[-1] = FromTools((*last.results, result))
+    else:
+        messages.append(FromTools((result,)))
+
+
+def _output(asked: Asked, says: Says) -> list[Json]:
+    output: list[Json] = []
+    if says.reasoning:
+        thought: Json = {"id": f"rs_{asked.id}", "type": "reasoning", "status": "completed"}
+        thought["summary"] = [{"type": "summary_text", "text": says.reasoning}]
+        if "reasoning.encrypted_content" in (asked.body.get("include") or []):
+            thought["encrypted_content"] = f"practice{asked.id}"
+        output.append(thought)
+    if says.text:
+        part: Json = {"type": "output_text", "annotations": [], "logprobs": [], "text": says.text}
+        message = {"id": f"msg_{asked.id}", "type": "message", "status": "completed", "role": "assistant"}
+        output.append({**message, "content": [part]})
+    return [*output, *(_call(asked, n, wanted) for n, wanted in enumerate(says.calls))]
+
+
+def _call(asked: Asked, n: int, wanted: Wanted) -> Json:
+    kind, prefix = ("custom_tool_call", "ctc") if wanted.custom else ("function_call", "fc")
+    item: Json = {"id": f"{prefix}_{asked.id}{n}", "type": kind, "status": "completed"}
+    item |= {"call_id": f"call_{asked.id}{n}", "name": wanted.tool}
+    item["input" if wanted.custom else "arguments"] = wanted.arguments()
+    if wanted.namespace:
+        item["namespace"] = wanted.namespace
+    return item
+
+
+def render(asked: Asked, says: Says) -> Json:
+    usage = usage_of(asked, says)
+    settings: Json = {
+        "tools": asked.body.get("tools") or [],
+        "tool_choice": asked.body.get("tool_choice") or "auto",
+        "parallel_tool_calls": asked.body.get("parallel_tool_calls") is not False,
+        "instructions": asked.body.get("instructions"),
+        "previous_response_id": asked.body.get("previous_response_id"),
+        "metadata": asked.body.get("metadata") or {},
+        "temperature": asked.body.get("temperature", 1.0),
+        "top_p": asked.body.get("top_p", 1.0),
+        "max_output_tokens": asked.body.get("max_output_tokens"),
+        "store": asked.body.get("store") is not False,
+        "truncation": "disabled",
+        "text": asked.body.get("text") or {"format": {"type": "text"}},
+    }
+    return {
+        "id": f"resp_{asked.id}",
+        "object": "response",
+        "created_at": asked.at,
+        "status": "incomplete" if says.cut else "completed",
+        "error": None,
+        "incomplete_details": {"reason": _STOPS.get(says.cut, says.cut)} if says.cut else None,
+        "model": asked.model,
+        "output": _output(asked, says),
+        **settings,
+        "usage": {
+            "input_tokens": usage.input,
+            "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.written},
+            "output_tokens": usage.output,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+            "total_tokens": usage.input + usage.output,
+        },
+    }
+
+
+class _Frames:
+    """A stream being written: numbers its events."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def add(self, kind: str, **fields: Any) -> None:
+        self.frames.append(sse({"type": kind, "sequence_number": len(self.frames), **fields}, kind))
+
+
+def _opened(asked: Asked, says: Says) -> tuple[_Frames, Json]:
+    whole = render(asked, says)
+    bare: Json = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    out = _Frames()
+    out.add("response.created", response=bare)
+    out.add("response.in_progress", response=bare)
+    return out, whole
+
+
+def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
+    out, whole = _opened(asked, says)
+    for index, item in enumerate(whole["output"]):
+        opening, at = {**item, "status": "in_progress"}, {"item_id": item["id"], "output_index": index}
+        match item["type"]:
+            case "reasoning":
+                out.add("response.output_item.added", output_index=index, item={**opening, "summary": []})
+                _add_reasoning(out, at, says)
+            case "message":
+                out.add("response.output_item.added", output_index=index, item={**opening, "content": []})
+                _add_text(out, at, item["content"][0], says)
+            case kind:
+                field, event = _FIELDS[kind]
+                out.add("response.output_item.added", output_index=index, item={**opening, field: ""})
+                for piece in pieces(item[field], says.chunk):
+                    out.add(f"response.{event}.delta", **at, delta=piece)
+                out.add(f"response.{event}.done", **at, **{field: item[field]})
+        out.add("response.output_item.done", output_index=index, item=item)
+    out.add(f"response.{whole['status']}", response=whole)
+    return out.frames
+
+
+_FIELDS = {
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
+
+
+def _add_reasoning(out: _Frames, at: Json, says: Says) -> None:
+    event, where = "response.reasoning_summary", {**at, "summary_index": 0}
+    out.add(f"{event}_part.added", **where, part={"type": "summary_text", "text": ""})
+    for piece in pieces(says.reasoning, says.chunk):
+        out.add(f"{event}_text.delta", **where, delta=piece)
+    out.add(f"{event}_text.done", **where, text=says.reasoning)
+    out.add(f"{event}_part.done", **where, part={"type": "summary_text", "text": says.reasoning})
+
+
+def _add_text(out: _Frames, at: Json, part: Json, says: Says) -> None:
+    where = {**at, "content_index": 0}
+    out.add("response.content_part.added", **where, part={**part, "text": ""})
+    for piece in pieces(says.text, says.chunk):
+        out.add("response.output_text.delta", **where, delta=piece, logprobs=[])
+    out.add("response.output_text.done", **where, text=says.text, logprobs=[])
+    out.add("response.content_part.done", **where, part=part)
+
+
+def overflow(asked: Asked) -> Json | bytes:
+    """A streamed response fails in its stream; one asked for whole is refused."""
+    message = "Your input exceeds the context window of this model. Please adjust your input and try again."
+    error = {"code": "context_length_exceeded", "message": message}
+    if not asked.stream:
+        return {"error": {**error, "type": "invalid_request_error", "param": "input"}}
+    out, whole = _opened(asked, Says())
+    out.add("response.failed", response={**whole, "status": "failed", "error": error, "output": [], "usage": None})
+    return b"".join(out.frames)
+
+
+WIRE = Wire(parse, render, render_stream, chat.render_error, overflow)

@@ -1,0 +1,81 @@
+"""What the scripted server needs of a wire format: requests into our words, replies into its bytes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.parts import Usage
+from outrider.core.prompt import Prompt
+from outrider.models.scripted import Says
+from outrider.models.scripted_text import tokens
+
+Json = dict[str, Any]
+
+
+class Asked(Struct, frozen=True):
+    """One request, understood."""
+
+    model: str
+    prompt: Prompt
+    stream: bool
+    body: Json
+    """As it came, for the fields that only this wire knows."""
+    size: int
+    """Bytes of the request."""
+    id: str
+    """The same in every id of the answer."""
+    at: int
+    """Seconds since 1970."""
+
+
+class Wire(Struct, frozen=True):
+    parse: Callable[[Json], Prompt]
+    """Raises LookupError, TypeError or ValueError on a body that is none of this wire's."""
+    render: Callable[[Asked, Says], Json]
+    render_stream: Callable[[Asked, Says], Sequence[bytes]]
+    render_error: Callable[[int, str], Json]
+    overflow: Callable[[Asked], Json | bytes]
+    """The body of a 400, or a stream."""
+
+
+def new_id() -> str:
+    return uuid4().hex
+
+
+def sse(data: Json | str, event: str = "") -> bytes:
+    """One server-sent event."""
+    content = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+    return (b"event: " + event.encode() + b"\n" if event else b"") + b"data: " + content + b"\n\n"
+
+
+def usage_of(asked: Asked, says: Says) -> Usage:
+    """As the script gives it, or by the rough count of the bytes that went over the wire."""
+    if says.usage is not None:
+        return says.usage
+    thought = tokens(len(says.reasoning))
+    said = tokens(len(says.text) + sum(len(call.tool) + len(call.arguments()) for call in says.calls))
+    return Usage(input=tokens(asked.size), output=said + thought, reasoning=thought)
+
+
+def text_of(content: object) -> str:
+    """The words of a message's content, which every wire gives as a string or as parts."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part["text"]) for part in objects(content) if "text" in part)
+
+
+def objects(value: object) -> list[Json]:
+    """The objects of a list, or none where something else stands."""
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Json", part) for part in parts if isinstance(part, dict)]
+
+
+def parse_args(text: str) -> tuple[dict[str, object], str]:
+    """The arguments of a call, or what stands in their place."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, object]), ""
+    except msgspec.DecodeError:
+        return {}, text
