@@ -1,5 +1,6 @@
 """Words for a terminal or a pipe: one line where one is due, never a control character that came from elsewhere."""
 
+import os
 import sys
 import unicodedata
 
@@ -29,6 +30,8 @@ def say(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        # What is still buffered would fail once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Refused(f"standard output cannot be written to: {error.strerror}") from error
 
 

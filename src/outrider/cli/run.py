@@ -1,5 +1,6 @@
 """`outrider run`: one turn. The reply on stdout and nothing else there; all that is beside it on stderr."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -144,7 +145,7 @@ def _surface(wish: Wish) -> Callable[[Event], None] | None:
 async def _leave(agent: Agent, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_stop:
-        notice(f"the turn is left unfinished: outrider resume {session.name!r}")
+        notice(f"the turn is left unfinished: outrider resume {shlex.quote(session.name)}")
         return
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:

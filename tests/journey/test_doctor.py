@@ -1,0 +1,99 @@
+"""`outrider doctor`: finds what is wrong, also where nothing else works."""
+
+import json
+import signal
+
+from outrider.models.script_server import ScriptServer, Stall, Status, script
+from outrider.models.scripted import says
+from tests.journey.support import Person, Ran, ended
+
+
+def marks(ran: Ran) -> list[tuple[str, str]]:
+    """The findings that are not fine: their mark and their name."""
+    lines = [line.split() for line in ran.out.splitlines() if line]
+    return [(words[0], words[1]) for words in lines if words[0] in "!✗"]
+
+
+def test_a_fresh_installation_is_fine_but_has_no_real_model(person: Person) -> None:
+    ran = person.types("doctor")
+    assert (ran.code, ran.err, marks(ran)) == (0, "", [("!", "model")])
+    assert not person.home.exists()
+
+
+def test_a_model_on_this_machine_is_looked_for_and_asked_only_when_told_to(person: Person) -> None:
+    with ScriptServer(script(says("ready"))) as server:
+        person.uses(server.url)
+        assert marks(person.types("doctor")) == []
+        assert len(server.requests) == 0
+        ran = person.types("doctor", "--online")
+        assert "openai-chat:scripted answers: ready" in ran.out
+    ran = person.types("doctor")
+    assert (ran.code, marks(ran)) == (1, [("✗", "reach")])
+    assert "1234567890" not in ran.out
+
+
+def test_a_refused_key_is_found_online(person: Person) -> None:
+    with ScriptServer(script(Status(401, "bad key"))) as server:
+        person.uses(server.url)
+        ran = person.types("doctor", "--online")
+    assert (ran.code, marks(ran)) == (1, [("✗", "reach")])
+    assert "did not accept the key" in ran.out
+
+
+def test_findings_come_as_json_too(person: Person) -> None:
+    report = json.loads(person.types("doctor", "--json").out)
+    assert report["ok"] is True
+    assert {check["name"] for check in report["checks"]} >= {"outrider", "home", "disk", "settings", "store", "model"}
+
+
+def test_a_key_in_the_environment_is_named_and_never_shown(person: Person) -> None:
+    ran = person.types("doctor", environ={"ANTHROPIC_API_KEY": "sk-ant-very-secret"})
+    assert "ANTHROPIC_API_KEY is set" in ran.out
+    assert "very-secret" not in ran.out
+
+
+def test_bad_settings_are_a_finding(person: Person) -> None:
+    person.home.mkdir(mode=0o700)
+    (person.home / "config.toml").write_text("[model\n")
+    ran = person.types("doctor")
+    assert (ran.code, ran.err, marks(ran)) == (1, "", [("✗", "settings")])
+    assert "config.toml: line 1" in ran.out
+
+
+def test_a_home_that_is_a_file_is_a_finding(person: Person) -> None:
+    person.home.write_text("")
+    ran = person.types("doctor")
+    assert (ran.code, ran.err, marks(ran)[0]) == (1, "", ("✗", "home"))
+
+
+def test_a_home_others_can_read_is_a_finding(person: Person) -> None:
+    person.home.mkdir()
+    person.home.chmod(0o755)
+    ran = person.types("doctor")
+    assert (ran.code, marks(ran)) == (0, [("!", "home"), ("!", "model")])
+    assert f"chmod 700 {person.home}" in ran.out
+
+
+def test_a_damaged_store_is_said_aloud_and_what_can_be_read_is_kept(person: Person) -> None:
+    person.types("run", "-s", "s", "hello")
+    store = person.home / "store.db"
+    content = bytearray(store.read_bytes())
+    content[:100] = bytes(100)
+    store.write_bytes(content)
+    ran = person.types("doctor")
+    assert (ran.err, ("!", "store") in marks(ran)) == ("", True)
+    assert "The store was damaged" in ran.out
+    assert "hello" in person.types("sessions", "show", "s").out
+
+
+def test_a_home_in_use_is_told_with_its_user(person: Person) -> None:
+    with ScriptServer(script(Stall("headers"))) as server:
+        person.uses(server.url)
+        process = person.begins("run", "take your time")
+        server.wait(1)
+        ran = person.types("doctor")
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+        assert (ran.code, marks(ran)) == (0, [("!", "store")])
+        assert f"outrider run (process {process.pid})" in ran.out
+        assert marks(person.types("doctor")) == [("!", "turns")]

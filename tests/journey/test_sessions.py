@@ -1,0 +1,119 @@
+"""`outrider sessions` and `outrider resume`: what was said can be found, read, taken away and deleted."""
+
+import json
+import re
+
+import pytest
+
+from outrider.models.script_server import ScriptServer, Stall, Status, script
+from outrider.models.scripted import call, says
+from tests.journey.support import Person, Ran, ended
+
+
+@pytest.fixture
+def writer(person: Person) -> Person:
+    """Somebody who has two sessions behind them."""
+    (person.project / "a.txt").write_text("hello\n")
+    with ScriptServer(script(says("let me look", call("read", path="a.txt")), says("it says hello"))) as server:
+        person.uses(server.url, OUTRIDER_MODEL_PRICE_INPUT="1000", OUTRIDER_MODEL_PRICE_OUTPUT="0")
+        person.types("run", "-s", "first", "what does a.txt say?")
+    with ScriptServer(script(Status(400, "no thanks"))) as server:
+        person.uses(server.url)
+        person.types("run", "-s", "second", "über\talles")
+    return person
+
+
+def test_sessions_are_listed_latest_first_in_aligned_columns(writer: Person) -> None:
+    where = str(writer.project)
+    assert writer.types("sessions", "list").out.splitlines() == [
+        "NAME    UPDATED   STATE  TITLE                 WORKSPACE",
+        f"second  just now  idle   über alles            {where}",
+        f"first   just now  idle   what does a.txt say?  {where}",
+    ]
+    one = json.loads(writer.types("sessions", "list", "--json", "--limit", "1").out)
+    assert [(session["name"], session["state"], session["head"]) for session in one] == [("second", "idle", 3)]
+
+
+def test_a_session_is_shown_as_a_transcript_with_calls_results_and_cost(writer: Person) -> None:
+    shown = writer.types("sessions", "show", "first").out
+    plain = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "THEN", shown)
+    plain = re.sub(r"[\d,]+ tokens in, \d+ out, \$\d\.\d{4}", "SPENT", plain)
+    assert plain.splitlines()[1:] == [
+        "",
+        "#1 THEN  you",
+        "  what does a.txt say?",
+        "#3 THEN  openai-chat:scripted",
+        "  let me look",
+        "  → read path='a.txt'",
+        "#4 THEN  ✓ read path='a.txt' — 1 line",
+        "#5 THEN  openai-chat:scripted",
+        "  it says hello",
+        "#6 THEN  done (2 steps, SPENT)",
+        "",
+    ]
+    assert "failed: " in writer.types("sessions", "show", "second").out
+
+
+def test_a_part_of_a_session_can_be_shown_as_json_lines(writer: Person) -> None:
+    lines = writer.types("sessions", "show", "first", "--json", "--after", "2", "--limit", "2").lines
+    assert [(line["seq"], line["type"]) for line in lines] == [(3, "reply"), (4, "result")]
+    assert lines[1]["text"].endswith("hello")
+
+
+def test_words_are_found_again(writer: Person) -> None:
+    assert "first #5" in writer.types("sessions", "search", "says", "hello").out
+    found = json.loads(writer.types("sessions", "search", "--json", "alles").out)
+    assert [(place["name"], place["seq"]) for place in found] == [("second", 1)]
+    assert writer.types("sessions", "search", "nowhere") == Ran(0, "", "outrider: nothing was found\n")
+
+
+def test_a_session_is_exported_as_one_document(writer: Person) -> None:
+    document = json.loads(writer.types("sessions", "export", "first", "--format", "json").out)
+    assert document["session"]["name"] == "first"
+    assert [entry["type"] for entry in document["entries"]] == ["input", "started", "reply", "result", "reply", "ended"]
+    assert writer.types("sessions", "export", "first", "-o", "first.md") == Ran(0, "", "")
+    page = writer.project / "first.md"
+    assert page.read_text() == writer.types("sessions", "export", "first").out
+    assert page.read_text().startswith("# what does a.txt say?\n")
+    assert "```\na.txt: lines 1–1 of 1\nhello\n```" in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert writer.types("sessions", "export", "first", "-o", "no/such/folder").code == 2
+
+
+def test_a_session_is_deleted_only_when_someone_is_sure(writer: Person) -> None:
+    assert writer.types("sessions", "delete", "first") == Ran(
+        2, "", "outrider: a session is deleted for good: say --yes\n"
+    )
+    code, shown = writer.types_at_a_terminal("sessions", "delete", "first", answers=b"n\n")
+    assert (code, "nothing was deleted" in shown) == (2, True)
+    assert writer.types("sessions", "delete", "first", "--yes").code == 0
+    assert writer.types("sessions", "show", "first").code == 2
+    assert (writer.project / "a.txt").exists()
+    code, shown = writer.types_at_a_terminal("sessions", "delete", "second", answers=b"y\n")
+    assert (code, "deleted second" in shown) == (0, True)
+    assert "no sessions yet" in writer.types("sessions", "list").out
+
+
+def test_a_session_that_is_not_there_is_told_of(person: Person) -> None:
+    for words in (["show", "x"], ["export", "x"], ["delete", "--yes", "x"]):
+        assert person.types("sessions", *words) == Ran(
+            2, "", "outrider: no session is called 'x'; `outrider sessions list` shows them\n"
+        )
+
+
+def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) -> None:
+    with ScriptServer(script(Stall("headers"))) as server:
+        person.uses(server.url)
+        for name in ("one", "two"):
+            process = person.begins("run", "-s", name, "go")
+            server.wait(len(server.requests) + 1 if name == "two" else 1)
+            process.kill()
+            ended(process)
+        assert {line.split()[-3] for line in person.types("sessions", "list").out.splitlines()[1:]} == {"unfinished"}
+    with ScriptServer(script((Status(400, "no thanks"), says("done")))) as server:
+        person.uses(server.url)
+        ran = person.types("resume")
+    assert ran.code == 1
+    assert sorted(ran.out.split()) == ["[one]", "[two]", "done"]
+    assert ran.err.count("no thanks") == 1
+    assert person.types("resume") == Ran(0, "nothing is unfinished\n", "")
