@@ -22,7 +22,7 @@ def suggestions(line: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Itera
 def _commands(start: str) -> Iterator[Suggestion]:
     for command in COMMANDS:
         if command.name.startswith(start.lower()):
-            yield f"/{command.name}", command.description
+            yield f"/{command.name} " if command.takes else f"/{command.name}", command.description
 
 
 def _arguments(command: Command, start: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterator[Suggestion]:

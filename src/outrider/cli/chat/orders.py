@@ -79,7 +79,7 @@ async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
     if not name:
         return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
     chosen = choose(chat.agent.config, name)[0].name
-    await chat.agent.change(await chat.at_hand(), {"model": name})
+    await chat.agent.change(await chat.at_hand(), {"model": chosen})
     when = ", from the next turn on" if chat.is_working else ""
     return [Note(f"this session uses {chosen}{when}", "good")]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from outrider.cli.chat.clean import clean
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, Tone
+from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, Tone, Typed
 
 _STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": "yellow", "bad": "bold red"}
 
@@ -55,6 +55,8 @@ class Painter:
         match show:
             case Person(text=text):
                 return Text(clean("› " + text.strip().replace("\n", "\n  ")), style="bold cyan")
+            case Typed(text=text):
+                return Text(clean("› " + text.strip()), style="dim cyan")
             case Block(text=text):
                 return self._block(clean(text))
             case Ran(what=what, came=came, failed=failed):
@@ -83,6 +85,6 @@ def _trimmed(text: str) -> list[str]:
 
 def _is_apart(last: Show, show: Show) -> bool:
     """Whether a blank line stands between these two."""
-    if isinstance(last, Note) and isinstance(show, Note):
+    if isinstance(last, Note | Typed) and isinstance(show, Note):
         return False
     return not (isinstance(last, Ran) and isinstance(show, Ran))

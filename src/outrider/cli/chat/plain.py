@@ -9,7 +9,7 @@ import anyio
 
 from outrider.cli.chat.face import Talk
 from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.shows import Person, Show
+from outrider.cli.chat.shows import Person, Show, Typed
 
 _LONGEST_READ = 65_536
 
@@ -23,7 +23,7 @@ class PlainLines:
 
     def show(self, shows: Iterable[Show]) -> None:
         """What the person said is on the screen already, as they typed it."""
-        text = self._painter.paint([show for show in shows if not isinstance(show, Person)], 80)
+        text = self._painter.paint([show for show in shows if not isinstance(show, Person | Typed)], 80)
         sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
         sys.stdout.flush()
 

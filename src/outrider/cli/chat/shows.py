@@ -38,7 +38,13 @@ class Note(Struct, frozen=True):
     tone: Tone = "dim"
 
 
-Show = Person | Block | Ran | Note
+class Typed(Struct, frozen=True):
+    """A /command as it was typed."""
+
+    text: str
+
+
+Show = Person | Block | Ran | Note | Typed
 
 _TELLING = ("path", "command", "pattern", "query", "url", "name")
 """Which argument says best what a call is about."""

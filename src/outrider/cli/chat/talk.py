@@ -17,7 +17,7 @@ from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.complete import Suggestion, suggestions
 from outrider.cli.chat.face import Face
 from outrider.cli.chat.recall import recall
-from outrider.cli.chat.shows import Note
+from outrider.cli.chat.shows import Note, Typed
 from outrider.cli.chat.status import Standing, status_line
 from outrider.cli.chat.view import Line, View
 from outrider.config.choose import choose
@@ -159,9 +159,10 @@ class Conversation:
                     self.face.put_back(line)
                     raise
             case Given() as given:
+                self.face.show([Typed(line)])
                 self.face.show(await orders.carry_out(self, given))
             case Mistaken(reason=reason):
-                self.face.show([Note(reason, "warn")])
+                self.face.show([Typed(line), Note(reason, "warn")])
 
     # Which session is open.
 

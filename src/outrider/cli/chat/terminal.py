@@ -13,14 +13,14 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, VerticalAlign, Window
+from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, ScrollOffsets, VerticalAlign, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
-from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.menus import CompletionsMenuControl
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
@@ -143,10 +143,17 @@ class Screen:
         status = Window(
             FormattedTextControl(self._status_text), height=1, dont_extend_height=True, style="class:status"
         )
+        menu = Window(
+            CompletionsMenuControl(),
+            height=Dimension(min=1, max=8),
+            scroll_offsets=ScrollOffsets(1, 1),
+            dont_extend_height=True,
+        )
         rows = [
+            Window(height=1, dont_extend_height=True),
             ConditionalContainer(live, Condition(lambda: bool(self._live_lines()))),
             typing,
-            CompletionsMenu(max_height=6, scroll_offset=1),
+            ConditionalContainer(menu, has_completions),
             search,
             status,
         ]
@@ -160,7 +167,7 @@ class Screen:
         lines: StyleAndTextTuples = []
         for style, text in self._live_lines():
             lines += [(style, text), ("", "\n")]
-        return [("", "\n"), *lines]
+        return lines
 
     def _status_text(self) -> StyleAndTextTuples:
         return [("", self._talk.status(self._width - 1) if self._talk else "")]

@@ -82,7 +82,7 @@ class View:
         lines = lines[-height:]
         left = height - len(lines)
         rest = self._blocks.rest[-(width * (left + 1)) :] if left > 0 else ""
-        written = [("", line) for line in wrap(clean(rest), width)][-left:] if rest.strip() else []
+        written = [("", line) for line in wrap(clean(rest).strip("\n"), width)][-left:] if rest.strip() else []
         return [*written, *lines]
 
     def stand_still(self) -> None:
