@@ -35,6 +35,13 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert broken == []
 
 
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    named = {(index.parent / target).resolve() for target in _LINK.findall(index.read_text(encoding="utf-8"))}
+    below = {page for page in pages() if page.is_relative_to(index.parent)}
+    assert sorted(name_of(page) for page in below - named - {index}) == []
+
+
 def test_every_dev_command_in_the_prose_exists() -> None:
     usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True, timeout=30).stdout
     known = set(re.findall(r"^  ([a-z]+)", usage, re.MULTILINE))
