@@ -15,7 +15,7 @@ STORES: Mapping[str, Opener] = {"sqlite": open_store}
 
 async def session_with(store: Store, *texts: str, person: str = "ann", name: str = "") -> Session:
     """A session in which these inputs wait."""
-    session = await store.create(person, name, "/work")
+    session = await store.create(person, name, "/folder")
     for text in texts:
         await store.accept(session.id, Input(text, person=person), None, queue=20)
     return session

@@ -27,12 +27,12 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[Store]:
 
 
 async def test_a_new_session_is_empty_and_has_nothing_to_do(store: Store) -> None:
-    made = await store.create("ann", "garden", "/home/ann/garden")
+    made = await store.create("ann", "garden", "/garden")
     assert made == Session(
         id=made.id,
         person="ann",
         name="garden",
-        workspace="/home/ann/garden",
+        workspace="/garden",
         title="",
         created=made.created,
         updated=made.created,

@@ -1,5 +1,6 @@
 """Damage on disk: noticed, set aside, said; what can be read goes on, and nothing is reset in silence."""
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ async def furnish(home: Path) -> Journals:
     """A home with a few dozen sessions, one of them with an open turn; what their journals hold."""
     async with open_store(home) as store:
         for number in range(30):
-            session = await store.create("ann", f"s{number}", "/work")
+            session = await store.create("ann", f"s{number}", "/folder")
             await store.accept(session.id, Input(f"question {number}", person="ann"), "k", queue=20)
             results = [Result(f"c{n}", f"{number}/{n} " * 100) for n in range(12)]
             ended: list[Body] = [] if number == 7 else [Ended("done", 1)]
@@ -80,6 +81,36 @@ async def test_a_page_of_rubbish_costs_only_the_ends_of_some_sessions(tmp_path: 
         name in unharmed or name in told or "could not be recovered" in told or "now called" in told for name in before
     )
     assert await open_again(tmp_path / "home") == ((), after)
+
+
+def root_of_entries(store: Path) -> int:
+    db = sqlite3.connect(store)
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'entries'").fetchone()
+    db.close()
+    return page
+
+
+async def test_when_the_root_of_a_tree_is_gone_its_leaves_are_still_read(tmp_path: Path) -> None:
+    before = await furnish(tmp_path / "home")
+    store = tmp_path / "home" / "store.db"
+    overwrite(store, (root_of_entries(store) - 1) * PAGE, b"rubbish!" * (PAGE // 8))
+    _, after = await open_again(tmp_path / "home")
+    assert set(after) == set(before)
+    assert [name for name in before if after[name] == before[name]]
+    assert sum(map(len, after.values())) > 0.8 * sum(map(len, before.values()))
+
+
+async def test_what_was_deleted_does_not_come_back_with_a_repair(tmp_path: Path) -> None:
+    before = await furnish(tmp_path / "home")
+    async with open_store(tmp_path / "home") as opened:
+        for name in ("s3", "s4", "s5"):
+            session = await opened.find("ann", name)
+            assert session
+            assert await opened.delete("ann", session.id)
+    store = tmp_path / "home" / "store.db"
+    overwrite(store, (root_of_entries(store) - 1) * PAGE, b"rubbish!" * (PAGE // 8))
+    _, after = await open_again(tmp_path / "home")
+    assert set(after) == set(before) - {"s3", "s4", "s5"}
 
 
 def assert_beginning(whole: Sequence[Entry], rest: Sequence[Entry]) -> None:

@@ -36,7 +36,7 @@ async def test_a_full_disk_is_told_and_writing_goes_on_when_there_is_room_again(
     with small_disk(tmp_path / "disk", "4m") as disk:
         (disk / "ballast").write_bytes(bytes(1_000_000))
         async with open_store(disk / "home") as store:
-            session = await store.create("ann", "a", "/work")
+            session = await store.create("ann", "a", "/folder")
             claim = await store.claim(session.id)
             kept = await fill(store, session.id, claim.generation)
             with pytest.raises(Unavailable, match="is full"):
@@ -53,7 +53,7 @@ async def test_a_full_disk_is_told_and_writing_goes_on_when_there_is_room_again(
 async def test_a_home_on_a_full_disk_can_still_be_read_after_a_restart(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         async with open_store(disk / "home") as store:
-            session = await store.create("ann", "a", "/work")
+            session = await store.create("ann", "a", "/folder")
             claim = await store.claim(session.id)
             kept = await fill(store, session.id, claim.generation)
         ballast = disk / "ballast"
@@ -69,7 +69,7 @@ async def test_a_home_on_a_full_disk_can_still_be_read_after_a_restart(tmp_path:
 async def test_a_home_that_is_read_only_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         async with open_store(disk / "home") as store:
-            await store.create("ann", "a", "/work")
+            await store.create("ann", "a", "/folder")
         make_read_only(disk)
         with pytest.raises(Refused, match=r"cannot be written to .*; make it a folder that you can write to"):
             async with open_store(disk / "home"):

@@ -22,7 +22,7 @@ def say(*words: object) -> None:
 
 
 async def write(store: Store, name: str) -> None:
-    session = await store.create("ann", name, "/work")
+    session = await store.create("ann", name, "/folder")
     claim = await store.claim(session.id)
     while True:
         entry = await store.append(session.id, Result("c", os.urandom(200).hex()), claim.generation)

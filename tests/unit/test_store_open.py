@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 async def furnish(home: Path) -> str:
     """A home with one session and one input."""
     async with open_store(home) as store:
-        session = await store.create("ann", "garden", "/work")
+        session = await store.create("ann", "garden", "/folder")
         await store.accept(session.id, Input("hello"), "k", queue=20)
         await store.search("ann", "hello")
         store.blobs.put(b"long")
@@ -39,7 +39,7 @@ def migrations(folder: Path, **scripts: str) -> Path:
 async def test_everything_in_a_home_is_its_owners_alone(tmp_path: Path) -> None:
     home = tmp_path / "new" / "home"
     async with open_store(home) as store:
-        session = await store.create("ann", "garden", "/work")
+        session = await store.create("ann", "garden", "/folder")
         await store.accept(session.id, Input("hello"), None, queue=20)
         await store.search("ann", "hello")
         store.blobs.put(b"long")
@@ -69,7 +69,7 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         pass
     with pytest.raises(Unavailable, match="the store is closed"):
-        await store.create("ann", "late", "/work")
+        await store.create("ann", "late", "/folder")
 
 
 async def test_closing_finishes_what_was_queued_even_when_cancelled(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_closing_finishes_what_was_queued_even_when_cancelled(tmp_path: Pa
 async def test_time_in_a_session_never_runs_backwards_when_the_clock_does(tmp_path: Path) -> None:
     times = iter([9_000_000, 9_000_000, 3_000_000, 3_001_000, 12_000_000])
     async with open_store(tmp_path, clock=lambda: next(times)) as store:
-        session = await store.create("ann", "garden", "/work")
+        session = await store.create("ann", "garden", "/folder")
         written = [await store.accept(session.id, Input("x"), None, queue=20) for _ in range(4)]
     assert [entry.at for entry, _ in written] == [9000, 9000, 9000, 12000]
 
@@ -159,9 +159,9 @@ async def test_a_store_that_another_program_keeps_locked_is_told_as_such(
     async with open_store(tmp_path) as store:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable, match=r"another program keeps the store .* locked"):
-            await store.create("ann", "b", "/work")
+            await store.create("ann", "b", "/folder")
         other.execute("ROLLBACK")
-        assert (await store.create("ann", "b", "/work")).name == "b"
+        assert (await store.create("ann", "b", "/folder")).name == "b"
     other.close()
 
 

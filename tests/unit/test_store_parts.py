@@ -58,9 +58,7 @@ def test_a_blob_that_lost_its_end_is_mended_by_putting_it_again(tmp_path: Path) 
     assert blobs.get(blobs.put(b"whole")) == b"whole"
 
 
-@pytest.mark.parametrize(
-    "name", ["", "..", "../../etc/passwd", "a" * 63, "a" * 64, "A" * 64, "/" * 64, "a" * 64 + "\n"]
-)
+@pytest.mark.parametrize("name", ["", "..", "../../lock", "a" * 63, "a" * 64, "A" * 64, "/" * 64, "a" * 64 + "\n"])
 def test_only_a_blob_that_is_there_can_be_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused):
         FileBlobs(tmp_path / "blobs").get(name)

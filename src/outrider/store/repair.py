@@ -99,7 +99,8 @@ def _salvage_copy(path: Path, scratch: Path, saved: Path, steps: Sequence[Migrat
         _replace_first_page(scratch, first_page)
     damaged, fresh = connect(scratch), connect_writing(saved)
     try:
-        return salvage(damaged, fresh, path.parent)
+        with scratch.open("rb") as pages:
+            return salvage(damaged, pages, fresh, path.parent)
     finally:
         damaged.close()
         fresh.close()

@@ -6,7 +6,7 @@ Of each session the unbroken beginning of its journal is kept, since any prefix 
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from outrider.core.events import Body, Ended, Entry, Input
 from outrider.store import bodies, sql
 from outrider.store.faults import is_outside
+from outrider.store.pages import RawEntry, raw_entries
 from outrider.store.standing import Standing, advance
 
 LOST = "the end of this session was lost when its store was damaged"
@@ -45,12 +46,15 @@ class _Line(Struct, frozen=True):
     raw: bytes
 
 
-def salvage(damaged: sqlite3.Connection, fresh: sqlite3.Connection, home: Path) -> Salvaged:
+def salvage(damaged: sqlite3.Connection, pages: BinaryIO, fresh: sqlite3.Connection, home: Path) -> Salvaged:
+    """`pages` is the same file as `damaged`, to be read where the way to a row is torn."""
+    ids = sorted(_ids(damaged))
+    loose = _loose(pages, {id for id in ids if _is_short(damaged, id)})
     losses: list[str] = []
     count = entries = 0
     fresh.execute("BEGIN IMMEDIATE")
-    for id in sorted(_ids(damaged)):
-        lines = _prefix(damaged, id)
+    for id in ids:
+        lines = _lines(damaged, id, loose.get(id, {}))
         found = _row(damaged, id)
         if found is None and not lines:
             losses.append(f"Session {id} could not be recovered.")
@@ -64,6 +68,20 @@ def salvage(damaged: sqlite3.Connection, fresh: sqlite3.Connection, home: Path) 
         count, entries = count + 1, entries + len(lines)
     fresh.execute("COMMIT")
     return Salvaged(count, entries, losses)
+
+
+def _is_short(db: sqlite3.Connection, id: str) -> bool:
+    row = _row(db, id)
+    return row is not None and row.head > len(_lines(db, id, {}))
+
+
+def _loose(pages: BinaryIO, wanted: set[str]) -> dict[str, dict[int, RawEntry]]:
+    """The rows of these sessions, wherever they lie. Others are left: theirs may be what a person deleted."""
+    found: dict[str, dict[int, RawEntry]] = {}
+    for row in raw_entries(pages) if wanted else ():
+        if row.session in wanted and _body(row.body) is not None:
+            found.setdefault(row.session, {})[row.seq] = row
+    return found
 
 
 def _tolerant(db: sqlite3.Connection, statement: str, *args: Any) -> Iterator[Any]:
@@ -89,17 +107,27 @@ def _row(db: sqlite3.Connection, id: str) -> _Row | None:
     return None
 
 
-def _prefix(db: sqlite3.Connection, id: str) -> list[_Line]:
+def _lines(db: sqlite3.Connection, id: str, loose: dict[int, RawEntry]) -> list[_Line]:
+    """The journal from its first entry to the first that is nowhere to be found."""
     lines: list[_Line] = []
     keys: set[str] = set()
-    for seq, at, key, raw in _tolerant(db, sql.SALVAGE_ENTRIES, id):
+
+    def follows(seq: object, at: object, key: object, raw: object) -> bool:
         body = _body(raw)
-        is_sound = seq == len(lines) + 1 and isinstance(at, int) and (key is None or isinstance(key, str))
-        if body is None or not is_sound or key in keys:
-            break
-        if key is not None:
+        if body is None or not isinstance(raw, bytes) or seq != len(lines) + 1 or not isinstance(at, int):
+            return False
+        if isinstance(key, str) and key not in keys:
             keys.add(key)
-        lines.append(_Line(Entry(seq, at, body), key, raw))
+        elif key is not None:
+            return False
+        lines.append(_Line(Entry(len(lines) + 1, at, body), key, raw))
+        return True
+
+    for row in _tolerant(db, sql.SALVAGE_ENTRIES, id):
+        if not follows(*row):
+            break
+    while (more := loose.get(len(lines) + 1)) and follows(more.seq, more.at, more.key, more.body):
+        pass
     return lines
 
 
