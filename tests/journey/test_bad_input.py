@@ -211,7 +211,6 @@ def test_a_stdout_that_is_full(person: Person) -> None:
 
 
 def test_an_error_nobody_thought_of_is_one_line_and_its_traceback_is_in_the_log(person: Person) -> None:
-    person.home.mkdir()
     broken = person.folder / "broken"
     broken.mkdir()
     (broken / "sitecustomize.py").write_text(
@@ -221,4 +220,5 @@ def test_an_error_nobody_thought_of_is_one_line_and_its_traceback_is_in_the_log(
     log = person.home / "logs" / "outrider.log"
     refused(ran, 70, "internal error: ZeroDivisionError: of all things", f"details are in {log}")
     assert "Traceback (most recent call last)" in log.read_text()
-    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    modes = [path.stat().st_mode & 0o777 for path in (log, log.parent, person.home)]
+    assert modes == [0o600, 0o700, 0o700]

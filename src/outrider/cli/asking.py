@@ -33,7 +33,10 @@ def read_words(words: Sequence[str], longest: int) -> str:
 
 def _read_stdin(longest: int) -> str:
     most = longest * _WIDEST_CHARACTER
-    content = sys.stdin.buffer.read(most + 1) if hasattr(sys.stdin, "buffer") else b""
+    try:
+        content = sys.stdin.buffer.read(most + 1)
+    except OSError as error:
+        raise Refused(f"stdin cannot be read: {error.strerror}") from None
     if b"\0" in content[:8192]:
         raise Refused("what came on stdin is not text; give a picture with --image, or put the file into the workspace")
     if len(content) > most:

@@ -28,22 +28,28 @@ def start_logs(home: Path, config: Config | None = None) -> Path:
     """Send everything that is logged from now on to this home's log. The file is made with its first line."""
     path = log_path(home)
     secrets = [config.model.key.reveal(), *(key.reveal() for key in config.keys.values())] if config else []
-    file = _LogFile(path, maxBytes=_LONGEST, backupCount=_KEPT, encoding="utf-8", delay=True)
-    file.setFormatter(_JsonLine(secrets))
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     # Libraries are heard when they warn; how much we say ourselves is a setting.
-    logging.basicConfig(handlers=[file], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[log_file(home, secrets)], level=logging.WARNING, force=True)
     logging.getLogger("outrider").setLevel((config.log.level if config else "info").upper())
     return path
+
+
+def log_file(home: Path, secrets: Sequence[str] = (), longest: int = _LONGEST) -> logging.Handler:
+    """Writes what it is given to this home's log, these secrets left out; moves a full file aside and keeps a few."""
+    file = _LogFile(log_path(home), maxBytes=longest, backupCount=_KEPT, encoding="utf-8", delay=True)
+    file.setFormatter(_JsonLine(secrets))
+    return file
 
 
 class _LogFile(RotatingFileHandler):
     """Made private, with its folder, when the first line is written."""
 
     def _open(self) -> TextIOWrapper:
-        folder = os.path.dirname(self.baseFilename)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        folder = Path(self.baseFilename).parent
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import unicodedata
+from contextlib import suppress
 
 from outrider.core.errors import Refused
 
@@ -37,8 +38,9 @@ def say(text: str) -> None:
 
 def notice(text: str) -> None:
     """One line to stderr, beside the reply."""
-    sys.stderr.write(f"outrider: {one_line(text)}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # a stderr that cannot be written to has nobody behind it to be told
+        sys.stderr.write(f"outrider: {one_line(text)}\n")
+        sys.stderr.flush()
 
 
 def check_text(text: str, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import anyio
 import click
 
 from outrider.app.agent import Agent
@@ -37,7 +38,11 @@ async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
         if not waiting and not is_json:
             say(f"nothing is unfinished in {name}" if name else "nothing is unfinished")
         # A list, not a generator: every session is waited for, whatever came of the others.
-        are_done = [await _finish(agent, session, is_json) for session in waiting]
+        try:
+            are_done = [await _finish(agent, session, is_json) for session in waiting]
+        except anyio.get_cancelled_exc_class():
+            notice("what is unfinished stays so: outrider resume takes it up again")
+            raise
         return DONE if all(are_done) else FAILED
 
 

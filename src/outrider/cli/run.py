@@ -201,7 +201,7 @@ async def _tell_unfinished(agent: Agent, session: Session) -> None:
     others = sum(other.id != session.id for other in await agent.unfinished())
     if others:
         notice(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
-    if session.is_open:
+    if session.has_work:
         notice(f"session {session.name!r} has an unfinished turn, which goes on with this message")
 
 

@@ -1,0 +1,43 @@
+"""Small decisions of the app layer: which folder a session works in, and which entries are the last turn's."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider.app.agent import last_turn
+from outrider.app.workspace import terminal_workspace
+from outrider.core.errors import Refused
+from outrider.core.events import Body, Ended, Entry, Input, Reply, Started
+
+
+@pytest.fixture
+def ada(tmp_path: Path) -> Path:
+    """A person's home folder, with a project and an Outrider home in it."""
+    for folder in ("project", ".outrider/workspaces/one", ".outrider/logs"):
+        (tmp_path / "ada" / folder).mkdir(parents=True)
+    return tmp_path / "ada"
+
+
+def test_a_terminal_command_works_in_the_current_folder(ada: Path) -> None:
+    assert terminal_workspace(ada / "project", ada, "", ada / ".outrider") == ada / "project"
+    assert terminal_workspace(ada, ada, str(ada / "project"), ada / ".outrider") == ada / "project"
+
+
+@pytest.mark.parametrize("folder", [".", "..", ".outrider", ".outrider/logs", ".outrider/workspaces", "/"])
+def test_no_workspace_holds_the_home_folder_or_the_files_that_guard_it(ada: Path, folder: str) -> None:
+    assert terminal_workspace(ada / folder, ada, "", ada / ".outrider") is None
+    with pytest.raises(Refused, match="cannot be a workspace"):
+        terminal_workspace(ada / "project", ada, str(ada / folder), ada / ".outrider")
+
+
+def test_a_workspace_that_outrider_made_may_be_worked_in(ada: Path) -> None:
+    own = ada / ".outrider" / "workspaces" / "one"
+    assert terminal_workspace(own, ada, "", ada / ".outrider") == own
+
+
+def test_a_turn_that_ended_before_it_saw_the_input_is_not_the_one_that_answers_it() -> None:
+    bodies: list[Body] = [Input("b"), Ended("failed", 3), Started(), Reply("yes", 6), Ended("done", 6)]
+    entries = [Entry(seq, 0, body) for seq, body in enumerate(bodies, 4)]
+    assert last_turn(entries) == entries[2:]
+    assert last_turn(entries[2:]) == entries[2:]
+    assert last_turn([]) == []
