@@ -168,6 +168,26 @@ async def test_an_entry_that_cannot_be_read_is_told_and_mended_by_the_next_start
     assert {name: after[name] for name in after if name != "s7"} == {n: j for n, j in before.items() if n != "s7"}
 
 
+async def test_damage_met_while_running_is_told_and_mended_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await furnish(tmp_path / "home")
+    store = tmp_path / "home" / "store.db"
+    overwrite(store, (root_of_entries(store) - 1) * PAGE, b"rubbish!" * (PAGE // 8))
+    monkeypatch.setattr("outrider.store.prepare.SMALL", 0)  # a store that is too large to be checked at every start
+    async with open_store(tmp_path / "home") as opened:
+        session = await opened.find("ann", "s7")
+        assert session
+        with pytest.raises(Damaged, match="start Outrider again"):
+            await opened.read(session.id)
+        with pytest.raises(Damaged, match="start Outrider again"):
+            await opened.accept(session.id, Input("lost?"), None, queue=20)
+        with pytest.raises(Damaged, match="start Outrider again"):
+            await opened.search("ann", "question")
+    notices, after = await open_again(tmp_path / "home")
+    assert ("The store was damaged" in notices[0], set(after)) == (True, set(before))
+
+
 async def test_a_repair_that_was_cut_before_its_last_rename_is_finished(tmp_path: Path) -> None:
     home = tmp_path / "home"
     before = await furnish(home)

@@ -5,15 +5,17 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.events import Entry
+from outrider.core.events import Body, Entry
 from outrider.core.plan import fold
 from outrider.store.blobs import FileBlobs
 from outrider.store.lane import Lane
+from outrider.store.migrate import MIGRATIONS, known
 from outrider.store.standing import Standing, advance
 from outrider.store.words import excerpt, query
 from tests.support.journals import journals
@@ -21,6 +23,7 @@ from tests.support.journals import journals
 FORGETFUL = """
 import asyncio, sys
 from pathlib import Path
+from typing import get_args
 from outrider.store import open_store
 
 async def forget():
@@ -73,6 +76,12 @@ def test_the_columns_of_a_session_say_what_its_journal_says(journal: list[Entry]
     said = (standing.head, standing.saw, standing.newest_input, bool(standing.is_open))
     assert said == (state.head, state.saw, state.newest_input, state.is_open)
     assert standing.has_work == (state.is_open or state.has_unseen) == (standing.waits_since is not None)
+
+
+def test_a_new_kind_of_entry_comes_with_a_new_version_of_the_store() -> None:
+    kinds = " ".join(sorted(str(kind.__struct_config__.tag) for kind in get_args(Body)))
+    version_1 = "answered asked begun bound changed compacted ended input reply result resumed started"
+    assert (known(MIGRATIONS)[-1].version, kinds) == (1, version_1)
 
 
 @pytest.mark.anyio

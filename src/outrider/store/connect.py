@@ -23,31 +23,38 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def connect_writing(path: Path) -> sqlite3.Connection:
     """The connection of the one writer: what it commits is on the disk."""
-    db = connect(path)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("PRAGMA secure_delete = FAST")
-    db.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT}")
-    return db
+    return _set(
+        connect(path),
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "secure_delete = FAST",
+        f"journal_size_limit = {_WAL_KEPT}",
+    )
 
 
 def connect_reading(path: Path) -> sqlite3.Connection:
     """A connection that sees all commits and can write nothing."""
-    db = connect(path)
-    db.execute("PRAGMA query_only = ON")
-    return db
+    return _set(connect(path), "query_only = ON")
 
 
 def connect_search(path: Path, store: Path) -> sqlite3.Connection:
     """The index, which may lose its last commits with the power, with the store beside it to read from."""
     make_private(path)
-    db = sqlite3.connect(
-        path.absolute().as_uri(), timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True
-    )
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
+    uri = path.absolute().as_uri()
+    db = sqlite3.connect(uri, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+    _set(db, "journal_mode = WAL", "synchronous = NORMAL")
     db.execute("ATTACH ? AS store", (store.absolute().as_uri() + "?mode=ro",))
+    return db
+
+
+def _set(db: sqlite3.Connection, *pragmas: str) -> sqlite3.Connection:
+    try:
+        for pragma in pragmas:
+            db.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

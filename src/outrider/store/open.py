@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyio import CancelScope
 
-from outrider.store.connect import connect_reading, connect_writing
+from outrider.store.connect import connect_reading, connect_writing, sync_folder
 from outrider.store.faults import explain
 from outrider.store.lane import Lane
 from outrider.store.lock import Hold, hold_home
@@ -62,7 +62,9 @@ async def open_store(
 
 def _make_home(home: Path) -> None:
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not home.is_dir():
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(home.parent)
     except OSError as error:
         raise explain(error, home) from error
 

@@ -39,11 +39,8 @@ class Search:
         """Take a deleted session out of the index, given what it held."""
         try:
             self._forget(session, searchable)
-        except ValueError:
-            self._drop()
-        except sqlite3.Error as error:
-            if is_outside(error):
-                raise
+        except (sqlite3.Error, ValueError):
+            # The session is deleted, whatever becomes of the index: no word of it may stay behind.
             self._drop()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from outrider.core.errors import Damaged
+from outrider.core.errors import Damaged, Refused
 from outrider.core.events import Body, Entry, Input
 from outrider.core.ports import Claim, Found, Session
 from outrider.store import bodies, read
@@ -41,11 +41,9 @@ class SqliteStore:
         """Whether something unreadable was met; the next start then looks at everything."""
 
     async def create(self, person: str, name: str, workspace: str) -> Session:
-        bodies.check_text(person, name, workspace)
         return await self._write(partial(self._writes.create_or_get, person, name, workspace))
 
     async def find(self, person: str, session: str) -> Session | None:
-        bodies.check_text(person, session)
         return await self._read(partial(read.find, self._reads, person, session))
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
@@ -62,9 +60,7 @@ class SqliteStore:
         return await self._do(self._lanes.slow, partial(self._search.find, person, words, limit))
 
     async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
-        bodies.check_text(key or "")
-        encoded = bodies.encode(body)
-        return await self._write(partial(self._writes.accept_once, session, body, key, queue, encoded))
+        return await self._write(partial(self._writes.accept_once, session, body, key, queue, _encoded(body)))
 
     async def claim(self, session: str) -> Claim:
         return await self._write(partial(self._writes.claim, session))
@@ -73,9 +69,7 @@ class SqliteStore:
         await self._write(partial(self._writes.release, session, generation))
 
     async def append(self, session: str, body: Body, generation: int, key: str | None = None) -> Entry | None:
-        bodies.check_text(key or "")
-        encoded = bodies.encode(body)
-        return await self._write(partial(self._writes.append_fenced, session, body, generation, key, encoded))
+        return await self._write(partial(self._writes.append_fenced, session, body, generation, key, _encoded(body)))
 
     async def stop(self, session: str, reason: str, partial: str = "") -> Entry | None:
         return await self._write(lambda: self._writes.stop_and_fence(session, reason, partial))
@@ -111,6 +105,8 @@ class SqliteStore:
     async def _do(self, lane: Lane, act: Callable[[], T]) -> T:
         try:
             return await lane.do(act)
+        except UnicodeEncodeError as error:
+            raise _not_text(error) from error
         except Damaged:
             self.is_damaged = True
             raise
@@ -118,3 +114,14 @@ class SqliteStore:
             told = explain(error, self._home)
             self.is_damaged = self.is_damaged or isinstance(told, Damaged)
             raise told from error
+
+
+def _encoded(body: Body) -> bytes:
+    try:
+        return bodies.encode(body)
+    except UnicodeEncodeError as error:
+        raise _not_text(error) from error
+
+
+def _not_text(error: UnicodeEncodeError) -> Refused:
+    return Refused(f"{error.object[:80]!r} holds a character that is none ({error.reason}); leave it out")
