@@ -27,7 +27,7 @@ _EMPTY = re.compile(r"(?:tell|show)\s+me|let\s+me\s+know|report(?:\s+back)?|plea
 _BEFORE = re.compile(
     r"^(?:please|pls|kindly|now|also|first|next|finally|so|ok|okay|well|hey|hi|hello|outrider|and|then|just|alright|great"
     r"|(?:can|could|would|will)\s+(?:you|u)|(?:can|could|may)\s+i|i\s+want\s+(?:you\s+)?to|i(?:'d|\s+would)\s+like\s+(?:you\s+)?to"
-    r"|i\s+need\s+(?:you\s+)?to|i\s+want|let'?s|let\s+(?:us|me)|go\s+ahead\s+and|try\s+to|help\s+me(?:\s+to)?|do\s+you\s+know|tell\s+me)"
+    r"|i\s+need\s+(?:you\s+)?to|i\s+want|let'?s|let\s+(?:us|me)|go\s+ahead\s+and|try\s+to|help\s+me(?:\s+to)?|do\s+you\s+know|tell\s+me|show\s+me(?=\s+(?:what|how|where|which)\b))"
     r"(?:[,:!]+\s*|\s+)(?=\S)",
     re.IGNORECASE,
 )
@@ -60,10 +60,18 @@ def _parted(sentence: str) -> list[str]:
     return parts
 
 
-def polished(clause: str) -> str:
-    """The clause without courtesy before and after it."""
+def readings(clause: str) -> list[str]:
+    """The clause in the ways to try it: with less and less of the courtesy around it.
+
+    What may be the content of a file keeps its last words as long as it can be understood with them.
+    """
+    without_end, without_start = _stripped(_AFTER, clause), _stripped(_BEFORE, clause)
+    polished = _stripped(_AFTER, _stripped(_BEFORE, without_end))
+    return [clause, without_start, polished] if _HAS_CONTENT.search(clause) else [without_end, polished]
+
+
+def _stripped(pattern: re.Pattern[str], clause: str) -> str:
     before = None
     while before != clause:
-        before = clause
-        clause = _AFTER.sub("", _BEFORE.sub("", clause.strip(), count=1), count=1).strip()
+        before, clause = clause, pattern.sub("", clause, count=1).strip()
     return clause

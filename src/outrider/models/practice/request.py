@@ -1,6 +1,6 @@
 """Reads a request in plain English into steps. Pure: no word of it is ever acted on here."""
 
-from outrider.models.practice.clauses import clauses, polished
+from outrider.models.practice.clauses import clauses, readings
 from outrider.models.practice.grammar import GRAMMAR
 from outrider.models.practice.quotes import Quotes
 from outrider.models.practice.steps import Puzzled, Step, Talking
@@ -25,7 +25,7 @@ def parse_request(text: str) -> list[Step]:
 
 
 def _parse_clause(clause: str, quotes: Quotes) -> Step:
-    for text in (clause, polished(clause)) if len(clause) <= _LONGEST_CLAUSE else ():
+    for text in readings(clause) if len(clause) <= _LONGEST_CLAUSE else ():
         for pattern, build in GRAMMAR:
             match = pattern.fullmatch(text)
             step = build(Words(match, quotes)) if match else None

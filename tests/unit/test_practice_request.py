@@ -1,0 +1,137 @@
+"""Which words the practice model understands as which steps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.models.practice import parse_request
+from outrider.models.practice.steps import (
+    Appending,
+    Listing,
+    Puzzled,
+    Reading,
+    Ref,
+    Replacing,
+    Running,
+    Saying,
+    Searching,
+    Step,
+    Talking,
+    Unable,
+    Writing,
+)
+
+
+def found(words: str, path: str | Ref = "", glob: str = "") -> Searching:
+    return Searching(words, words, path, glob)
+
+
+PHRASES: list[tuple[str, list[Step]]] = [
+    ("list the files", [Listing()]),
+    ("List all files, please.", [Listing()]),
+    ("ls", [Listing()]),
+    ("ls -la src", [Listing("src")]),
+    ("what files are there?", [Listing()]),
+    ("which files do you see", [Listing()]),
+    ("show me the files in docs", [Listing("docs")]),
+    ("what is in src?", [Listing("src")]),
+    ("what's in the src folder?", [Listing("src")]),
+    ("what's in here?", [Listing()]),
+    ("Look around", [Listing()]),
+    ("list src/outrider", [Listing("src/outrider")]),
+    ("show src/", [Listing("src")]),
+    ("count files", [Listing(".", counts=True)]),
+    ("how many files are in src?", [Listing("src", counts=True)]),
+    ("How many files do we have", [Listing(".", counts=True)]),
+    ("show README.md", [Reading("README.md")]),
+    ("read the file README.md", [Reading("README.md")]),
+    ("can you show me what is in README.md?", [Reading("README.md")]),
+    ("what is in README.md", [Reading("README.md")]),
+    ("what does notes.txt say?", [Reading("notes.txt")]),
+    ("please could you show me the contents of src/main.py?", [Reading("src/main.py")]),
+    ("cat a.txt", [Reading("a.txt")]),
+    ('open "my notes.txt"', [Reading("my notes.txt")]),
+    ("read `weird name, then.txt`", [Reading("weird name, then.txt")]),
+    ("read ./a.txt", [Reading("a.txt")]),
+    ("show me lines 10-20 of a.py", [Reading("a.py", first=10, limit=11)]),
+    ("line 3 of a.py", [Reading("a.py", first=3, limit=1)]),
+    ("first 5 lines of README.md", [Reading("README.md", limit=5)]),
+    ("head a.txt", [Reading("a.txt", limit=10)]),
+    ("how many lines has x.py", [Reading("x.py", "lines")]),
+    ("How many lines are in x.py?", [Reading("x.py", "lines")]),
+    ("count the lines in x.py", [Reading("x.py", "lines")]),
+    ("how many words does essay.md have?", [Reading("essay.md", "words")]),
+    ("summarise README.md", [Reading("README.md", "summary")]),
+    ("give me a short summary of docs/design.md", [Reading("docs/design.md", "summary")]),
+    ("what is README.md about?", [Reading("README.md", "summary")]),
+    ("find TODO", [found("TODO")]),
+    ("search for TODO in src", [found("TODO", "src")]),
+    ("find the word TODO in *.py", [found("TODO", "", "*.py")]),
+    ("grep import in python files", [found("import", "", "*.py")]),
+    ("find foo in all the .md files", [found("foo", "", "*.md")]),
+    ('search src for "def main"', [found("def main", "src")]),
+    ("which files mention `foo bar`?", [found("foo bar")]),
+    ("where is parse_request used?", [found("parse_request")]),
+    ("search for foo everywhere in the project", [found("foo everywhere")]),
+    ("find a.b(c)", [Searching("a.b(c)", r"a\.b\(c\)")]),
+    ("find /a+b/ in src", [Searching("/a+b/", "a+b", "src")]),
+    ("create notes.txt with hello world", [Writing("notes.txt", "hello world")]),
+    ("write notes.txt containing: a\nb, then c\n\nd", [Writing("notes.txt", "a\nb, then c\n\nd")]),
+    ("write hello world to out.txt", [Writing("out.txt", "hello world")]),
+    ("write 'it's fine' to a.txt", [Writing("a.txt", "it's fine")]),
+    ('create a file called "my notes.txt" with the text "hi, then bye"', [Writing("my notes.txt", "hi, then bye")]),
+    ("create hello.py:\n```python\nprint('hi')\n```", [Writing("hello.py", "print('hi')")]),
+    ("make an empty file x.txt", [Writing("x.txt", "")]),
+    ("append milk to list.txt", [Appending("list.txt", "milk")]),
+    ('add the line "x = 1" to the end of a.py', [Appending("a.py", "x = 1")]),
+    ("append to log.txt: all\nwell", [Appending("log.txt", "all\nwell")]),
+    ("replace A with B in FILE.txt", [Replacing("FILE.txt", "A", "B")]),
+    ('change "old name" to "new name" in a.txt', [Replacing("a.txt", "old name", "new name")]),
+    ("in a.txt, replace foo with bar", [Replacing("a.txt", "foo", "bar")]),
+    ("replace all foo with bar in a.txt", [Replacing("a.txt", "foo", "bar", everywhere=True)]),
+    ("run `ls -la`", [Running("ls -la")]),
+    ("say pong", [Saying("pong")]),
+    ("Reply with exactly: pong", [Saying("pong")]),
+    ("hello", [Talking("hello")]),
+    ("Hi there!", [Talking("hello")]),
+    ("help", [Talking("help")]),
+    ("?", [Talking("help")]),
+    ("Hello! What can you do?", [Talking("help")]),
+    ("who are you?", [Talking("self")]),
+    ("are you a real AI?", [Talking("self")]),
+    ("how are you?", [Talking("mood")]),
+    ("thanks!", [Talking("thanks")]),
+    ("bye", [Talking("bye")]),
+    ("how do I use a real model?", [Talking("model")]),
+    ("rename a.txt to b.txt", [Unable("rename")]),
+    ("please delete a.txt", [Unable("delete")]),
+    ("write hello.txt saying hi, then read it", [Writing("hello.txt", "hi"), Reading(Ref())]),
+    ("list the files and then read the first one", [Listing(), Reading(Ref(0))]),
+    ("read README.md and summarise it", [Reading("README.md"), Reading(Ref(), "summary")]),
+    ("Read a.txt. Then list src.", [Reading("a.txt"), Listing("src")]),
+    ("1. list the files\n2. read a.txt", [Listing(), Reading("a.txt")]),
+    ("list src; count the files in docs", [Listing("src"), Listing("docs", counts=True)]),
+    ("count the lines in a.txt and tell me", [Reading("a.txt", "lines")]),
+    ("what's the capital of France?", [Puzzled("what's the capital of France?")]),
+    ("write a poem", [Puzzled("write a poem")]),
+    ("", [Puzzled("")]),
+]
+
+
+@pytest.mark.parametrize(("text", "steps"), PHRASES, ids=[text for text, _ in PHRASES])
+def test_a_request_in_plain_words_is_understood(text: str, steps: list[Step]) -> None:
+    assert parse_request(text) == steps
+
+
+@pytest.mark.parametrize("text", ["where is main defined?", "find the definition of main()"])
+def test_a_definition_is_searched_by_how_languages_write_one(text: str) -> None:
+    [step] = parse_request(text)
+    assert isinstance(step, Searching)
+    assert (step.words, step.path, step.glob) == ("main", "", "")
+    assert step.pattern.startswith(r"\b(?:def|class|function|")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text() | st.lists(st.sampled_from([t for t, _ in PHRASES] + list("\"'`:;,. \n")), max_size=12).map(" ".join))
+def test_no_text_makes_the_parser_fail(text: str) -> None:
+    assert len(parse_request(text)) >= 1
