@@ -1,5 +1,7 @@
 """The disk fills up while a turn runs: an honest error, nothing done that was not written down, and no repair later."""
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ LONG = "a long explanation " * 20_000
 
 
 def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
+    assert shutil.disk_usage(ballast.parent).free == 0
 
 
 def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Body, Compacted, Delta, Ended, Entry, Input, Reply, Resumed
 from outrider.core.outcome import Finished
 from outrider.core.parts import Usage
-from outrider.core.ports import Here
-from outrider.core.prompt import NOT_RUN, FromModel, FromPerson, FromTools
-from outrider.core.traits import Replay
+from outrider.core.ports import Emit, Here
+from outrider.core.prompt import NOT_RUN, FromModel, FromPerson, FromTools, Prompt
+from outrider.core.traits import ModelTraits, Replay
 from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +95,50 @@ async def test_a_stop_keeps_what_was_said_and_the_next_message_works(work: Path)
     assert [(e.outcome, e.partial) for e in ended] == [("interrupted", "The answer is forty-"), ("done", "")]
 
 
+class StubbornModel:
+    """Goes on talking when it is told to stop, as a provider's stream may."""
+
+    traits = ModelTraits("stubborn", "stubborn")
+
+    def __init__(self) -> None:
+        self.begun, self.stopped, self.finished = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        if prompt.saw > 2:
+            return Reply("the new one", prompt.saw)
+        emit(Delta("the old one"))
+        self.begun.set()
+        with anyio.CancelScope(shield=True):
+            await self.stopped.wait()
+            emit(Delta(" talks on"))
+            self.finished.set()
+        return Reply("the old one talks on", prompt.saw)
+
+
+@pytest.mark.promise("L2")
+async def test_a_stopped_turn_never_speaks_again_even_when_its_model_talks_on(work: Path) -> None:
+    model = StubbornModel()
+    shown: list[str] = []
+    async with outrider.open(work.parent / "home", model=model, workspace=work) as agent:
+        session = await agent.session("s")
+        await agent.post("old", session=session)
+        with anyio.fail_after(10):
+            await model.begun.wait()
+            await agent.stop(session)
+            model.stopped.set()
+            await model.finished.wait()
+            async for event in agent.events("new", session="s"):
+                if isinstance(event, Delta):
+                    shown.append(event.text)
+        journal = await bodies(agent, "s")
+    assert [body.text for body in journal if isinstance(body, Reply)] == ["the new one"]
+    assert [(b.outcome, b.partial) for b in journal if isinstance(b, Ended)] == [
+        ("interrupted", "the old one"),
+        ("done", ""),
+    ]
+    assert "talks on" not in "".join(shown)
+
+
 async def test_stopping_an_idle_session_does_nothing(work: Path) -> None:
     async with opened(work, ScriptedModel(says("hi"))) as agent:
         await agent.say("hi", session="s")
@@ -150,6 +194,7 @@ async def test_an_input_that_alone_is_too_long_for_the_model_is_refused_in_plain
     assert turn.error == "this does not fit the model's window, even summarised: at most 8192 tokens"
 
 
+@pytest.mark.promise("L7")
 async def test_a_model_caught_in_a_loop_is_stopped_and_the_person_told(work: Path) -> None:
     looping = [says("", call("list")) for _ in range(20)]
     async with opened(work, ScriptedModel(*looping)) as agent:
@@ -160,6 +205,7 @@ async def test_a_model_caught_in_a_loop_is_stopped_and_the_person_told(work: Pat
     assert again.steps > 0
 
 
+@pytest.mark.promise("L7")
 async def test_an_endless_turn_stops_at_its_limit_of_steps(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_LIMITS_STEPS", "5")
     looping = [says("", call("pay", amount=n)) for n in range(20)]
@@ -169,6 +215,7 @@ async def test_an_endless_turn_stops_at_its_limit_of_steps(work: Path, monkeypat
     assert paid(work) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.promise("L7")
 async def test_a_turn_stops_at_its_limit_of_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_LIMITS_SECONDS", "1")
     async with opened(work, ScriptedModel(stalls("hm"), says("never"))) as agent:
@@ -177,6 +224,7 @@ async def test_a_turn_stops_at_its_limit_of_time(work: Path, monkeypatch: pytest
     assert turn.error == "stopped after 1 s, the limit of one turn (limits.seconds)"
 
 
+@pytest.mark.promise("L7")
 async def test_too_many_waiting_inputs_are_refused_aloud(work: Path) -> None:
     hold = stalls()
     async with opened(work, ScriptedModel(hold, says("done"), says("all"))) as agent:
@@ -195,6 +243,7 @@ async def test_too_many_waiting_inputs_are_refused_aloud(work: Path) -> None:
     assert kept == [str(n) for n in range(20)]
 
 
+@pytest.mark.promise("L1b")
 async def test_the_same_key_gives_the_same_turn_and_runs_nothing_twice(work: Path) -> None:
     model = ScriptedModel(says("", call("pay")), says("paid"))
     async with opened(work, model) as agent:

@@ -19,6 +19,8 @@ class OpenTurn:
         self.generation = generation
         self.is_behind = True
         """Somebody else wrote to the journal since we last read it."""
+        self.is_stale = False
+        """The session moved on: nothing of this turn may be shown any more."""
         self.partial = ""
         """What the model has said of the reply it is writing."""
         self._store = store
@@ -50,6 +52,8 @@ class OpenTurn:
         return entry
 
     def emit(self, delta: Delta) -> None:
+        if self.is_stale:
+            return
         if delta.kind == "text":
             self.partial += delta.text
         elif delta.kind == "reset":

@@ -93,6 +93,8 @@ class Worker:
         entry = await self._store.stop(session, reason, partial)
         self._warm.pop(session, None)
         if carrying:
+            if carrying.turn:
+                carrying.turn.is_stale = True
             carrying.scope.cancel()
         self._hub.tell(session)
         return entry
