@@ -23,7 +23,8 @@ from outrider.models.wire import Parser, Past, Wire
 if TYPE_CHECKING:
     from outrider.models.http import Answer, Http
 
-_WHOLE_BODY = 32 * 1024 * 1024
+_MOST = 64 * 1024 * 1024
+"""Bytes of one answer; no reply comes near."""
 
 
 def traits_of(choice: ModelChoice) -> ModelTraits:
@@ -98,14 +99,18 @@ class WireModel:
         if "html" in kind:
             raise garbled(self._peer, "a web page in place of a reply; check model.url")
         if "json" in kind and "stream" not in kind:
-            parser.body(await answer.all(_WHOLE_BODY))
+            parser.body(await answer.all(_MOST))
             return
         await self._read_events(answer, parser)
 
     async def _read_events(self, answer: "Answer", parser: Parser) -> None:
         stream = EventStream()
+        read = 0
         try:
             async for chunk in answer.chunks:
+                read += len(chunk)
+                if read > _MOST:
+                    raise garbled(self._peer, f"more than {_MOST} bytes in one reply")
                 for event in stream.feed(chunk):
                     parser.event(event.name, event.data)
                 if parser.done:

@@ -11,6 +11,9 @@ from msgspec import Struct
 from outrider.config.choice import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 
+GARBAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are not what they should be."""
+
 _LONGEST = 300
 _SHORTEST_KEY = 4
 _KEYS = re.compile(r"\b(sk|pk|gsk|xai|key)-[\w*.…-]{6,}")
@@ -85,7 +88,7 @@ def failure_in(peer: Peer, body: bytes) -> Refused | Unavailable | None:
     """What this body of status 200 complains about, or None when it is not a complaint."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except GARBAGE:
         return None
     return failure_inside(peer, envelope.error) if envelope.error else None
 
@@ -126,7 +129,7 @@ def _until(date: str, now: float) -> float | None:
 def _fault(body: bytes) -> _Fault:
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except GARBAGE:
         text = body[:4096].decode("utf-8", "replace")
         return _Fault(message="" if "<html" in text.lower() or "<!doctype" in text.lower() else text)
     return _fault_of(envelope.error or envelope.message or envelope.detail)

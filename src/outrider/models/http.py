@@ -16,6 +16,8 @@ from outrider.models.errors import Peer, one_line
 _CONNECT = 10.0
 _ERROR_BODY = 64 * 1024
 _LINGER = 0.05
+_NOT_OUR_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 @cache
@@ -58,7 +60,11 @@ class Http:
         # Plain HTTP (a model on this machine) needs no certificates, and redirects are not followed to where it might.
         verify = _tls() if url.startswith("https:") else False
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=60)
-        self._client = httpx2.AsyncClient(verify=verify, timeout=timeout, limits=limits, follow_redirects=False)
+        # A model on this machine is not behind anybody's proxy.
+        proxied = not peer.host.startswith(_LOOPBACK)
+        self._client = httpx2.AsyncClient(
+            verify=verify, timeout=timeout, limits=limits, trust_env=proxied, follow_redirects=False
+        )
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -76,6 +82,8 @@ class Http:
         except (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL) as error:
             raise Refused(f"cannot ask {self._peer.host}: {one_line(self._peer, str(error))}") from None
         except httpx2.ConnectError as error:
+            if any(sign in str(error) for sign in _NOT_OUR_TLS):
+                raise Refused(f"{self._peer.host} cannot be trusted, check model.url: {self._why(error)}") from None
             raise Unavailable(f"cannot connect to {self._peer.host}: {self._why(error)}") from None
         except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
             raise Unavailable(f"the connection to {self._peer.host} broke: {self._why(error)}") from None

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 _LONGEST_LINE = 16 * 1024 * 1024
 _STRAY = 4096
+_FIELDS = (b":", b"data", b"event", b"id", b"retry")
 
 
 class Overlong(ValueError):
@@ -50,7 +51,7 @@ class EventStream:
         rest, self._rest = self._rest, b""
         ended = rest.endswith(b"\r")
         lines = rest.splitlines()
-        if lines and not ended:
+        if lines and not ended and not lines[-1].startswith(_FIELDS):
             self._keep_stray(lines[-1])
         return self._take(lines) if ended else []
 
@@ -70,7 +71,7 @@ class EventStream:
                 self._name = line[6:].strip().decode("utf-8", "replace")
             elif line == b"data":
                 self._add(b"")
-            elif not line.startswith((b":", b"id:", b"retry:")):
+            elif not line.startswith(_FIELDS):
                 self._keep_stray(line)
         return events
 

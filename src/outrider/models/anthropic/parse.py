@@ -7,7 +7,7 @@ from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
 from outrider.models.anthropic.render import WIRE
 from outrider.models.draft import LENGTH, WINDOW, CallDraft, Draft
-from outrider.models.errors import Peer, failure_inside, garbled
+from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
 
 _FINE = {"end_turn", "stop_sequence", "tool_use"}
 _CUTS = {"max_tokens": LENGTH, "model_context_window_exceeded": WINDOW, "pause_turn": "paused"}
@@ -95,7 +95,7 @@ class MessagesParser:
     def event(self, name: str, data: bytes) -> None:
         try:
             event = _event(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBAGE as error:
             raise garbled(self._peer, f"what is no message event ({error})") from None
         match event.type or name:
             case "content_block_delta":
@@ -116,7 +116,7 @@ class MessagesParser:
     def body(self, content: bytes) -> None:
         try:
             message = _message(content)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBAGE as error:
             raise garbled(self._peer, f"what is no message ({error})") from None
         if message.error:
             raise failure_inside(self._peer, message.error)

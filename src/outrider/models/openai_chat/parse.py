@@ -6,7 +6,7 @@ from msgspec import Struct
 from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
 from outrider.models.draft import LENGTH, CallDraft, Draft
-from outrider.models.errors import Peer, failure_inside, garbled
+from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
 from outrider.models.openai_chat.render import WIRE, Thought
 
 _FINE = {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "eos"}
@@ -108,7 +108,7 @@ class ChatParser:
     def _take(self, data: bytes) -> None:
         try:
             chunk = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBAGE as error:
             raise garbled(self._peer, f"what is no chat completion ({error})") from None
         if chunk.error:
             raise failure_inside(self._peer, chunk.error)

@@ -7,7 +7,7 @@ from outrider.core.events import Delta
 from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
 from outrider.models.draft import LENGTH, CallDraft, Draft
-from outrider.models.errors import Peer, failure_inside, garbled
+from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
 from outrider.models.openai_responses.render import WIRE, Phase, ReasoningItem
 
 _CUTS = {"max_output_tokens": LENGTH, "content_filter": "content filter"}
@@ -92,7 +92,7 @@ class ResponsesParser:
             return
         try:
             event = _event(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBAGE as error:
             raise garbled(self._peer, f"what is no response event ({error})") from None
         kind = event.type or name
         if kind == "error" or event.error:
@@ -102,7 +102,7 @@ class ResponsesParser:
     def body(self, content: bytes) -> None:
         try:
             response = _response(content)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBAGE as error:
             raise garbled(self._peer, f"what is no response ({error})") from None
         if response.output is None and not response.error:
             raise garbled(self._peer, "JSON that is no response")

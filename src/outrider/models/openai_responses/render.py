@@ -74,15 +74,15 @@ class ResponsesRenderer:
         get = self._kept.get
         bare = past is Past.BARE
         items: list[bytes] = []
+        newest: Message | None = None
         for message in prompt.messages:
             thoughts, words = get(message)
             if thoughts and not bare:
                 items.append(thoughts)
             if words:
                 items.append(words)
-        last = prompt.tail
-        if not last and (not items or isinstance(prompt.messages[-1], FromModel)):
-            last = GO_ON
+                newest = message
+        last = prompt.tail or (GO_ON if newest is None or isinstance(newest, FromModel) else "")
         if last:
             items.append(encode({"role": "user", "content": last}))
         return items

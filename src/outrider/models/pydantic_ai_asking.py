@@ -1,0 +1,170 @@
+"""Asks a provider through pydantic-ai's `Model`. Imported only when that wire is chosen: pydantic-ai is an extra."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import msgspec
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model as Provider
+from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.providers import Provider as Access
+from pydantic_ai.providers import infer_provider, infer_provider_class
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from outrider.config.choice import ModelChoice
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Delta, Reply
+from outrider.core.parts import Reasoning, Usage
+from outrider.core.ports import Blobs, Emit
+from outrider.core.prompt import Prompt
+from outrider.models.asking import traits_of
+from outrider.models.draft import LENGTH, Draft
+from outrider.models.errors import Peer, failure, one_line
+from outrider.models.pydantic_ai_render import WIRE, Extra, render
+
+_FINE = {"stop", "tool_call", None}
+_CUTS = {"length": LENGTH, "content_filter": "content filter"}
+
+
+def infer(choice: ModelChoice) -> Provider:
+    """The model of this name. Raises Refused when it is unknown, not installed, or has no key."""
+
+    def access(name: str) -> Access[object]:
+        # A key that was set for Outrider wins over what the provider finds in the environment.
+        make = cast("Callable[..., Access[object]]", infer_provider_class(name))
+        return make(api_key=choice.key.reveal()) if choice.key else infer_provider(name)
+
+    peer = _peer(choice)
+    try:
+        return infer_model(choice.model, access)
+    except ImportError as error:
+        told = one_line(peer, str(error))
+        raise Refused(f"{choice.name} needs an extra: pip install 'outrider[providers]' ({told})") from None
+    except (UserError, ValueError, TypeError) as error:
+        raise Refused(f"{choice.name} cannot be opened: {one_line(peer, str(error))}") from None
+
+
+class BorrowedModel:
+    """One model behind pydantic-ai."""
+
+    def __init__(self, provider: Provider, choice: ModelChoice, blobs: Blobs) -> None:
+        self.traits = traits_of(choice)
+        self._provider = provider
+        self._choice = choice
+        self._blobs = blobs
+        self._peer = _peer(choice)
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        try:
+            response = await self._ask(render(prompt, self._blobs), _parameters(prompt), emit)
+        except ModelHTTPError as error:
+            body = error.body if isinstance(error.body, str) else msgspec.json.encode(error.body, enc_hook=str)
+            raise failure(self._peer, error.status_code, body.encode() if isinstance(body, str) else body) from None
+        except (ModelAPIError, UnexpectedModelBehavior) as error:
+            raise Unavailable(f"{self._peer.host} failed: {one_line(self._peer, str(error))}") from None
+        except UserError as error:
+            raise Refused(f"{self._choice.name}: {one_line(self._peer, str(error))}") from None
+        return _draft(response).reply(prompt.saw, self._choice.name, self.traits.prices)
+
+    async def _ask(
+        self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, emit: Emit
+    ) -> ModelResponse:
+        async with model_request_stream(
+            self._provider, messages, model_settings=self._settings(), model_request_parameters=parameters
+        ) as stream:
+            async for event in stream:
+                _show(event, emit)
+            return stream.get()
+
+    def _settings(self) -> ModelSettings:
+        settings = ModelSettings(timeout=self._choice.patience)
+        if self._choice.longest:
+            settings["max_tokens"] = self._choice.longest
+        match self._choice.effort:
+            case "none":
+                settings["thinking"] = False
+            case "minimal" | "low" | "medium" | "high" | "xhigh" as effort:
+                settings["thinking"] = effort
+            case _:
+                pass
+        return settings
+
+
+def _peer(choice: ModelChoice) -> Peer:
+    return Peer(choice.model.partition(":")[0], choice.model, choice.key)
+
+
+def _parameters(prompt: Prompt) -> ModelRequestParameters:
+    tools = [
+        ToolDefinition(name=tool.name, parameters_json_schema=tool.schema, description=tool.description, strict=False)
+        for tool in prompt.tools
+    ]
+    return ModelRequestParameters(function_tools=tools, allow_text_output=True)
+
+
+def _show(event: ModelResponseStreamEvent, emit: Emit) -> None:
+    match event:
+        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            if text:
+                emit(Delta(text))
+        case (
+            PartStartEvent(part=ThinkingPart(content=text))
+            | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+        ):
+            if text:
+                emit(Delta(text, "reasoning"))
+        case PartStartEvent(part=ToolCallPart(tool_name=tool)):
+            emit(Delta(tool, "call"))
+        case _:
+            pass
+
+
+def _draft(response: ModelResponse) -> Draft:
+    draft = Draft(lambda _: None)
+    for part in response.parts:
+        match part:
+            case TextPart(content=text):
+                draft.pause()
+                draft.say(text)
+                _keep(draft, "", Extra("text", 0, part.id, None, part.provider_name, part.provider_details))
+            case ThinkingPart(content=text):
+                extra = Extra("thinking", 0, part.id, part.signature, part.provider_name, part.provider_details)
+                _keep(draft, text, extra)
+            case ToolCallPart(tool_name=tool, args=args):
+                extra = Extra("call", len(draft.calls), part.id, None, part.provider_name, part.provider_details)
+                _keep(draft, "", extra)
+                call = draft.begin_call(tool)
+                call.add(args if isinstance(args, str) else msgspec.json.encode(args or {}, enc_hook=str).decode())
+            case _:
+                pass
+    usage = response.usage
+    draft.usage = Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.details.get("reasoning_tokens", 0),
+    )
+    if response.finish_reason not in _FINE:
+        draft.cut = _CUTS.get(response.finish_reason or "", response.finish_reason or "")
+    return draft
+
+
+def _keep(draft: Draft, text: str, extra: Extra) -> None:
+    """What a provider wants back with a part: signatures of thinking, and of calls where it signs those."""
+    if text or extra.signature or extra.details:
+        draft.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(extra, enc_hook=str).decode()))

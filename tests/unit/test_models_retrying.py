@@ -1,0 +1,180 @@
+"""Asking again, and asking someone else."""
+
+from collections.abc import Callable
+
+import pytest
+
+from outrider.config.choice import ModelChoice
+from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.events import Delta, Reply
+from outrider.core.ports import Emit
+from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.retry import RetryPolicy
+from outrider.core.traits import ModelTraits
+from outrider.models.asking import traits_of
+from outrider.models.errors import NotServed
+from outrider.models.fallback import FallbackModel
+from outrider.models.open import open_by_choice
+from outrider.models.prices import known
+from outrider.models.retrying import RetryingModel
+
+pytestmark = pytest.mark.anyio
+PROMPT = Prompt("", [FromPerson("hi")], (), 1)
+
+
+class Told:
+    """A model that does what it was told, turn by turn: says some words, then answers or fails."""
+
+    def __init__(self, name: str, *acts: str | Exception, window: int = 0) -> None:
+        self.traits = ModelTraits(name, "told", window)
+        self.asked = 0
+        self._acts = list(acts)
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        self.asked += 1
+        act = self._acts.pop(0)
+        if isinstance(act, Exception):
+            if "mid" in str(act):
+                emit(Delta("half a "))
+            raise act
+        emit(Delta(act))
+        return Reply(act, prompt.saw, model=self.traits.name)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def patient(model: Told, clock: Clock, attempts: int = 3) -> RetryingModel:
+    return RetryingModel(model, RetryPolicy(attempts=attempts, first=1.0), lambda: 1.0, clock.sleep)
+
+
+async def test_a_busy_provider_is_asked_again_and_readers_are_told() -> None:
+    clock, heard = Clock(), list[Delta]()
+    model = Told("a", Unavailable("h is busy (429)", 2.0), Unavailable("h broke mid reply"), "hello")
+    assert await patient(model, clock).reply(PROMPT, heard.append) == Reply("hello", 1, model="a")
+    assert clock.waits == [2.0, 2.0]
+    assert heard == [
+        Delta("h is busy (429), asking again in 2 s", "note"),
+        Delta("half a "),
+        Delta("h broke mid reply", "reset"),
+        Delta("h broke mid reply, asking again in 2 s", "note"),
+        Delta("hello"),
+    ]
+
+
+async def test_giving_up_tells_how_often_it_was_tried() -> None:
+    clock = Clock()
+    model = Told("a", *[Unavailable("h is busy (429)")] * 3)
+    with pytest.raises(Unavailable) as caught:
+        await patient(model, clock).reply(PROMPT, lambda _: None)
+    assert str(caught.value) == "h is busy (429) (asked 3 times)"
+    assert clock.waits == [1.0, 2.0]
+
+
+async def test_a_wait_beyond_patience_is_not_waited_for() -> None:
+    clock = Clock()
+    model = Told("a", Unavailable("h is busy (429)", 3600.0))
+    with pytest.raises(Unavailable) as caught:
+        await patient(model, clock).reply(PROMPT, lambda _: None)
+    assert (str(caught.value), caught.value.retry_after, clock.waits) == (
+        "h is busy (429) (asked once)",
+        3600.0,
+        [],
+    )
+
+
+async def test_a_refusal_is_not_asked_again() -> None:
+    model = Told("a", Refused("no"), "hello")
+    with pytest.raises(Refused, match="no"):
+        await patient(model, Clock()).reply(PROMPT, lambda _: None)
+    assert model.asked == 1
+
+
+@pytest.mark.parametrize("trouble", [Unavailable("h broke mid reply"), NotServed("h did not accept the key")])
+async def test_the_next_model_answers_when_the_first_cannot(trouble: Exception) -> None:
+    heard = list[Delta]()
+    chain = FallbackModel([Told("a", trouble), Told("b", "hello")])
+    assert await chain.reply(PROMPT, heard.append) == Reply("hello", 1, model="b")
+    note = Delta(f"{trouble}; asking b instead", "note")
+    shown = [Delta("half a "), Delta(str(trouble), "reset")] if "mid" in str(trouble) else []
+    assert heard == [*shown, note, Delta("hello")]
+    assert chain.traits.name == "a"
+
+
+async def test_a_refused_request_is_not_taken_elsewhere() -> None:
+    second = Told("b", "hello")
+    with pytest.raises(Refused, match="bad field"):
+        await FallbackModel([Told("a", Refused("bad field")), second]).reply(PROMPT, lambda _: None)
+    assert second.asked == 0
+
+
+@pytest.mark.parametrize(("window", "asked"), [(1000, 1), (100, 0)])
+async def test_a_prompt_too_long_goes_to_a_model_that_reads_more(window: int, asked: int) -> None:
+    second = Told("b", "hello", window=window)
+    chain = FallbackModel([Told("a", ContextTooLong("too long"), window=100), second])
+    if asked:
+        assert (await chain.reply(PROMPT, lambda _: None)).model == "b"
+    else:
+        with pytest.raises(ContextTooLong, match="too long"):
+            await chain.reply(PROMPT, lambda _: None)
+    assert second.asked == asked
+
+
+async def test_when_all_fail_the_error_tells_of_each_and_when_to_come_back() -> None:
+    chain = FallbackModel([Told("a", Unavailable("h is busy", 9.0)), Told("b", NotServed("no key"))])
+    with pytest.raises(Unavailable) as caught:
+        await chain.reply(PROMPT, lambda _: None)
+    assert (str(caught.value), caught.value.retry_after) == ("a: h is busy; b: no key", 9.0)
+    with pytest.raises(Refused, match="a: no key; b: no credit"):
+        await FallbackModel([Told("a", NotServed("no key")), Told("b", NotServed("no credit"))]).reply(
+            PROMPT, lambda _: None
+        )
+
+
+class NoBlobs:
+    def put(self, content: bytes) -> str:
+        return ""
+
+    def get(self, name: str) -> bytes:
+        raise Refused(f"no blob {name}")
+
+
+async def test_models_are_opened_by_their_wires_names() -> None:
+    one = ModelChoice("first", "openai-chat", "gpt-5")
+    two = ModelChoice("second", "anthropic", "claude-opus-5")
+    async with open_by_choice([one, two], NoBlobs()) as model:
+        assert isinstance(model, FallbackModel)
+        assert model.traits == traits_of(one)
+    async with open_by_choice([two], NoBlobs()) as model:
+        assert isinstance(model, RetryingModel)
+        assert model.traits == traits_of(two)
+
+
+@pytest.mark.parametrize("choices", [[], [ModelChoice("x", "morse", "m")]])
+async def test_what_cannot_be_opened_is_refused(choices: list[ModelChoice]) -> None:
+    with pytest.raises(Refused):
+        async with open_by_choice(choices, NoBlobs()):
+            pass
+
+
+def test_known_models_bring_their_window_and_prices_and_a_choice_overrides_them() -> None:
+    facts = known("claude-opus-5")
+    assert facts
+    assert facts.window == 1_000_000
+    same: list[Callable[[], object]] = [
+        lambda: known("anthropic/claude-opus-5"),
+        lambda: known("claude-opus-5-20260724"),
+        lambda: known("claude-opus-5-latest"),
+    ]
+    assert [find() for find in same] == [facts] * 3
+    assert known("gpt-5-2025-08-07") == known("gpt-5")
+    assert known("gpt-5-imaginary") is None
+    assert traits_of(ModelChoice("n", "anthropic", "claude-opus-5", window=9)) == ModelTraits(
+        "n", "anthropic", 9, prices=facts.prices
+    )
+    assert traits_of(ModelChoice("n", "openai-chat", "llama")) == ModelTraits("n", "openai-chat")
