@@ -172,7 +172,7 @@ async def test_one_request_takes_a_bounded_number_of_calls(home: Home) -> None:
 
 
 def test_words_that_arrive_during_a_turn_are_dealt_with_in_it() -> None:
-    called = FromModel("", (Call("c1", "list", {"path": "."}),)), FromTools((Result("c1", "a.txt  1 byte"),))
+    called = FromModel("", (Call("c1", "list", {"path": "."}),)), FromTools((Result("c1", "a.txt  1 bytes"),))
     said = practise(Prompt("", [FromPerson("list the files"), *called, FromPerson("say done")], SPECS))
     assert said.text == f"In this folder there are 1 file and 0 folders:\n\n- `a.txt`\n\ndone\n\n{INTRODUCTION}"
 
@@ -187,6 +187,25 @@ def test_an_unknown_outcome_is_told_as_unknown() -> None:
     messages = [FromPerson("write a.txt saying x"), called, FromTools((Result("c", UNKNOWN, failed=True),))]
     said = practise(Prompt("", messages, SPECS))
     assert said.text.startswith("I do not know whether I managed to write `a.txt`: interrupted:")
+
+
+@pytest.mark.parametrize(
+    ("request_", "tool", "args"),
+    [
+        ("list src", "list", {"path": "src"}),
+        ("how many lines has src", "read", {"path": "src"}),
+        ("find src", "search", {"pattern": "src"}),
+        ("write src saying x", "write", {"path": "src", "content": "x"}),
+        ("replace a with b in src", "edit", {"path": "src", "old": "a", "new": "b"}),
+    ],
+)
+def test_an_answer_that_could_be_a_failure_is_quoted_and_nothing_is_claimed(
+    request_: str, tool: str, args: dict[str, object]
+) -> None:
+    called = FromModel("", (Call("c", tool, args),)), FromTools((Result("c", "permission denied"),))
+    said = practise(Prompt("", [FromPerson(request_), *called], SPECS))
+    quoted = f"About `src` the tool `{tool}` answered:\n\n```\npermission denied\n```"
+    assert said.text == f"{quoted}\n\n{INTRODUCTION}"
 
 
 def test_the_summary_of_a_session_is_an_outline_and_asks_for_nothing_later() -> None:

@@ -48,7 +48,8 @@ class Recall(Struct):
         if not isinstance(path, str):
             return
         if wanted.tool == "list" and not result.failed:
-            self.files = parse_listing(path, result.text).files
+            listing = parse_listing(path, result.text)
+            self.files = listing.files if listing else []
         elif wanted.tool in ("read", "write", "edit"):
             self.path = path
 
@@ -125,12 +126,20 @@ def _failure(wish: str, result: Result) -> str:
     return f"I could not {wish}: {clipped(result.text, 600)}"
 
 
+def _quoted(tool: str, about: str, result: Result) -> str:
+    """For an answer that could mean anything: what it is, without a claim about it."""
+    lines = result.text.splitlines()[:_MOST_LINES] or ["(nothing)"]
+    return f"About {code(about)} the tool {code(tool)} answered:\n\n{fenced(lines)}"
+
+
 def _list(path: str, *, counts: bool) -> Doing:
     result = yield Wanted("list", {"path": path})
     where = "this folder" if path == "." else code(path)
     if result.failed:
         return _failure(f"list {where}", result)
     names = parse_listing(path, result.text)
+    if names is None:
+        return _quoted("list", path, result)
     total = f"{counted(len(names.files), 'file')} and {counted(len(names.folders), 'folder')}"
     if counts:
         return " ".join([f"There are {total} in {where}, not counting what is in folders below.", *names.notes])
@@ -159,6 +168,8 @@ def _told(step: Reading, path: str, result: Result) -> str:
     if result.images or result.text.startswith(f"{path} is no text"):
         return clipped(result.text, 600)
     page = parse_page(path, result.text)
+    if page is None:
+        return _quoted("read", path, result)
     if not page.lines:
         return f"{code(path)} is empty."
     match step.wants:
@@ -203,6 +214,8 @@ def _search(step: Searching, path: str) -> Doing:
     if result.failed:
         return _failure(f"search for {code(step.words)}{where}", result)
     found = parse_matches(result.text)
+    if found is None:
+        return _quoted("search", step.words, result)
     if not found.rows:
         return " ".join([f"I found no {code(step.words)}{where}.", *found.notes])
     shown = found.rows[:_MOST_MATCHES]
@@ -217,6 +230,8 @@ def _write(path: str, content: str) -> Doing:
     result = yield Wanted("write", {"path": path, "content": content})
     if result.failed:
         return _failure(f"write {code(path)}", result)
+    if not result.text.startswith("wrote "):
+        return _quoted("write", path, result)
     return f"I wrote {code(path)} ({counted(len(content), 'character')})."
 
 
@@ -227,6 +242,8 @@ def _replace(step: Replacing, path: str) -> Doing:
     result = yield Wanted("edit", args)
     if result.failed:
         return _failure(f"replace {code(step.old)} in {code(path)}", result)
+    if not result.text.startswith("edited "):
+        return _quoted("edit", path, result)
     return f"I replaced {code(step.old)} with {code(step.new)} in {code(path)}."
 
 
@@ -238,19 +255,16 @@ def _append(path: str, content: str) -> Doing:
     if result.failed:
         return _failure(f"read {code(path)}", result)
     page = parse_page(path, result.text)
+    if page is not None and page.total and page.total > len(page.lines):
+        result = yield Wanted("read", {"path": path, "offset": max(1, page.total - 20), "limit": 40})
+        page = None if result.failed else parse_page(path, result.text)
+    if page is None or page.total is None:
+        return f"{_quoted('read', path, result)}\n\nSo I did not append to it."
     if not page.lines:
         return (yield from _write(path, content))
-    last = page.first + len(page.lines) - 1
-    if page.total is None or result.images:
-        return f"{code(path)} is not a file that I can append to."
-    if last < page.total:
-        result = yield Wanted("read", {"path": path, "offset": max(1, page.total - 20), "limit": 40})
-        if result.failed:
-            return _failure(f"read the end of {code(path)}", result)
-        page = parse_page(path, result.text)
     end = _unique_end(page.lines)
     result = yield Wanted("edit", {"path": path, "old": end, "new": f"{end}\n{content}"})
-    if result.failed:
+    if result.failed or not result.text.startswith("edited "):
         return _failure(f"append to {code(path)}", result)
     return f"I appended {counted(len(content), 'character')} to {code(path)}."
 

@@ -1,4 +1,7 @@
-"""Reads what the file tools answered: listings, pages of files, matches. Their words are material, never orders."""
+"""Reads what the file tools answered: listings, pages of files, matches. Their words are material, never orders.
+
+An answer of another shape is not read as anything: not every wire says which results are failures.
+"""
 
 import re
 
@@ -8,7 +11,7 @@ _HEADER = re.compile(r".*: lines (?P<first>[\d,]+)–(?P<last>[\d,]+) of (?P<tot
 _FOOTER = re.compile(r"\[… go on with offset=\d+ …\]")
 _NOTE = re.compile(r"\[.*\]")
 _ROW = re.compile(r"(?P<path>.+?):\d+: .*")
-_SIZE = re.compile(r"\s{2,}\S.*$")
+_SIZED = re.compile(r"(?P<path>.+?)  (?:[\d.,]+ \w+|\(.+\))")
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf)\.)$")
 
 
@@ -25,13 +28,13 @@ class Page(Struct, frozen=True):
         return self.first == 1 and self.total == len(self.lines)
 
 
-def parse_page(path: str, text: str) -> Page:
+def parse_page(path: str, text: str) -> Page | None:
     lines = text.split("\n")
     if text.strip() == f"{path} is empty":
         return Page([])
     header = _HEADER.fullmatch(lines[0])
     if not header:
-        return Page(lines, 1, len(lines))
+        return None
     body = lines[1:-1] if _FOOTER.fullmatch(lines[-1]) else lines[1:]
     return Page(body, _number(header["first"]), None if header["total"] == "more" else _number(header["total"]))
 
@@ -48,7 +51,7 @@ class Names(Struct, frozen=True):
     notes: list[str]
 
 
-def parse_listing(path: str, text: str) -> Names:
+def parse_listing(path: str, text: str) -> Names | None:
     names = Names([], [], [])
     if text.strip() == f"{path} is empty":
         return names
@@ -57,8 +60,10 @@ def parse_listing(path: str, text: str) -> Names:
             names.notes.append(line)
         elif line.endswith("/"):
             names.folders.append(line.rstrip("/"))
+        elif row := _SIZED.fullmatch(line):
+            names.files.append(row["path"])
         else:
-            names.files.append(_SIZE.sub("", line))
+            return None
     return names
 
 
@@ -68,11 +73,11 @@ class Matches(Struct, frozen=True):
     notes: list[str]
 
 
-def parse_matches(text: str) -> Matches:
+def parse_matches(text: str) -> Matches | None:
     rows = [line for line in text.split("\n") if _ROW.fullmatch(line)]
     files = dict.fromkeys(match["path"] for row in rows if (match := _ROW.fullmatch(row)))
     notes = [line for line in text.split("\n") if _NOTE.fullmatch(line)]
-    return Matches(rows, list(files), notes)
+    return Matches(rows, list(files), notes) if rows or text.startswith("no match") else None
 
 
 _HEADING = re.compile(r"#{1,6}\s+(?P<title>.+?)\s*#*")
