@@ -14,7 +14,7 @@ from tests.shape.repository import ROOT, SRC, name_of, tracked
 
 _PINNED = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>[^ ;\\]+)", re.MULTILINE)
 _TRACES = re.compile(
-    r"(?<!\w)/root/|/home/(?!alice|bob|person\b)\w|/Users/\w|[A-Z]:\\+Users"
+    r"(?<!\w)/root/|/home/(?!alice|ann|bob|person)\w|/Users/\w|[A-Z]:\\+Users"
     r"|pypi\.org|pythonhosted\.org|registry\.npmjs|--(extra-)?index-url|--find-links"
 )
 
