@@ -116,6 +116,7 @@ def test_ctrl_c_stops_the_turn_for_good_and_the_session_goes_on_from_there(perso
             "stopped by Ctrl-C",
         ]
         assert ran.lines[-1]["text"]
+        assert ran.lines[-1]["text"] in person.types("sessions", "show", "s").out
         assert person.types("resume").out == "nothing is unfinished\n"
         assert person.types("run", "-s", "s", "now?") == Ran(0, "yes\n", "")
 

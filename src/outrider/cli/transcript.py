@@ -89,8 +89,9 @@ def _lines(entry: Entry, turns: _Turns) -> Iterator[str]:
             yield from [f"  [cut short: {cut}]"] if cut else []
         case Result(call=id):
             yield _head(entry, result_line(turns.calls.get(id), entry.body))
-        case Ended():
+        case Ended(partial=partial):
             yield _head(entry, _ending(turns.end()))
+            yield from _indented(partial)
             yield ""
         case _:
             if remark := _remark(entry):
@@ -151,8 +152,8 @@ def _paragraphs(entry: Entry, turns: _Turns) -> list[str]:
             return said + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
         case Result(text=text, failed=failed):
             return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
-        case Ended():
-            return [f"*{_ending(turns.end())}*"]
+        case Ended(partial=partial):
+            return [*([partial] if partial else []), f"*{_ending(turns.end())}*"]
         case _:
             remark = _remark(entry)
             return [f"*{remark}*"] if remark else []
