@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.models.practice import parse_request
+from outrider.models.practice.request import MOST_STEPS
 from outrider.models.practice.steps import (
     Appending,
     Listing,
@@ -135,3 +136,22 @@ def test_a_definition_is_searched_by_how_languages_write_one(text: str) -> None:
 @given(st.text() | st.lists(st.sampled_from([t for t, _ in PHRASES] + list("\"'`:;,. \n")), max_size=12).map(" ".join))
 def test_no_text_makes_the_parser_fail(text: str) -> None:
     assert len(parse_request(text)) >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "“" * 20_000,
+        "'a " * 20_000,
+        "read" + " " * 1_900 + "x y",
+        "write x " * 5_000,
+        ". A" * 30_000,
+        "please " * 280,
+        "find " + "x in " * 390,
+        "x" * 1_000_000,
+    ],
+    ids=["quotes", "apostrophes", "gap", "writes", "sentences", "courtesy", "places", "length"],
+)
+@pytest.mark.timeout(20)
+def test_text_made_to_be_hard_to_read_is_given_up_on(text: str) -> None:
+    assert 1 <= len(parse_request(text)) <= MOST_STEPS + 1

@@ -7,14 +7,13 @@ from outrider.core.events import Result
 from outrider.core.prompt import SUMMARY, FromModel, FromPerson, FromTools, Message, Prompt
 from outrider.models.practice.doing import Recall, do
 from outrider.models.practice.phrases import INTRODUCTION
-from outrider.models.practice.request import parse_request
+from outrider.models.practice.request import MOST_STEPS, parse_request
 from outrider.models.practice.steps import Noting, Puzzled, Step, Talking
 from outrider.models.scripted import Says, Wanted
 from outrider.models.scripted_text import joined
 
 MOST_CALLS = 8
 """Calls that one request may take."""
-MOST_STEPS = 20
 
 Done = tuple[Wanted, Result]
 

@@ -4,12 +4,14 @@ import re
 
 from outrider.models.practice.quotes import Quotes
 
+GAP = re.compile(r"\s{40}")
+"""Patterns leave room for white space in many places, and a long gap would be tried in all of them: it is not read."""
 _WRITES = r"(?:write|create|make|save|append|add|put|insert|generate)"
 _VERBS = (
     r"(?:list|ls|read|show|open|display|print|cat|view|write|create|make|save|append|add|search|find|grep|look|count"
     r"|replace|change|summari[sz]e|sum\s+up|outline|tell\s+me|give\s+me|say|echo|run|execute|how\s+many|what|where|rename|delete|move|copy)"
 )
-_CONTENT = re.compile(rf"\b{_WRITES}\b(?:(?!\bthen\b)[^:;\n])*:(?=\s)", re.IGNORECASE)
+_CONTENT = re.compile(rf"\b{_WRITES}\b(?:(?!\bthen\b)[^:;\n]){{0,300}}:(?=\s)", re.IGNORECASE)
 _THEN = re.compile(
     r"[\s,;.]*(?:\band\s+)?\b(?:then|after\s+that|afterwards|finally)\b[,:]?\s+"
     r"|\s*;\s*|\s*\n+\s*(?:[-*•]\s+|\d+[.)]\s+)?|(?<=[!?])\s+|(?<=\w)\.\s+(?=[A-Z])",
@@ -42,6 +44,9 @@ def clauses(quotes: Quotes) -> list[str]:
     masked = _MARK.sub("", quotes.masked, count=1)
     colon = _CONTENT.search(masked)
     head, content = (masked[: colon.end()], masked[colon.end() :].strip()) if colon else (masked, "")
+    head = "\n".join(line.strip() for line in head.splitlines() if line.strip())
+    if GAP.search(head):
+        return [head]
     found: list[str] = []
     for part in _THEN.split(head):
         for sentence in _SENTENCE.split(part):

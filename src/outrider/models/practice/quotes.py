@@ -8,8 +8,8 @@ _QUOTES = re.compile(
     r"```[^\n`]*\n(?P<fence>.*?)\n?```"
     r"|`(?P<code>[^`\n]+)`"
     r'|"(?P<double>[^"]*)"'
-    r"|“(?P<curly>[^”]*)”"
-    r"|«(?P<angle>[^»]*)»"
+    r"|“(?P<curly>[^”]{0,2000})”"
+    r"|«(?P<angle>[^»]{0,2000})»"
     r"|(?<![\w'])'(?P<single>[^'\n]*(?:\w'\w[^'\n]*)*)'(?!\w)",
     re.DOTALL,
 )

@@ -1,6 +1,6 @@
 """Reads a request in plain English into steps. Pure: no word of it is ever acted on here."""
 
-from outrider.models.practice.clauses import clauses, readings
+from outrider.models.practice.clauses import GAP, clauses, readings
 from outrider.models.practice.grammar import GRAMMAR
 from outrider.models.practice.quotes import Quotes
 from outrider.models.practice.steps import Puzzled, Step, Talking
@@ -8,6 +8,8 @@ from outrider.models.practice.words import Words
 
 LONGEST = 100_000
 """Characters of a request that is looked at."""
+MOST_STEPS = 20
+"""Steps that one request may have; one more is read, to tell."""
 _LONGEST_CLAUSE = 2_000
 
 
@@ -19,13 +21,14 @@ def parse_request(text: str) -> list[Step]:
     if text == "?":
         return [Talking("help")]
     quotes = Quotes(text)
-    steps = [_parse_clause(clause, quotes) for clause in clauses(quotes)]
+    steps = [_parse_clause(clause, quotes) for clause in clauses(quotes)[: MOST_STEPS + 1]]
     asked = [step for step in steps if step != Talking("hello")]
     return asked or steps[:1] or [Puzzled(text)]
 
 
 def _parse_clause(clause: str, quotes: Quotes) -> Step:
-    for text in readings(clause) if len(clause) <= _LONGEST_CLAUSE else ():
+    is_readable = len(clause) <= _LONGEST_CLAUSE and not GAP.search(clause)
+    for text in readings(clause) if is_readable else ():
         for pattern, build in GRAMMAR:
             match = pattern.fullmatch(text)
             step = build(Words(match, quotes)) if match else None
