@@ -34,6 +34,7 @@ def body(message: str, **rest: object) -> bytes:
             "api.test did not accept the key (403); check it with `outrider config set model.key …` or "
             "OUTRIDER_MODEL_KEY: Country not supported, …",
         ),
+        (400, b'[{"error":{"code":400,"message":"no"}}]', Refused, "api.test refused the request (400): no"),
         (402, b"", NotServed, "api.test wants to be paid first"),
         (429, body("You exceeded your current quota", code="insufficient_quota"), NotServed, None),
         (400, body("Your credit balance is too low to access the API."), NotServed, None),

@@ -287,6 +287,18 @@ def test_streamed_reasoning_details_are_joined_into_the_blocks_they_came_from() 
     ]
 
 
+def test_a_signature_that_comes_with_a_call_is_kept_with_its_place() -> None:
+    signed = piece("read", "{}", index=1, extra_content={"google": {"thought_signature": "s"}})
+    reply = chat(piece("read", "{}", index=0), signed)
+    assert reply.reasoning == (
+        Reasoning(
+            "",
+            "openai-chat",
+            '{"host":"model.test","field":"extra_content","extras":{"1":{"google":{"thought_signature":"s"}}}}',
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("finish", "expected", "text"),
     [

@@ -225,6 +225,42 @@ def test_a_kept_rendering_is_what_a_fresh_one_would_be(name: str, journal: Seque
         assert keeps.render(prompt, Past.WHOLE) == wire_of(name).render(prompt, Past.WHOLE)
 
 
+def said(name: str, request: Json) -> str:
+    """All that the model reads, in order, without marks for the cache and without borders between messages."""
+    match name:
+        case "openai-chat":
+            found: Any = [
+                [part if isinstance(part, dict) else {"type": "text", "text": part}]
+                for message in request["messages"]
+                for part in (message["content"] if isinstance(message["content"], list) else [message["content"]])
+            ]
+        case "openai-responses":
+            found = request["input"]
+        case _:
+            found = [
+                {key: value for key, value in block.items() if key != "cache_control"}
+                for message in request["messages"]
+                for block in message["content"]
+            ]
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize("name", list(CHECKS))
+@settings(max_examples=50, deadline=None)
+@given(journal=journals())
+def test_each_prompt_extends_the_one_before_it(name: str, journal: Sequence[Entry]) -> None:
+    wire = wire_of(name)
+    messages = transcript(journal)
+    before = ""
+    for length, message in enumerate(messages, 1):
+        if isinstance(message, FromModel) or (isinstance(message, FromPerson) and not message.text.strip()):
+            continue
+        now = said(name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), Past.WHOLE)))
+        assert now.startswith(before)
+        # The end of the last text may be followed by more text; all before it is settled.
+        before = now.rstrip(']}"')
+
+
 # --- each wire by example ---------------------------------------------------------------------------------------
 
 CALL = Call("c00000001", "read", {"path": "a"})
@@ -264,8 +300,9 @@ def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_
             {
                 "role": "user",
                 "content": [
-                    {"type": "text", "text": "[The picture that the tool returned:]\n\ntail"},
+                    {"type": "text", "text": "[The picture that the tool returned:]"},
                     {"type": "image_url", "image_url": {"url": URL}},
+                    {"type": "text", "text": "tail"},
                 ],
             },
         ],
@@ -439,6 +476,15 @@ def test_chat_reasoning_returns_to_its_own_host_only_and_deepseek_always_gets_th
     foreign = thoughtful(Reasoning("hm", "openai-chat", ELSEWHERE))
     assert "reasoning_content" not in render("openai-chat", foreign)["messages"][1]
     assert render("openai-chat", foreign, model="deepseek-v4-pro")["messages"][1]["reasoning_content"] == ""
+
+
+def test_signatures_of_calls_go_back_and_gemini_gets_a_stand_in_where_there_is_none() -> None:
+    signed = '{"host":"model.test","field":"extra_content","extras":{"0":{"google":{"thought_signature":"s"}}}}'
+    call = render("openai-chat", thoughtful(Reasoning("", "openai-chat", signed)))["messages"][1]["tool_calls"][0]
+    assert call["extra_content"] == {"google": {"thought_signature": "s"}}
+    google = "https://generativelanguage.googleapis.com/v1beta/openai"
+    call = render("openai-chat", thoughtful(), url=google)["messages"][1]["tool_calls"][0]
+    assert call["extra_content"] == {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
 def test_the_phase_of_a_message_is_given_back() -> None:

@@ -66,7 +66,7 @@ class WireModel:
             milder = self._wire.milder(refusal)
             if milder is None or milder is self._past:
                 raise
-        # The provider does not take earlier reasoning back as it is; that stays so for the rest of the session.
+        # The provider does not take earlier reasoning back as it is, and will not next time.
         self._past = milder
         return await self._ask(prompt, emit, milder)
 

@@ -87,7 +87,7 @@ def failure_inside(peer: Peer, error: object) -> Refused | Unavailable:
 def failure_in(peer: Peer, body: bytes) -> Refused | Unavailable | None:
     """What this body of status 200 complains about, or None when it is not a complaint."""
     try:
-        envelope = msgspec.json.decode(body, type=_Envelope)
+        envelope = _envelope(body)
     except GARBAGE:
         return None
     return failure_inside(peer, envelope.error) if envelope.error else None
@@ -126,9 +126,14 @@ def _until(date: str, now: float) -> float | None:
     return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now)
 
 
+def _envelope(body: bytes) -> _Envelope:
+    found = msgspec.json.decode(body, type=_Envelope | list[_Envelope])
+    return found if isinstance(found, _Envelope) else next(iter(found), _Envelope())
+
+
 def _fault(body: bytes) -> _Fault:
     try:
-        envelope = msgspec.json.decode(body, type=_Envelope)
+        envelope = _envelope(body)
     except GARBAGE:
         text = body[:4096].decode("utf-8", "replace")
         return _Fault(message="" if "<html" in text.lower() or "<!doctype" in text.lower() else text)

@@ -68,5 +68,5 @@ _DATED = re.compile(r"(-latest|[-@]20\d\d-?\d\d-?\d\d)$")
 
 def known(model: str) -> Facts | None:
     """What is known of this model by its provider's name for it, or None. A date at its end does not matter."""
-    name = model.rsplit("/", 1)[-1].lower()
-    return _TABLE.get(_DATED.sub("", name))
+    name = _DATED.sub("", model.rsplit("/", 1)[-1].lower())
+    return _TABLE.get(name.replace(".", "-") if name.startswith("claude") else name)

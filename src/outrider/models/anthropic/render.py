@@ -30,10 +30,10 @@ from outrider.models.wire import Past
 
 WIRE = "anthropic"
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
-_BUDGETED = re.compile(r"claude-(3|(opus|sonnet)-4(-[015]\b|-20|@|$)|haiku-4)|(?!.*claude)")
-"""Models whose thinking is bought by a budget of tokens: Claude before 4.6, and whoever else speaks this wire."""
+_EARLY = re.compile(r"claude-(3|(opus|sonnet)-4([-.][015]\b|-20|@|$)|haiku-4)")
+"""Claude before 4.6."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}
-_ROOMY = re.compile(r"claude-((opus|sonnet|haiku)-(4-[5-9]|[5-9])|fable|mythos)")
+_ROOMY = re.compile(r"claude-((opus|sonnet|haiku)-(4[-.][5-9]|[5-9])|fable|mythos)")
 _LONGEST = 32_000
 _LONGEST_ELSEWHERE = 8192
 
@@ -149,10 +149,11 @@ class MessagesRenderer:
             return {"thinking": {"type": "disabled"}}, longest
         if not effort:
             return ({"thinking": {"type": "adaptive"} | loose} if loose else {}), longest
-        if not _BUDGETED.match(model):
+        if "claude" in model and not _EARLY.search(model):
             level = "low" if effort == "minimal" else effort
             adaptive = {"type": "adaptive", "display": "summarized"} | loose
             return {"thinking": adaptive, "output_config": {"effort": level}}, longest
+        # Early models, and whoever else speaks this wire, think by a budget of tokens.
         if _is_in_thoughtless_calls(messages) or past is Past.BARE:
             return {}, longest
         budget = _BUDGETS.get(effort, _BUDGETS["medium"])

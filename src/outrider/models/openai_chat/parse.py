@@ -22,6 +22,7 @@ class _Call(Struct):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    extra_content: object = None
 
 
 class _Part(Struct):
@@ -84,6 +85,7 @@ class ChatParser:
         self._slots: dict[int, CallDraft] = {}
         self._thoughts: dict[str, list[str]] = {}
         self._details: list[dict[str, object]] = []
+        self._extras: dict[int, object] = {}
 
     def event(self, name: str, data: bytes) -> None:
         if data == b"[DONE]":
@@ -101,9 +103,13 @@ class ChatParser:
             opaque = msgspec.json.encode(Thought(self._peer.host, field)).decode() if keeps else ""
             self.draft.reasoning.append(Reasoning("".join(pieces), WIRE, opaque))
         if self._details:
-            thought = Thought(self._peer.host, "reasoning_details", join_details(self._details))
-            self.draft.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(thought).decode()))
+            self._keep(Thought(self._peer.host, "reasoning_details", join_details(self._details)))
+        if self._extras:
+            self._keep(Thought(self._peer.host, "extra_content", extras=self._extras))
         return self.draft
+
+    def _keep(self, thought: Thought) -> None:
+        self.draft.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(thought).decode()))
 
     def _take(self, data: bytes) -> None:
         try:
@@ -167,6 +173,8 @@ class ChatParser:
             call = self._slots[slot] = self.draft.begin_call(name, key)
         elif name and not call.tool:
             call.tool = name
+        if delta.extra_content:
+            self._extras[self.draft.calls.index(call)] = delta.extra_content
         written = function.arguments
         call.add(written if isinstance(written, str) else msgspec.json.encode(written).decode() if written else "")
 

@@ -31,14 +31,18 @@ from outrider.models.rendering import (
 WIRE = "openai-chat"
 _GAP = rb"\n\n"
 _INSISTENT = ("deepseek", "moonshot", "kimi")
+_UNSIGNED = "skip_thought_signature_validator"
 
 
 class Thought(Struct, omit_defaults=True):
-    """What is kept of a reply's reasoning: who sent it, under which field, and for `reasoning_details` the blocks."""
+    """What is kept of a reply's reasoning: who sent it, under which field, and what else came with it."""
 
     host: str
     field: str
+    """`reasoning_content`, `reasoning_details` or `extra_content`."""
     details: list[dict[str, object]] = []
+    extras: dict[int, object] = {}
+    """By the place of the call it came with."""
 
 
 class Piece(NamedTuple):
@@ -84,26 +88,23 @@ class ChatRenderer:
 
     def _messages(self, prompt: Prompt) -> list[bytes]:
         out: list[bytes] = []
-        words: list[bytes] = []
-        pictures: list[bytes] = []
+        asked: list[tuple[bytes, bytes]] = []
         get = self._kept.get
         for message in prompt.messages:
             whole, text, seen = get(message)
             if whole:
-                if words or pictures:
-                    out.append(_user(words, pictures))
-                    words, pictures = [], []
+                if asked:
+                    out.append(_user(asked))
+                    asked = []
                 elif not out:
-                    out.append(_user([encode(OPENING)[1:-1]], []))
+                    out.append(_user([(encode(OPENING)[1:-1], b"")]))
                 out.append(whole)
-            if text:
-                words.append(text)
-            if seen:
-                pictures.append(seen)
-        last = prompt.tail or ("" if words or pictures or _ends_with_results(prompt) else GO_ON)
+            if text or seen:
+                asked.append((text, seen))
+        last = prompt.tail or ("" if asked or _ends_with_results(prompt) else GO_ON)
         if last:
-            words.append(encode(last)[1:-1])
-        return [*out, _user(words, pictures)] if words or pictures else out
+            asked.append((encode(last)[1:-1], b""))
+        return [*out, _user(asked)] if asked else out
 
     def _piece(self, message: Message) -> Piece:
         match message:
@@ -134,11 +135,30 @@ class ChatRenderer:
             return b""
         fields: dict[str, object] = {"role": "assistant", "content": said}
         if message.calls:
-            fields["tool_calls"] = [_call(call) for call in message.calls]
-            fields.update(self._thoughts(message.reasoning))
+            thoughts = [(part.text, thought) for part in message.reasoning if (thought := self._own(part))]
+            extras = self._extras([thought for _, thought in thoughts])
+            fields["tool_calls"] = [_call(call) | extras.get(n, {}) for n, call in enumerate(message.calls)]
+            fields.update(self._thoughts(thoughts))
         return encode(fields)
 
-    def _thoughts(self, reasoning: tuple[Reasoning, ...]) -> dict[str, object]:
+    def _own(self, part: Reasoning) -> Thought | None:
+        """What this host sent; reasoning of another is of no use to it."""
+        if part.wire != WIRE or not part.opaque:
+            return None
+        try:
+            thought = msgspec.json.decode(part.opaque, type=Thought)
+        except msgspec.DecodeError:
+            return None
+        return thought if thought.host == self._host else None
+
+    def _extras(self, thoughts: list[Thought]) -> dict[int, dict[str, object]]:
+        """Signatures that came with single calls. Gemini refuses calls without one, save for this stand-in."""
+        found = {at: {"extra_content": extra} for thought in thoughts for at, extra in thought.extras.items()}
+        if not found and self._host.endswith("googleapis.com"):
+            return {0: {"extra_content": {"google": {"thought_signature": _UNSIGNED}}}}
+        return found
+
+    def _thoughts(self, thoughts: list[tuple[str, Thought]]) -> dict[str, object]:
         """The reasoning to send back beside calls.
 
         DeepSeek and Kimi refuse a call of a thinking model without its `reasoning_content`, even an empty one;
@@ -146,14 +166,9 @@ class ChatRenderer:
         servers that never sent it may refuse it: so it goes back beside calls, to the host it came from, only.
         """
         fields: dict[str, object] = {"reasoning_content": ""} if self._insists else {}
-        for part in reasoning:
-            if part.wire != WIRE or not part.opaque:
-                continue
-            thought = _thought(part.opaque)
-            if thought is None or thought.host != self._host:
-                continue
+        for text, thought in thoughts:
             if thought.field == "reasoning_content":
-                fields["reasoning_content"] = part.text
+                fields["reasoning_content"] = text
             elif thought.details:
                 fields["reasoning_details"] = thought.details
         return fields
@@ -172,19 +187,24 @@ def _ends_with_results(prompt: Prompt) -> bool:
     return bool(prompt.messages) and isinstance(prompt.messages[-1], FromTools)
 
 
-def _thought(opaque: str) -> Thought | None:
-    try:
-        return msgspec.json.decode(opaque, type=Thought)
-    except msgspec.DecodeError:
-        return None
-
-
-def _user(words: list[bytes], pictures: list[bytes]) -> bytes:
-    text = b'"' + _GAP.join(words) + b'"'
-    if not pictures:
-        return b'{"role":"user","content":' + text + b"}"
-    parts = ([b'{"type":"text","text":' + text + b"}"] if words else []) + pictures
+def _user(asked: list[tuple[bytes, bytes]]) -> bytes:
+    """One message of all these words and pictures, in their order."""
+    words: list[bytes] = []
+    parts: list[bytes] = []
+    for text, pictures in asked:
+        if text:
+            words.append(text)
+        if pictures:
+            parts += [_words(words), pictures] if words else [pictures]
+            words = []
+    if not parts:
+        return b'{"role":"user","content":"' + _GAP.join(words) + b'"}'
+    parts += [_words(words)] if words else []
     return b'{"role":"user","content":[' + b",".join(parts) + b"]}"
+
+
+def _words(words: list[bytes]) -> bytes:
+    return b'{"type":"text","text":"' + _GAP.join(words) + b'"}'
 
 
 def _call(call: Call) -> dict[str, object]:
