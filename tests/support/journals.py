@@ -5,9 +5,22 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from outrider.core.compact import choose
-from outrider.core.events import Begun, Body, Compacted, Ended, Entry, Input, Reply, Result, Resumed, Started
+from outrider.core.events import (
+    Answered,
+    Asked,
+    Begun,
+    Body,
+    Compacted,
+    Ended,
+    Entry,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
 from outrider.core.parts import Call, Reasoning, Usage, call_id
-from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, decide, fold
+from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide, fold
 from outrider.core.prompt import UNKNOWN, Transcript
 from outrider.core.traits import Replay
 
@@ -65,6 +78,8 @@ class _Growing:
                 self.add(Ended("done", fold(self.journal).saw))
             case Stop(reason=reason):
                 self.add(Ended("failed", len(self.journal), reason))
+            case Wait():
+                self.add(*(Answered(ask, "no", "owner") for ask in fold(self.journal).asks))
             case Idle():
                 self.add(Input(self.text() or "next"))
 
@@ -83,6 +98,9 @@ class _Growing:
         self.add(Reply(text, saw, calls, thought, "scripted", Usage(10, 5)))
 
     def run(self, call: Call) -> None:
+        if call.id not in fold(self.journal).answers and self.chance(6):
+            self.add(Asked(f"ask-{call.id}", "may it?", call.id))
+            return
         if REPLAY.get(call.tool) is Replay.NEVER:
             self.add(Begun(call.id))
             if self.chance(4):

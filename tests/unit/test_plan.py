@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 
 from outrider.core.events import (
+    Answered,
+    Asked,
     Begun,
     Body,
     Changed,
@@ -28,6 +30,7 @@ from outrider.core.plan import (
     Settle,
     State,
     Stop,
+    Wait,
     decide,
     fold,
 )
@@ -154,6 +157,8 @@ def test_any_prefix_of_any_journal_can_be_carried_to_its_end(journal: list[Entry
                 body = Reply("done", len(carried))
             case RunCalls(calls=calls) | Settle(calls=calls):
                 body = Result(calls[0].id, "ok")
+            case Wait():
+                body = Answered(next(iter(fold(carried).asks)), "no", "owner")
             case Finish():
                 body = Ended("done", fold(carried).saw)
             case Stop(reason=reason):
@@ -182,3 +187,28 @@ def test_cost_counts_cached_and_written_tokens_at_their_own_price() -> None:
     usage = Usage(input=1_000_000, output=100_000, cached=500_000, written=100_000)
     assert cost(usage, Prices(3.0, 15.0, cached=0.3, written=3.75)) == pytest.approx(1.2 + 0.15 + 0.375 + 1.5)
     assert cost(usage, Prices(3.0, 15.0)) == pytest.approx(3.0 + 1.5)
+
+
+def test_a_turn_waits_for_an_answer_and_goes_on_with_it() -> None:
+    journal = entries(HI, Started(), Reply("", 2, (PAY, LOOK)), Asked("a1", "pay?", "c1"))
+    assert decide(fold(journal), REPLAY) == RunCalls((LOOK,))
+    journal = entries(*(e.body for e in journal), Result("c2", "seen"))
+    assert decide(fold(journal), REPLAY) == Wait()
+    journal = entries(*(e.body for e in journal), Answered("a1", "once", "owner"))
+    assert decide(fold(journal), REPLAY) == RunCalls((PAY,))
+    assert fold(journal).answers == {"c1": "once"}
+
+
+def test_a_turn_that_waits_for_an_answer_through_many_crashes_is_not_given_up() -> None:
+    crashes = [Resumed()] * 20
+    journal = entries(HI, Started(), Reply("", 2, (PAY,)), Asked("a1", "pay?", "c1"), *crashes)
+    assert decide(fold(journal), REPLAY) == Wait()
+
+
+def test_a_turn_that_keeps_asking_where_nobody_answers_is_stopped() -> None:
+    bodies: list[Body] = [HI, Started()]
+    for n in range(3):
+        call = Call(f"c{n}", "pay", {"n": n})
+        bodies += [Reply("", len(bodies), (call,)), Asked(f"a{n}", "pay?", call.id), Answered(f"a{n}", "no")]
+        bodies += [Result(call.id, f"denied {n}", failed=True)]
+    assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: nobody was there to answer 3 questions in a row")

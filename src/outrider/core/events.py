@@ -88,6 +88,8 @@ class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
     call: str = ""
     """The call that waits for the answer, if one does."""
     choices: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """What a yes allows the call beyond the sandbox."""
 
 
 class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):

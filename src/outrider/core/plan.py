@@ -45,8 +45,14 @@ class State(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     """Calls of the last reply that have no result yet."""
     begun: frozenset[str] = frozenset()
+    address: str = ""
+    """Where the current turn answers to: the newest input's."""
     asks: Mapping[str, Asked] = {}
     """Questions nobody has answered yet."""
+    answers: Mapping[str, str] = {}
+    """What was answered, by the call that waited for it."""
+    denials: int = 0
+    """How often in a row this turn asked and nobody was there to answer."""
     threads: Mapping[str, str] = {}
     """What other runtimes call this session."""
     settings: Mapping[str, str] = {}
@@ -78,12 +84,13 @@ def fold(journal: Iterable[Entry], state: State = State()) -> State:  # noqa: B0
 def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each kind of entry)
     state = replace(state, head=entry.seq)
     match entry.body:
-        case Input():
-            return replace(state, newest_input=entry.seq)
+        case Input(address=address):
+            return replace(state, newest_input=entry.seq, address=address or state.address)
         case Started():
             return _fresh(state, is_open=True)
         case Resumed(crashed=crashed):
-            return replace(state, resumes=state.resumes + crashed)
+            # A turn that only waits for an answer brings nothing down.
+            return replace(state, resumes=state.resumes + (crashed and not state.asks))
         case Bound(runtime=runtime, thread=thread):
             return replace(state, threads={**state.threads, runtime: thread})
         case Reply():
@@ -94,8 +101,8 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
             return _after_result(state, entry.body)
         case Asked(ask=ask):
             return replace(state, asks={**state.asks, ask: entry.body})
-        case Answered(ask=ask):
-            return replace(state, asks={k: v for k, v in state.asks.items() if k != ask})
+        case Answered():
+            return _after_answer(state, entry.body)
         case Compacted(usage=usage, cost=cost):
             spent = {"usage": state.usage + usage, "cost": state.cost + (cost or 0.0)}
             return replace(state, context=0, compacted=entry.seq, **spent)
@@ -111,6 +118,7 @@ def _fresh(state: State, *, is_open: bool) -> State:
         saw=state.saw,
         newest_input=state.newest_input,
         is_open=is_open,
+        address=state.address,
         threads=state.threads,
         settings=state.settings,
         context=state.context,
@@ -125,6 +133,7 @@ def _after_reply(state: State, reply: Reply) -> State:
         saw=reply.saw,
         calls=reply.calls,
         begun=frozenset[str](),
+        answers={},
         resumes=0,
         owes_reply=False,
         steps=state.steps + 1,
@@ -134,6 +143,16 @@ def _after_reply(state: State, reply: Reply) -> State:
         last_round=state.round,
         round=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
         repeats=state.repeats + 1 if same else 0,
+    )
+
+
+def _after_answer(state: State, answered: Answered) -> State:
+    asked = state.asks.get(answered.ask)
+    return replace(
+        state,
+        asks={ask: body for ask, body in state.asks.items() if ask != answered.ask},
+        answers={**state.answers, asked.call: answered.answer} if asked and asked.call else state.answers,
+        denials=0 if answered.person else state.denials + 1,
     )
 
 
@@ -157,6 +176,7 @@ class Bounds(Struct, frozen=True):
     repeats: int = 3
     spend: float = 5.0
     """Dollars; 0 for no bound."""
+    denials: int = 3
 
 
 class Begin(Struct, frozen=True):
@@ -179,6 +199,10 @@ class Settle(Struct, frozen=True):
     calls: tuple[Call, ...]
 
 
+class Wait(Struct, frozen=True):
+    """Every call that is left waits for a person's answer. The turn stays open; nothing is to be done until then."""
+
+
 class Finish(Struct, frozen=True):
     """The model has nothing more to do."""
 
@@ -193,7 +217,7 @@ class Idle(Struct, frozen=True):
     """No turn is open and nothing waits."""
 
 
-Step = Begin | AskModel | RunCalls | Settle | Finish | Stop | Idle
+Step = Begin | AskModel | RunCalls | Settle | Wait | Finish | Stop | Idle
 
 
 def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()) -> Step:  # noqa: B008 (frozen)
@@ -205,7 +229,9 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
     if lost := tuple(c for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE):
         return Settle(lost)
     if state.calls:
-        return _bounded(state, bounds) or RunCalls(state.calls)
+        asking = {asked.call for asked in state.asks.values()}
+        ready = tuple(call for call in state.calls if call.id not in asking)
+        return _bounded(state, bounds) or (RunCalls(ready) if ready else Wait())
     if state.has_unseen or state.owes_reply:
         return _bounded(state, bounds) or AskModel()
     return Finish()
@@ -214,6 +240,8 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
 def _bounded(state: State, bounds: Bounds) -> Stop | None:
     if state.steps >= bounds.steps:
         return Stop(f"stopped after {state.steps} steps, the limit of one turn (limits.steps)")
+    if state.denials >= bounds.denials:
+        return Stop(f"stopped: nobody was there to answer {state.denials} questions in a row")
     if state.repeats >= bounds.repeats:
         times = state.repeats + 1
         return Stop(

@@ -25,6 +25,14 @@ class Later(Enum):
     """The connection is the channel; when it closes, nothing can be said (a pipe, chat completions)."""
 
 
+class ChannelTraits(Struct, frozen=True, kw_only=True):
+    """What a channel can do. How words reach people later has no default: every channel must say."""
+
+    later: Later
+    answers: bool = False
+    """Whether someone there can be asked a question and answer it."""
+
+
 class ModelTraits(Struct, frozen=True):
     name: str
     """As people write it, e.g. `anthropic:claude-sonnet-5`."""

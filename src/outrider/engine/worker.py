@@ -15,7 +15,7 @@ from msgspec import Struct
 from outrider.config.fail import point
 from outrider.core.errors import NotKept, Refused, Stale, Unavailable
 from outrider.core.events import Ended, Entry, Resumed, Started
-from outrider.core.plan import Begin, Bounds, Finish, Idle, Stop, decide
+from outrider.core.plan import Begin, Bounds, Finish, Idle, Stop, Wait, decide
 from outrider.core.ports import Runtime, Store
 from outrider.engine.follow import Hub
 from outrider.engine.turn import OpenTurn
@@ -147,7 +147,7 @@ class Worker:
             carrying.again = False
             await turn.refresh()
             match decide(turn.state(), {}, self._limits.bounds):
-                case Idle():
+                case Idle() | Wait():
                     break
                 case Begin():
                     await turn.record(Started())
@@ -198,5 +198,5 @@ class Worker:
         if deadline.cancelled_caught:
             reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
             await turn.record(Ended("failed", state.head, reason))
-        elif state.head == before.head and not isinstance(decide(state, {}, self._limits.bounds), Finish | Stop):
+        elif state.head == before.head and not isinstance(decide(state, {}, self._limits.bounds), Finish | Stop | Wait):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))

@@ -10,7 +10,7 @@ from outrider.core.compact import SUMMARISE, choose, outline
 from outrider.core.errors import ContextTooLong, Refused
 from outrider.core.events import Begun, Compacted, Delta, Result
 from outrider.core.parts import Call
-from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, decide
+from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
 from outrider.core.ports import Here, Model, Models, Session, Tools, Turn
 from outrider.core.prompt import UNKNOWN, FromPerson, Prompt
 from outrider.core.traits import Replay, RuntimeTraits
@@ -43,7 +43,7 @@ class NativeRuntime:
                 case Settle(calls=calls):
                     for call in calls:
                         await self._settle(turn, call)
-                case Begin() | Finish() | Stop() | Idle():
+                case Begin() | Finish() | Stop() | Idle() | Wait():
                     return
 
     async def _ask(self, turn: Turn, model: Model) -> None:

@@ -1,0 +1,101 @@
+"""Whether a call may do what it wants to do: rules and grants are data; no pattern over shell text decides."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+Verdict = Literal["allow", "ask", "deny"]
+Scope = Literal["once", "session", "workspace"]
+
+ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
+ANSWERS = (ONCE, SESSION, WORKSPACE, NO)
+"""What a person may answer: how far a yes reaches, or no."""
+
+HOST = "host"
+"""Running outside any sandbox, as the person who runs Outrider."""
+NETWORK = "network"
+
+
+class Request(Struct, frozen=True):
+    """What one call wants beyond what every call may do. What is approved is exactly what runs."""
+
+    tool: str
+    command: str
+    """What would run, as people read it."""
+    needs: tuple[str, ...]
+    """`network`, `read:PATH`, `write:PATH`, or `host`."""
+    workspace: str
+    why: str = ""
+    """The model's reason."""
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the person decided beforehand, in config.toml."""
+
+    verdict: Verdict
+    tool: str = "*"
+    argv: tuple[str, ...] = ()
+    """The first words of a simple command, e.g. `["git", "push"]`; a command with shell syntax never matches one."""
+    workspace: str = ""
+    """Only in this folder."""
+    needs: tuple[str, ...] = ()
+    """What an `allow` covers; empty covers only what stays in the sandbox."""
+
+
+class Grant(Struct, frozen=True):
+    """A yes that reaches further than one call. Listed, and taken back at any time."""
+
+    id: str
+    person: str
+    scope: Scope
+    place: str
+    """The session's id, or the workspace's folder."""
+    need: str
+    created: int
+
+
+def decide_access(request: Request, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
+    """The verdict on a call: a matching deny wins, then grants and matching allows, then asking."""
+    matching = [rule for rule in rules if _matches(rule, request)]
+    if any(rule.verdict == "deny" for rule in matching):
+        return "deny"
+    if any(rule.verdict == "ask" for rule in matching):
+        open_needs = [need for need in request.needs if need not in granted]
+        return "ask" if open_needs or not request.needs else "allow"
+    covered = granted.union(*(rule.needs for rule in matching))
+    return "allow" if all(need in covered for need in request.needs) else "ask"
+
+
+def _matches(rule: Rule, request: Request) -> bool:
+    if rule.tool not in ("*", request.tool):
+        return False
+    if rule.workspace and rule.workspace.rstrip("/") != request.workspace.rstrip("/"):
+        return False
+    if not rule.argv:
+        return True
+    words = simple_argv(request.command)
+    return words is not None and words[: len(rule.argv)] == rule.argv
+
+
+_SYNTAX = frozenset("|&;<>()$`\\\"'*?[]{}~#!=\n\r\t")
+
+
+def simple_argv(command: str) -> tuple[str, ...] | None:
+    """The words of a command that has no shell syntax at all, else None."""
+    if any(character in _SYNTAX for character in command):
+        return None
+    return tuple(shlex.split(command))
+
+
+def question(request: Request) -> str:
+    """What the person is asked."""
+    wants = ", ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
+    why = f"\nBecause: {request.why}" if request.why else ""
+    return (
+        f"May this run with {wants or 'your approval'}?\n{request.tool}: {request.command}\nin {request.workspace}{why}"
+    )
+
+
+_NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it"}

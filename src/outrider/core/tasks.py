@@ -1,0 +1,229 @@
+"""Work that outlives the step that began it: what is known of a task, and what is said when something happens to it."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal["command", "session"]
+TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
+Notify = Literal["always", "failures", "never"]
+
+OPEN: frozenset[TaskState] = frozenset({"queued", "running", "stalled"})
+"""States of a task that has not ended."""
+
+TAIL = 2_000
+"""Characters of output shown in a notice."""
+
+
+class Mark(Struct, frozen=True):
+    """Which process a task is: a pid alone may have been given to another since."""
+
+    pid: int
+    started: int
+    boot: str
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """A task someone wants begun."""
+
+    kind: Kind
+    call: str
+    """The call that begins it; beginning twice for one call begins once."""
+    command: str
+    """The command line, or what a child session is asked to do."""
+    description: str = ""
+    address: str = ""
+    """Where its end is told."""
+    notify: Notify = "never"
+    """`never` where the address cannot be told anything later."""
+    waited: bool = False
+    """Someone waits for its end and will be given it as a result: no notice then."""
+    watch: str = ""
+    """A regular expression; output lines that match are told while it runs."""
+    ceiling: float = 86_400.0
+    """Seconds after which it is ended."""
+    workdir: str = ""
+    """Where in the workspace it runs."""
+    stdin: str | None = None
+    """Text it is given to read; None for nothing. Where `is_open`, more can be written later."""
+    is_open: bool = False
+    grants: tuple[str, ...] = ()
+    """What an approval allows this task beyond the sandbox, e.g. `network`."""
+    model: str = ""
+    """For a child session: its model, when not its parent's."""
+    tools: tuple[str, ...] = ()
+    """For a child session: the only tools it has; empty for all."""
+    steps: int = 0
+    """For a child session: its bound of steps; 0 for the usual one."""
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """One task as the store knows it. Execution and telling are separate facts."""
+
+    id: str
+    session: str
+    person: str
+    workspace: str
+    wish: Wish
+    state: TaskState
+    created: int
+    mark: Mark | None = None
+    child: str = ""
+    """The session that is this task's body."""
+    exit_code: int | None = None
+    ended: int = 0
+    """When, in milliseconds since 1970."""
+    why: str = ""
+    """What ended it, where the exit code alone does not tell."""
+    is_told: bool = False
+    """Its end was put into its session's journal, or given to whoever waited for it."""
+    notices: int = 0
+    """How often its watch pattern or a stall was told."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN
+
+
+def label(task: Task) -> str:
+    """What people call this task: its description, else the beginning of its command."""
+    return clip(task.wish.description or task.wish.command, 60)
+
+
+def clip(text: str, longest: int) -> str:
+    """One line of at most so many characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+def should_tell(task: Task, state: TaskState) -> bool:
+    """Whether a task that ends like this is told in its session."""
+    if task.wish.waited or task.wish.notify == "never":
+        return False
+    return task.wish.notify == "always" or state != "succeeded"
+
+
+_WORDS: dict[TaskState, str] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "killed": "was killed",
+    "lost": "was lost: how it ended is not known",
+    "timed_out": "was ended at its time limit",
+    "stalled": "seems to wait for input",
+    "queued": "waits",
+    "running": "runs",
+}
+
+
+def ended_notice(task: Task, output: str, output_file: str) -> str:
+    """What is said of a task that ended. Output is quoted line by line, so that it cannot pass for words of ours."""
+    head = f"[Task {task.id} {_WORDS[task.state]}]"
+    lines = [head, f"command: {clip(task.wish.command, 500)}"]
+    if task.wish.description:
+        lines.append(f"description: {clip(task.wish.description, 200)}")
+    if task.exit_code is not None:
+        lines.append(f"exit code: {task.exit_code}")
+    if task.why:
+        lines.append(f"reason: {clip(task.why, 300)}")
+    lines.append(f"duration: {age(task.ended - task.created)}")
+    if output_file:
+        lines.append(f"output file: {output_file}")
+    return "\n".join([*lines, *quoted_tail(output)])
+
+
+def stalled_notice(task: Task, output: str) -> str:
+    """What is said, once, of a task that has gone quiet at a prompt."""
+    head = f"[Task {task.id} {_WORDS['stalled']}: {label(task)}]"
+    advice = "Write to it, or kill it, with the tasks tool."
+    return "\n".join([head, advice, *quoted_tail(output, 500)])
+
+
+def watch_notice(task: Task, matches: Sequence[str], left_out: int) -> str:
+    """What is said of output lines that match a task's watch pattern."""
+    head = f"[Task {task.id} wrote what was watched for ({clip(task.wish.watch, 80)}): {label(task)}]"
+    more = [f"[… and {left_out} more]"] if left_out else []
+    return "\n".join([head, *(f"| {clip(line, 300)}" for line in matches), *more])
+
+
+def quoted_tail(output: str, longest: int = TAIL) -> list[str]:
+    """The end of an output, each line behind a bar; nothing for an empty one."""
+    text = output.strip("\n")
+    if not text:
+        return ["no output"]
+    cut = len(text) > longest
+    lines = text[-longest:].split("\n")
+    return [f"last output{' (cut)' if cut else ''}:", *(f"| {line}" for line in lines)]
+
+
+def age(milliseconds: int) -> str:
+    """A span of time as people say it."""
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def running_summary(tasks: Sequence[Task], now: int, most: int = 10) -> str:
+    """A few lines on the tasks that run now, for the tail of a prompt; empty when none does."""
+    if not tasks:
+        return ""
+    lines = [
+        f"- {task.id}: {label(task)} ({'stalled, ' if task.state == 'stalled' else ''}for {age(now - task.created)})"
+        for task in tasks[:most]
+    ]
+    if len(tasks) > most:
+        lines.append(f"- … and {len(tasks) - most} more")
+    return "\n".join(["[Tasks running now:]", *lines])
+
+
+_PROMPTS = re.compile(
+    r"(password|passphrase|\[y/n\]|\(y/n\)|\(yes/no\S*\)|continue\?|proceed\?|are you sure|press (any key|enter|return)"
+    r"|login:|username|enter \w+.*:|\?)\s*[:>]?\s*$",
+    re.IGNORECASE,
+)
+
+
+def is_prompt(output: str) -> bool:
+    """Whether this output ends like a question to someone at a terminal."""
+    last = output[-300:].rsplit("\n", 1)[-1].strip()
+    return bool(last) and bool(_PROMPTS.search(last))
+
+
+_SLEEP = re.compile(r"^(?:\S+=\S*\s+)*(?:(?:command|exec|time|nice|nohup|env)\s+)*sleep\s+(.+)$")
+_SPAN = re.compile(r"^(\d+(?:\.\d+)?|\.\d+|infinity|inf)([smhd]?)$")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PARTS = re.compile(r"&&|\|\||;|\n")
+
+
+def sleeps(command: str) -> float:
+    """How many seconds this command does nothing but sleep; 0 when it does something else after or besides.
+
+    `cd x && sleep 60` only sleeps; a sleep followed by real work does not, nor does one inside a loop or a script.
+    """
+    total = 0.0
+    for part in (part.strip() for part in _PARTS.split(command)):
+        if not part or re.match(r"^(cd|true|:|echo|pwd|wait)\b", part):
+            continue
+        seconds = _one_sleep(part)
+        if not seconds:
+            return 0.0
+        total += seconds
+    return total
+
+
+def _one_sleep(part: str) -> float:
+    found = _SLEEP.match(part)
+    if not found:
+        return 0.0
+    total = 0.0
+    for word in found[1].split():
+        span = _SPAN.match(word)
+        if not span:
+            return 0.0
+        total += float("inf") if span[1].startswith("inf") else float(span[1]) * _UNITS[span[2]]
+    return total
