@@ -5,10 +5,12 @@ from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
+from outrider.core.approve import Grant, Scope
 from outrider.core.events import Body, Delta, Entry, Input, Reply, Result
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
+from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
 from outrider.core.traits import ModelTraits, RuntimeTraits, ToolSpec
 
 Emit = Callable[[Delta], None]
@@ -106,6 +108,71 @@ class Store(Protocol):
     async def waiting(self) -> Sequence[str]:
         """The sessions that have something to do, of every person, longest waiting first."""
         ...
+
+
+class TaskEnd(Struct, frozen=True):
+    """How a task ended."""
+
+    state: TaskState
+    exit_code: int | None
+    why: str
+    ended: int
+
+
+class TaskStore(Protocol):
+    """Tasks, and the answers and grants people gave. A write is durable when its call returns."""
+
+    async def create_task(self, session: str, wish: Wish, most: int) -> tuple[Task, bool]:
+        """The task of this session's call `wish.call`, made now if it is new: `(task, whether it is new)`.
+
+        Raises Refused when `most` tasks of this session are open already.
+        """
+        ...
+
+    async def begin_task(self, task: str, mark: Mark | None, child: str = "") -> Task:
+        """It runs now: as this process, or as this child session."""
+        ...
+
+    async def flip_task(self, task: str, notify: Notify) -> Task:
+        """Nobody waits for it any more: its end is told by a notice. A task that has ended already stays as it is."""
+        ...
+
+    async def end_task_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
+        """The task has ended; in the same transaction its session gets the notice as an input, where it is to be told.
+
+        Whether it is to be told is decided by the row as it is now (`should_tell`). A task that has ended stays so.
+        """
+        ...
+
+    async def note_task(self, task: str, state: TaskState, notice: str, key: str) -> Task:
+        """Something happened to a running task: its new state, and a notice to its session (once by this key)."""
+        ...
+
+    async def find_task(self, person: str, task: str) -> Task | None:
+        """By id, or by the beginning of one that no other task of this person shares."""
+        ...
+
+    async def list_tasks(
+        self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
+    ) -> Sequence[Task]:
+        """Latest first."""
+        ...
+
+    async def open_tasks(self) -> Sequence[Task]:
+        """Every task of every person that has not ended."""
+        ...
+
+    async def task_of_child(self, child: str) -> Task | None:
+        """The open task whose body this session is."""
+        ...
+
+    async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
+        """Record an answer to an ask; None when it has been answered. Needs no claim, since it fences nobody out."""
+        ...
+
+    async def grant(self, person: str, scope: Scope, place: str, need: str) -> Grant: ...
+    async def grants(self, person: str) -> Sequence[Grant]: ...
+    async def forget_grant(self, person: str, grant: str) -> bool: ...
 
 
 class Blobs(Protocol):
