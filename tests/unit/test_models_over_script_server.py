@@ -1,0 +1,100 @@
+"""Our clients against the scripted server: both sides of each wire, written apart, understand each other."""
+
+from typing import Any
+
+import pytest
+
+from outrider.config.choice import ModelChoice, Secret
+from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.events import Delta, Result
+from outrider.core.parts import Call, call_id
+from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
+from outrider.core.traits import ToolSpec
+from outrider.models.open import open_by_choice
+from outrider.models.script_server import Cut, Empty, Garbage, Overflow, ScriptServer, Stall, Status, script, serving
+from outrider.models.script_server.script import Fault
+from outrider.models.scripted import broken_call, call, says
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic"])]
+TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)
+PROMPT = Prompt("be kind", [FromPerson("hi")], TOOLS, 1)
+
+
+class NoBlobs:
+    def put(self, content: bytes) -> str:
+        return ""
+
+    def get(self, name: str) -> bytes:
+        raise Refused(f"no blob {name}")
+
+
+def choice(wire: str, server: ScriptServer, **rest: Any) -> ModelChoice:
+    settings: dict[str, Any] = {"attempts": 1, "patience": 20.0, **rest}
+    return ModelChoice(f"{wire}:m", wire, "m", url=server.url, key=Secret("sk-test"), **settings)
+
+
+async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
+    first = says("looking", call("read", path="a"), call("read", path="b"), reasoning="hm, two files")
+    async with (
+        serving(script(first, says("done"))) as server,
+        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+    ):
+        heard: list[Delta] = []
+        reply = await model.reply(PROMPT, heard.append)
+        one, two = call_id(1, 0), call_id(1, 1)
+        assert (reply.text, reply.calls) == (
+            "looking",
+            (Call(one, "read", {"path": "a"}), Call(two, "read", {"path": "b"})),
+        )
+        assert "".join(delta.text for delta in heard if delta.kind == "text") == "looking"
+        assert [delta.text for delta in heard if delta.kind == "call"] == ["read", "read"]
+        assert reply.usage.input > 0
+        assert reply.usage.output > 0
+        results = FromTools((Result(one, "x"), Result(two, "y", failed=True)))
+        said = FromModel(reply.text, reply.calls, reply.reasoning)
+        after = Prompt("be kind", [FromPerson("hi"), said, results, FromPerson("and?")], TOOLS, 5, "tail")
+        assert (await model.reply(after, lambda _: None)).text == "done"
+
+
+async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
+    async with (
+        serving(script(says("", broken_call("read", '{"path": ')))) as server,
+        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+    ):
+        reply = await model.reply(PROMPT, lambda _: None)
+    assert reply.calls == (Call(call_id(1, 0), "read", {}, broken='{"path": '),)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Status(401, "no"), Refused),
+        (Status(400, "no"), Refused),
+        (Status(429, "slow", 99.0), Unavailable),
+        (Status(500, "oops"), Unavailable),
+        (Cut(0), Unavailable),
+        (Cut(300), Unavailable),
+        (Garbage(), Unavailable),
+        (Empty(), Unavailable),
+        (Overflow(), ContextTooLong),
+    ],
+)
+async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault: Fault, kind: type[Exception]) -> None:
+    async with (
+        serving(script([fault, says("here is a whole reply of some words")])) as server,
+        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+    ):
+        with pytest.raises(kind) as caught:
+            await model.reply(PROMPT, lambda _: None)
+        assert "sk-test" not in str(caught.value)
+        assert (await model.reply(PROMPT, lambda _: None)).text == "here is a whole reply of some words"
+
+
+@pytest.mark.parametrize("where", ["headers", "stream"])
+async def test_silence_is_given_up(wire: str, where: Any) -> None:
+    async with (
+        serving(script([Stall(where), says("some words")])) as server,
+        open_by_choice([choice(wire, server, patience=0.3)], NoBlobs()) as model,
+    ):
+        with pytest.raises(Unavailable, match=r"sent nothing for 0\.3 s"):
+            await model.reply(PROMPT, lambda _: None)
