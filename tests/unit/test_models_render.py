@@ -487,6 +487,13 @@ def test_signatures_of_calls_go_back_and_gemini_gets_a_stand_in_where_there_is_n
     assert call["extra_content"] == {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
+def test_mistral_says_a_word_between_results_and_the_persons() -> None:
+    prompt = Prompt("", [*thoughtful().messages, FromPerson("more")], (), 7, "tail")
+    request = render("openai-chat", prompt, model="devstral-medium", url="https://api.mistral.ai/v1")
+    assert [message["role"] for message in request["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
+    assert "stream_options" not in request
+
+
 def test_the_phase_of_a_message_is_given_back() -> None:
     said = FromModel("on it", (), (Reasoning("", "openai-responses", '{"type":"phase","phase":"final_answer"}'),))
     items = render("openai-responses", Prompt("", [FromPerson("go"), said, FromPerson("more")]))["input"]

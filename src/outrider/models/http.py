@@ -56,7 +56,8 @@ class Http:
         self._url = url
         self._peer = peer
         self._patience = patience
-        timeout = httpx2.Timeout(patience, connect=min(_CONNECT, patience))
+        self._reach = min(_CONNECT, patience)
+        timeout = httpx2.Timeout(patience, connect=self._reach)
         # Plain HTTP (a model on this machine) needs no certificates, and redirects are not followed to where it might.
         verify = _tls() if url.startswith("https:") else False
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=60)
@@ -76,7 +77,7 @@ class Http:
             async with self._client.stream("POST", self._url, content=body, headers=dict(headers)) as response:
                 yield Answer(response.status_code, response.headers, response.aiter_bytes())
         except httpx2.ConnectTimeout:
-            raise Unavailable(f"{self._peer.host} could not be reached in {_CONNECT:g} s") from None
+            raise Unavailable(f"{self._peer.host} could not be reached in {self._reach:g} s") from None
         except httpx2.TimeoutException:
             raise Unavailable(f"{self._peer.host} sent nothing for {self._patience:g} s") from None
         except (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL) as error:

@@ -175,12 +175,12 @@ class MessagesParser:
             self.draft.cut = _CUTS.get(reason, reason)
 
     def _count(self, usage: _Usage | None) -> None:
-        """Counts are cumulative: what comes later replaces, what is missing stays."""
+        """Counts are cumulative: what comes later replaces, what is missing or zero stays as it was."""
         if usage is None:
             return
         for field in _Usage.__struct_fields__:
             value = getattr(usage, field)
-            if value is not None:
+            if value:
                 setattr(self._usage, field, value)
 
 

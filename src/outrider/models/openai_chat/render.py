@@ -31,6 +31,8 @@ from outrider.models.rendering import (
 WIRE = "openai-chat"
 _GAP = rb"\n\n"
 _INSISTENT = ("deepseek", "moonshot", "kimi")
+_STRICT = ("mistral", "ministral", "devstral", "codestral", "magistral", "pixtral")
+_BRIDGE = b'{"role":"assistant","content":"[I have seen the results.]"}'
 _UNSIGNED = "skip_thought_signature_validator"
 
 
@@ -66,7 +68,9 @@ class ChatRenderer:
         self._choice = choice
         self._host = host
         self._blobs = blobs
-        self._insists = any(name in f"{host} {choice.model}".lower() for name in _INSISTENT)
+        known_as = f"{host} {choice.model}".lower()
+        self._insists = any(name in known_as for name in _INSISTENT)
+        self._strict = any(name in known_as for name in _STRICT)
         self._kept = Kept(self._piece, lambda piece: piece.size)
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
 
@@ -74,8 +78,11 @@ class ChatRenderer:
         fields = [
             b'"model":' + encode(self._choice.model),
             b'"messages":[' + b",".join(_system(prompt) + self._messages(prompt)) + b"]",
-            b'"stream":true,"stream_options":{"include_usage":true}',
+            b'"stream":true',
         ]
+        if not self._host.endswith("mistral.ai"):
+            # Mistral tells the usage unasked, and refuses to be asked.
+            fields.append(b'"stream_options":{"include_usage":true}')
         if prompt.tools:
             fields.append(b'"tools":' + self._tool_list(prompt.tools))
         if self._choice.effort:
@@ -93,18 +100,18 @@ class ChatRenderer:
         for message in prompt.messages:
             whole, text, seen = get(message)
             if whole:
-                if asked:
-                    out.append(_user(asked))
+                if asked or not out:
+                    out.append(_user(asked or [(encode(OPENING)[1:-1], b"")]))
                     asked = []
-                elif not out:
-                    out.append(_user([(encode(OPENING)[1:-1], b"")]))
                 out.append(whole)
             if text or seen:
                 asked.append((text, seen))
         last = prompt.tail or ("" if asked or _ends_with_results(prompt) else GO_ON)
         if last:
             asked.append((encode(last)[1:-1], b""))
-        return [*out, _user(asked)] if asked else out
+        if asked:
+            out.append(_user(asked))
+        return _bridged(out) if self._strict else out
 
     def _piece(self, message: Message) -> Piece:
         match message:
@@ -165,13 +172,13 @@ class ChatRenderer:
         OpenRouter hands `reasoning_details` on to providers with signatures. Nobody needs it beside plain text, and
         servers that never sent it may refuse it: so it goes back beside calls, to the host it came from, only.
         """
-        fields: dict[str, object] = {"reasoning_content": ""} if self._insists else {}
+        fields: dict[str, object] = {}
         for text, thought in thoughts:
             if thought.field == "reasoning_content":
                 fields["reasoning_content"] = text
             elif thought.details:
                 fields["reasoning_details"] = thought.details
-        return fields
+        return fields or ({"reasoning_content": ""} if self._insists else {})
 
     def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
         if self._tools[0] is not tools:
@@ -185,6 +192,16 @@ def _system(prompt: Prompt) -> list[bytes]:
 
 def _ends_with_results(prompt: Prompt) -> bool:
     return bool(prompt.messages) and isinstance(prompt.messages[-1], FromTools)
+
+
+def _bridged(messages: list[bytes]) -> list[bytes]:
+    """Mistral's models want a word of their own between results and the person's words."""
+    out: list[bytes] = []
+    for message in messages:
+        if message.startswith(b'{"role":"user"') and out and out[-1].startswith(b'{"role":"tool"'):
+            out.append(_BRIDGE)
+        out.append(message)
+    return out
 
 
 def _user(asked: list[tuple[bytes, bytes]]) -> bytes:
