@@ -101,7 +101,7 @@ class ScriptApp:
 
     def _understand(self, wire: Wire, body: Json, size: int) -> Asked:
         if wire is responses.WIRE and (previous := body.get("previous_response_id")):
-            if previous not in self._past:
+            if not isinstance(previous, str) or previous not in self._past:
                 raise _Failed(400, f"Previous response with id '{previous}' not found.")
             body = {**body, "input": self._past[previous] + responses.items_of(body)}
         try:

@@ -4,11 +4,22 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from outrider.core.events import Result
 from outrider.core.parts import Call, Reasoning
 from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
 from outrider.core.traits import ToolSpec
-from outrider.models.script_server.wire import Asked, Json, Wire, objects, parse_args, sse, text_of, usage_of
+from outrider.models.script_server.wire import (
+    Asked,
+    Json,
+    Wire,
+    objects,
+    parse_args,
+    parse_call,
+    parse_result,
+    parse_tool,
+    sse,
+    text_of,
+    usage_of,
+)
 from outrider.models.scripted import Says
 from outrider.models.scripted_text import pieces
 
@@ -18,7 +29,7 @@ def parse(body: Json) -> Prompt:
     messages: list[Message] = []
     for is_tool, group in groupby(body["messages"], lambda message: message["role"] == "tool"):
         if is_tool:
-            messages.append(FromTools(tuple(Result(m["tool_call_id"], text_of(m.get("content"))) for m in group)))
+            messages.append(FromTools(tuple(parse_result(m["tool_call_id"], m.get("content")) for m in group)))
             continue
         for message in group:
             match message["role"]:
@@ -32,18 +43,17 @@ def parse(body: Json) -> Prompt:
 
 
 def _from_model(message: Json) -> FromModel:
-    thought = message.get("reasoning_content") or ""
+    thought = text_of(message.get("reasoning_content"))
     calls: list[Call] = []
     for wanted in objects(message.get("tool_calls")):
         function = wanted.get("function") or {"name": wanted["custom"]["name"], "arguments": "{}"}
-        calls.append(Call(wanted["id"], function["name"], *parse_args(function["arguments"])))
+        calls.append(parse_call(wanted["id"], function["name"], *parse_args(function["arguments"])))
     reasoning = (Reasoning(thought, "openai-chat"),) if thought else ()
     return FromModel(text_of(message.get("content")), tuple(calls), reasoning)
 
 
 def _tools(tools: list[Json]) -> Sequence[ToolSpec]:
-    functions = [tool["function"] for tool in tools if tool.get("type") == "function"]
-    return [ToolSpec(f["name"], f.get("description") or "", f.get("parameters") or {}) for f in functions]
+    return [parse_tool(tool["function"], "parameters") for tool in tools if tool.get("type") == "function"]
 
 
 def _calls(asked: Asked, says: Says) -> list[Json]:
@@ -89,8 +99,7 @@ def render(asked: Asked, says: Says) -> Json:
 
 
 def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
-    options: Json = asked.body.get("stream_options") or {}
-    has_usage = bool(options.get("include_usage"))
+    has_usage = any(options.get("include_usage") for options in objects([asked.body.get("stream_options")]))
     head: Json = {
         "id": f"chatcmpl-{asked.id}",
         "object": "chat.completion.chunk",

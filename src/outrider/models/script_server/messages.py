@@ -3,11 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-from outrider.core.events import Result
-from outrider.core.parts import Call, Reasoning
+from outrider.core.parts import Reasoning
 from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
-from outrider.core.traits import ToolSpec
-from outrider.models.script_server.wire import Asked, Json, Wire, objects, parse_args, sse, text_of, usage_of
+from outrider.models.script_server.wire import (
+    Asked,
+    Json,
+    Wire,
+    objects,
+    parse_args,
+    parse_call,
+    parse_result,
+    parse_tool,
+    sse,
+    text_of,
+    usage_of,
+)
 from outrider.models.scripted import Says, Wanted
 from outrider.models.scripted_text import pieces
 
@@ -24,27 +34,20 @@ def parse(body: Json) -> Prompt:
             continue
         results = [block for block in blocks if block["type"] == "tool_result"]
         if results:
-            messages.append(FromTools(tuple(_result(block) for block in results)))
+            answers = (parse_result(b["tool_use_id"], b.get("content"), b.get("is_error")) for b in results)
+            messages.append(FromTools(tuple(answers)))
         words = text_of([block for block in blocks if block["type"] == "text"])
         if words or not results:
             messages.append(FromPerson(words))
-    tools = tuple(
-        ToolSpec(tool["name"], tool.get("description") or "", tool["input_schema"])
-        for tool in objects(body.get("tools"))
-        if "input_schema" in tool
-    )
-    return Prompt(text_of(body.get("system")), messages, tools)
-
-
-def _result(block: Json) -> Result:
-    return Result(block["tool_use_id"], text_of(block.get("content")), failed=bool(block.get("is_error")))
+    tools = [parse_tool(tool, "input_schema") for tool in objects(body.get("tools")) if "input_schema" in tool]
+    return Prompt(text_of(body.get("system")), messages, tuple(tools))
 
 
 def _from_model(blocks: Sequence[Json]) -> FromModel:
     return FromModel(
-        text="".join(block["text"] for block in blocks if block["type"] == "text"),
-        calls=tuple(Call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"),
-        reasoning=tuple(Reasoning(b["thinking"], "anthropic") for b in blocks if b["type"] == "thinking"),
+        text="".join(text_of(block["text"]) for block in blocks if block["type"] == "text"),
+        calls=tuple(parse_call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"),
+        reasoning=tuple(Reasoning(text_of(b["thinking"]), "anthropic") for b in blocks if b["type"] == "thinking"),
     )
 
 

@@ -4,11 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from outrider.core.events import Result
-from outrider.core.parts import Call, Reasoning
+from outrider.core.parts import Reasoning
 from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
-from outrider.core.traits import ToolSpec
 from outrider.models.script_server import chat
-from outrider.models.script_server.wire import Asked, Json, Wire, objects, parse_args, sse, text_of, usage_of
+from outrider.models.script_server.wire import (
+    Asked,
+    Json,
+    Wire,
+    objects,
+    parse_args,
+    parse_call,
+    parse_result,
+    parse_tool,
+    sse,
+    text_of,
+    usage_of,
+)
 from outrider.models.scripted import Says, Wanted
 from outrider.models.scripted_text import pieces
 
@@ -22,12 +33,12 @@ def items_of(body: Json) -> list[Json]:
 
 
 def parse(body: Json) -> Prompt:
-    system = [body.get("instructions") or ""]
+    system = [text_of(body.get("instructions"))]
     messages: list[Message] = []
     for item in items_of(body):
         kind = item.get("type", "message")
         if kind in ("function_call_output", "custom_tool_call_output"):
-            _add_result(messages, Result(item["call_id"], text_of(item.get("output"))))
+            _add_result(messages, parse_result(item["call_id"], item.get("output")))
         elif kind == "message" and item["role"] in ("system", "developer"):
             system.append(text_of(item["content"]))
         elif kind == "message" and item["role"] == "user":
@@ -35,8 +46,8 @@ def parse(body: Json) -> Prompt:
         elif (part := _part(kind, item)) is not None:
             _add_part(messages, part)
     tools = [tool for tool in objects(body.get("tools")) if tool.get("type") in ("function", "custom")]
-    specs = (ToolSpec(t["name"], t.get("description") or "", t.get("parameters") or {}) for t in tools)
-    return Prompt("\n\n".join(text for text in system if text), messages, tuple(specs))
+    specs = tuple(parse_tool(tool, "parameters") for tool in tools)
+    return Prompt("\n\n".join(text for text in system if text), messages, specs)
 
 
 def _part(kind: str, item: Json) -> FromModel | None:
@@ -44,9 +55,9 @@ def _part(kind: str, item: Json) -> FromModel | None:
         case "message":
             return FromModel(text_of(item["content"]))
         case "function_call":
-            return FromModel("", (Call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
+            return FromModel("", (parse_call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
         case "custom_tool_call":
-            return FromModel("", (Call(item["call_id"], item["name"], {"input": item["input"]}),))
+            return FromModel("", (parse_call(item["call_id"], item["name"], {"input": item["input"]}),))
         case "reasoning":
             thought = text_of(item.get("summary")) or text_of(item.get("content"))
             return FromModel("", (), (Reasoning(thought, "openai-responses"),))
@@ -76,7 +87,7 @@ def _output(asked: Asked, says: Says) -> list[Json]:
     if says.reasoning:
         thought: Json = {"id": f"rs_{asked.id}", "type": "reasoning", "status": "completed"}
         thought["summary"] = [{"type": "summary_text", "text": says.reasoning}]
-        if "reasoning.encrypted_content" in (asked.body.get("include") or []):
+        if "reasoning.encrypted_content" in str(asked.body.get("include")):
             thought["encrypted_content"] = f"practice{asked.id}"
         output.append(thought)
     if says.text:

@@ -7,8 +7,10 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from outrider.core.parts import Usage
+from outrider.core.events import Result
+from outrider.core.parts import Call, Usage
 from outrider.core.prompt import Prompt
+from outrider.core.traits import ToolSpec
 from outrider.models.scripted import Says
 from outrider.models.scripted_text import tokens
 
@@ -73,8 +75,30 @@ def objects(value: object) -> list[Json]:
     return [cast("Json", part) for part in parts if isinstance(part, dict)]
 
 
-def parse_args(text: str) -> tuple[dict[str, object], str]:
+def parse_call(id: object, tool: object, args: object, broken: str = "") -> Call:
+    if isinstance(id, str) and isinstance(tool, str) and isinstance(args, dict):
+        return Call(id, tool, cast("dict[str, object]", args), broken)
+    raise TypeError("a call has an id, a name and an object of arguments")
+
+
+def parse_result(call: object, content: object, failed: object = False) -> Result:
+    if isinstance(call, str):
+        return Result(call, text_of(content), failed=failed is True)
+    raise TypeError("a result names its call")
+
+
+def parse_tool(tool: Json, schema: str) -> ToolSpec:
+    name, description, parameters = tool.get("name"), tool.get("description"), tool.get(schema)
+    if isinstance(name, str):
+        fields = cast("dict[str, object]", parameters) if isinstance(parameters, dict) else {}
+        return ToolSpec(name, description if isinstance(description, str) else "", fields)
+    raise TypeError("a tool has a name")
+
+
+def parse_args(text: object) -> tuple[dict[str, object], str]:
     """The arguments of a call, or what stands in their place."""
+    if not isinstance(text, str):
+        raise TypeError("the arguments of a call are written as a string")
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, object]), ""
     except msgspec.DecodeError:
