@@ -4,6 +4,8 @@ import re
 
 _FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+_MAY_GO_ON = " \t-*+0123456789"
+"""How a line may begin that goes on with a list after a blank line."""
 _HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
 
 
@@ -25,21 +27,25 @@ class Blocks:
 
     def feed(self, text: str) -> list[str]:
         """The blocks that this text finished."""
-        head, mark, tail = text.rpartition("\n")
-        if not mark:
-            self._unended += text
-            return []
-        whole, self._unended = self._unended + head + mark, tail
+        head, mark, tail = (self._unended + text).rpartition("\n")
+        whole, self._unended = head + mark, tail
         done: list[str] = []
         for line in whole.split("\n")[:-1]:
             self._take(line + "\n", done)
+        if self._blank and tail and tail[0] not in _MAY_GO_ON:
+            self._close(done)
         return done
 
     def finish(self) -> list[str]:
-        """The last block, if there is one: nothing more will come."""
-        rest, self._unended = self.rest, ""
-        self._lines, self._blank, self._fence, self._in_list = [], [], "", False
-        return [rest] if rest else []
+        """The last blocks: nothing more will come."""
+        done: list[str] = []
+        line, self._unended = self._unended, ""
+        if line:
+            self._take(line, done)
+        if self._lines:
+            self._close(done)
+        self._fence = ""
+        return done
 
     def _take(self, line: str, done: list[str]) -> None:
         if self._fence:

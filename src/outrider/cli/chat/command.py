@@ -10,7 +10,6 @@ from outrider.app.compose import open_agent
 from outrider.cli.chat.wish import Wish
 from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
 from outrider.cli.plain import check_text
-from outrider.cli.root import DONE
 from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.core.errors import Refused
@@ -39,5 +38,4 @@ async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> in
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
     async with open_agent(config=config, workspace=root, label="outrider chat") as agent:
-        await converse(agent, wish, root)
-    return DONE
+        return await converse(agent, wish, root)

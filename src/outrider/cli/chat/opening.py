@@ -1,9 +1,11 @@
 """How a chat begins and ends: which session, which screen, the greeting, what is looked for meanwhile, the farewell."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 from prompt_toolkit.utils import is_dumb_terminal
 
@@ -16,6 +18,7 @@ from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_path
 from outrider.cli.chat.talk import Conversation, Setting
 from outrider.cli.chat.wish import Wish
+from outrider.cli.root import DONE
 from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.config.providers import PRACTICE, PROVIDERS
@@ -25,8 +28,12 @@ from outrider.core.ports import Session
 HISTORY = "chat_history"
 
 
-async def converse(agent: Agent, wish: Wish, root: Path | None) -> None:
-    """Talk until the person leaves. What they typed until then is durable; what runs then is taken up next time."""
+async def converse(agent: Agent, wish: Wish, root: Path | None) -> int:
+    """Talk until the person leaves, or a signal asks us to; the exit code.
+
+    What was typed until then is durable; what runs then is taken up next time.
+    """
+    ending = Ending()
     face = _face(agent.config)
     found = await _find(agent, wish, root)
     try:
@@ -39,12 +46,28 @@ async def converse(agent: Agent, wish: Wish, root: Path | None) -> None:
             for task in (chat.listen, chat.take_up):
                 group.start_soon(task)
             group.start_soon(_offer_models, chat)
+            await group.start(ending.watch, face)
             await face.run(chat)
             await chat.hear_out()
-            face.show(_farewell(chat))
+            if not ending.signal:
+                face.show(_farewell(chat))
             group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
         raise only(several) from several
+    return 128 + ending.signal if ending.signal else DONE
+
+
+class Ending:
+    """Whether a signal ended the chat: the terminal was closed, or somebody wants the process gone."""
+
+    signal: int = 0
+
+    async def watch(self, face: Face, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                self.signal = number
+                face.leave()
 
 
 def _face(config: Config) -> Face:

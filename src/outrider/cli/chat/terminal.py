@@ -102,7 +102,7 @@ class Screen:
         self._talk = talk
         async with anyio.create_task_group() as group:
             group.start_soon(self._look_again)
-            with suppress(EOFError):  # The terminal is gone.
+            with suppress(EOFError, OSError):  # The terminal is gone.
                 await self._app.run_async()
             group.cancel_scope.cancel()
 

@@ -56,7 +56,7 @@ class View:
         self._owed = ""
         """Deltas of a reply that is already printed; they may still come."""
         self._is_held = False
-        """The deltas heard are not the whole reply so far: nothing is printed before the reply itself comes."""
+        """Deltas of this turn were missed: from now on each reply is printed when it is there, whole."""
         for entry in journal:
             self._take_entry(entry)
         self._is_held = self.state.is_open
@@ -193,7 +193,7 @@ class View:
         shows: list[Show] = []
         heard, printed = self._printed + self._blocks.rest, self._printed
         self._owed = text[len(heard) :] if not self._is_held and text.startswith(heard) else ""
-        self._blocks, self._printed, self._is_held = Blocks(), "", False
+        self._blocks, self._printed = Blocks(), ""
         if not text.startswith(printed):
             shows.append(Note("the reply was begun anew:"))
             printed = ""

@@ -1,0 +1,63 @@
+"""Nothing a model, a tool or a file says can steer the terminal it is printed on."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.cli.chat.clean import clean, one_line, width, wrap
+from outrider.cli.chat.paint import Painter
+from outrider.cli.chat.shows import Block, Note, Person, Ran, Typed
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("plain words", "plain words"),
+        ("a\tb\nc", "a\tb\nc"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;a title\x07words", "words"),
+        ("\x1b]52;c;ZXZpbA==\x1b\\words", "words"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP+q544e\x1b\\words", "words"),
+        ("\x9b2Jcleared\x9d0;t\x9c", "cleared"),
+        ("never ended \x1b]0;title", "never ended "),
+        ("\x1bcreset", "reset"),
+        ("one\rtwo\r\nthree\x85four\u2028five", "one\ntwo\nthree\nfour\nfive"),
+        ("bell\x07 back\x08 null\x00 del\x7f", "bell back null del"),
+        ("abc\u202edef\u2066ghi", "abcdefghi"),
+        ("half \ud83d a pair", "half \ufffd a pair"),
+        ("日本語 👩\u200d💻 é", "日本語 👩\u200d💻 é"),
+    ],
+)
+def test_what_is_shown_of_what_was_said(said: str, shown: str) -> None:
+    assert clean(said) == shown
+
+
+@given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
+def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
+    left = {char for char in clean(text) if unicodedata.category(char) in ("Cc", "Cs")}
+    assert left <= {"\n", "\t"}
+
+
+@given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
+def test_nothing_that_is_painted_has_a_sequence_of_its_own(text: str) -> None:
+    shows = [Person(text), Block(text), Ran(text, text), Note(text), Typed(text)]
+    painted = Painter(is_plain=True).paint(shows, 80)
+    assert {char for char in painted if unicodedata.category(char) in ("Cc", "Cs")} <= {"\n"}
+
+
+@given(st.text(), st.integers(2, 60))
+def test_no_line_is_wider_than_the_screen(text: str, cells: int) -> None:
+    assert [line for line in wrap(clean(text), cells) if width(line) > cells] == []
+
+
+@given(st.text(min_size=1), st.integers(2, 60))
+def test_one_line_is_one_and_fits(text: str, cells: int) -> None:
+    line = one_line(text, cells)
+    assert ("\n" in line, width(line) <= cells) == (False, True)
+
+
+def test_a_wide_character_is_not_cut_in_half() -> None:
+    assert (wrap("日本語", 5), one_line("日本語日本語", 6)) == (["日本", "語"], "日本…")
