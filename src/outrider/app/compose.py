@@ -1,5 +1,6 @@
 """Opens a home: store, models, tools, runtime, worker, in the order their lifetimes nest."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,11 +10,13 @@ import anyio
 
 from outrider import plugins
 from outrider.app.agent import Agent, Home
+from outrider.app.channels import CHANNELS
+from outrider.app.place import HomePlace
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
-from outrider.core.ports import Blobs, Here, Model, Session, Tool
+from outrider.core.ports import Blobs, Model, Tool
 from outrider.engine.follow import Hub
 from outrider.engine.worker import Limits, Worker
 from outrider.models.open import open_by_choice
@@ -80,10 +83,8 @@ async def open_agent(
         chosen = model if model and not isinstance(model, str) else None
         models = _Models(config, store.blobs, stack, chosen)
 
-        def here(session: Session) -> Here:
-            return Here(session, open_local(Path(session.workspace)), store.blobs)
-
-        native = NativeRuntime(models.get, _tools(tools), here, bounds)
+        place = HomePlace(store, store.blobs, CHANNELS, (), open_local, lambda: time.time_ns() // 1_000_000)
+        native = NativeRuntime(models.get, _tools(tools), place, bounds)
         hub = Hub(store)
         worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
         try:

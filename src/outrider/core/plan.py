@@ -238,7 +238,7 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
 
 
 def _bounded(state: State, bounds: Bounds) -> Stop | None:
-    if state.steps >= bounds.steps:
+    if state.steps >= int(state.settings.get("steps") or bounds.steps):
         return Stop(f"stopped after {state.steps} steps, the limit of one turn (limits.steps)")
     if state.denials >= bounds.denials:
         return Stop(f"stopped: nobody was there to answer {state.denials} questions in a row")

@@ -5,12 +5,18 @@ from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approve import Grant, Scope
-from outrider.core.events import Body, Delta, Entry, Input, Reply, Result
+from outrider.core.approve import Request, Verdict
+from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
-from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
+from outrider.core.route import Route
+from outrider.core.task_ports import CommandEnd as CommandEnd
+from outrider.core.task_ports import Commands as Commands
+from outrider.core.task_ports import TaskEnd as TaskEnd
+from outrider.core.task_ports import Tasks as Tasks
+from outrider.core.task_ports import TaskStore as TaskStore
+from outrider.core.task_ports import TaskTraits as TaskTraits
 from outrider.core.traits import ModelTraits, RuntimeTraits, ToolSpec
 
 Emit = Callable[[Delta], None]
@@ -108,71 +114,6 @@ class Store(Protocol):
     async def waiting(self) -> Sequence[str]:
         """The sessions that have something to do, of every person, longest waiting first."""
         ...
-
-
-class TaskEnd(Struct, frozen=True):
-    """How a task ended."""
-
-    state: TaskState
-    exit_code: int | None
-    why: str
-    ended: int
-
-
-class TaskStore(Protocol):
-    """Tasks, and the answers and grants people gave. A write is durable when its call returns."""
-
-    async def create_task(self, session: str, wish: Wish, most: int) -> tuple[Task, bool]:
-        """The task of this session's call `wish.call`, made now if it is new: `(task, whether it is new)`.
-
-        Raises Refused when `most` tasks of this session are open already.
-        """
-        ...
-
-    async def begin_task(self, task: str, mark: Mark | None, child: str = "") -> Task:
-        """It runs now: as this process, or as this child session."""
-        ...
-
-    async def flip_task(self, task: str, notify: Notify) -> Task:
-        """Nobody waits for it any more: its end is told by a notice. A task that has ended already stays as it is."""
-        ...
-
-    async def end_task_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
-        """The task has ended; in the same transaction its session gets the notice as an input, where it is to be told.
-
-        Whether it is to be told is decided by the row as it is now (`should_tell`). A task that has ended stays so.
-        """
-        ...
-
-    async def note_task(self, task: str, state: TaskState, notice: str, key: str) -> Task:
-        """Something happened to a running task: its new state, and a notice to its session (once by this key)."""
-        ...
-
-    async def find_task(self, person: str, task: str) -> Task | None:
-        """By id, or by the beginning of one that no other task of this person shares."""
-        ...
-
-    async def list_tasks(
-        self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
-    ) -> Sequence[Task]:
-        """Latest first."""
-        ...
-
-    async def open_tasks(self) -> Sequence[Task]:
-        """Every task of every person that has not ended."""
-        ...
-
-    async def task_of_child(self, child: str) -> Task | None:
-        """The open task whose body this session is."""
-        ...
-
-    async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
-        """Record an answer to an ask; None when it has been answered. Needs no claim, since it fences nobody out."""
-        ...
-
-    async def grant(self, person: str, scope: Scope, place: str, need: str) -> Grant: ...
-    async def grants(self, person: str) -> Sequence[Grant]: ...
-    async def forget_grant(self, person: str, grant: str) -> bool: ...
 
 
 class Blobs(Protocol):
@@ -274,6 +215,15 @@ class Here(Struct, frozen=True):
     session: Session
     workspace: Workspace
     blobs: Blobs
+    call: str = ""
+    """The id of the call."""
+    tasks: Tasks | None = None
+    address: str = ""
+    """Where this turn answers to."""
+    route: Route = Route(False, "nobody can be told later")
+    """Whether that address can be told something when the turn is over."""
+    granted: tuple[str, ...] = ()
+    """What a person allowed this very call beyond the sandbox."""
 
 
 class Tool(Protocol):
@@ -283,8 +233,30 @@ class Tool(Protocol):
         """A failure the model can react to is a result with `failed`; Refused is turned into one."""
         ...
 
+    def request(self, call: Call, here: Here) -> Request | None:
+        """What this call wants beyond what every call may do; None when it stays within. Touches nothing."""
+        ...
+
     async def reconcile(self, call: Call, here: Here) -> Result | None:
         """After a crash between `Begun` and `Result`: what came of it, or None when that cannot be found out."""
+        ...
+
+
+class Place(Protocol):
+    """What a loop needs to know about where a session's calls run."""
+
+    async def here(self, session: Session, state: State, call: Call) -> Here: ...
+
+    async def verdict(self, request: Request, session: Session) -> Verdict:
+        """Whether rules and grants allow this, deny it, or leave it to a person."""
+        ...
+
+    def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+        """The turn waits for these. The answers that are certain now: a no where nobody can answer."""
+        ...
+
+    async def tail(self, session: Session) -> str:
+        """Words for the end of this step's prompt, e.g. on the tasks that run now."""
         ...
 
 

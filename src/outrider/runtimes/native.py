@@ -6,16 +6,18 @@ import anyio
 from msgspec.structs import replace
 
 from outrider.config.fail import point
+from outrider.core.approve import ANSWERS, NO, Verdict, question
 from outrider.core.compact import SUMMARISE, choose, outline
 from outrider.core.errors import ContextTooLong, Refused
-from outrider.core.events import Begun, Compacted, Delta, Result
+from outrider.core.events import Asked, Begun, Compacted, Delta, Result
 from outrider.core.parts import Call
 from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
-from outrider.core.ports import Here, Model, Models, Session, Tools, Turn
+from outrider.core.ports import Here, Model, Models, Place, Tool, Tools, Turn
 from outrider.core.prompt import UNKNOWN, FromPerson, Prompt
 from outrider.core.traits import Replay, RuntimeTraits
 from outrider.runtimes.system import system_prompt
 
+DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
 FULL = 0.8
 """Compact when the last prompt took this part of the model's window."""
 
@@ -23,13 +25,12 @@ FULL = 0.8
 class NativeRuntime:
     traits = RuntimeTraits("native", steers=True)
 
-    def __init__(self, models: Models, tools: Tools, here: Callable[[Session], Here], bounds: Bounds) -> None:
+    def __init__(self, models: Models, tools: Tools, place: Place, bounds: Bounds) -> None:
         self._models = models
         self._tools = tools
-        self._here = here
+        self._place = place
         self._bounds = bounds
-        self._specs = tuple(tool.spec for tool in tools.values())
-        self._replay = {spec.name: spec.replay for spec in self._specs}
+        self._replay = {name: tool.spec.replay for name, tool in tools.items()}
 
     async def carry(self, turn: Turn) -> None:
         model = await self._models(turn.state().settings.get("model", ""))
@@ -43,8 +44,24 @@ class NativeRuntime:
                 case Settle(calls=calls):
                     for call in calls:
                         await self._settle(turn, call)
-                case Begin() | Finish() | Stop() | Idle() | Wait():
+                case Wait():
+                    if not await self._answer_for_nobody(turn):
+                        return
+                case Begin() | Finish() | Stop() | Idle():
                     return
+
+    async def _answer_for_nobody(self, turn: Turn) -> bool:
+        """A question that nobody can answer is a no. True when at least one was answered so."""
+        state = turn.state()
+        answers = self._place.parked(turn.session, tuple(state.asks.values()), state.address)
+        for answered in answers:
+            await turn.record(answered, key=f"answer/{answered.ask}")
+        return bool(answers)
+
+    def _tools_of(self, turn: Turn) -> Tools:
+        """The tools this session may use: all, unless it was begun with fewer."""
+        only = turn.state().settings.get("tools", "")
+        return {name: self._tools[name] for name in only.split(",") if name in self._tools} if only else self._tools
 
     async def _ask(self, turn: Turn, model: Model) -> None:
         if self._is_full(turn, model):
@@ -52,7 +69,7 @@ class NativeRuntime:
         keeps = iter((0.25, 0.0))
         while True:
             try:
-                reply = await model.reply(self._prompt(turn), _watched(turn))
+                reply = await model.reply(await self._prompt(turn), _watched(turn))
                 break
             except ContextTooLong as error:
                 turn.emit(Delta("the session has outgrown the model's window; summarising its earlier part", "reset"))
@@ -62,9 +79,11 @@ class NativeRuntime:
         point("J6" if reply.calls else "J11")
         await turn.record(reply)
 
-    def _prompt(self, turn: Turn) -> Prompt:
+    async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
-        return Prompt(system_prompt(turn.session), messages, self._specs, turn.state().head)
+        specs = tuple(tool.spec for tool in self._tools_of(turn).values())
+        tail = await self._place.tail(turn.session)
+        return Prompt(system_prompt(turn.session), messages, specs, turn.state().head, tail)
 
     def _is_full(self, turn: Turn, model: Model) -> bool:
         state = turn.state()
@@ -78,7 +97,7 @@ class NativeRuntime:
             return False
         old = turn.transcript().before(upto)
         turn.emit(Delta("summarising the earlier part of the session", "note"))
-        prompt = replace(self._prompt(turn), messages=[*old, FromPerson(SUMMARISE)])
+        prompt = replace(await self._prompt(turn), messages=[*old, FromPerson(SUMMARISE)], tail="")
         try:
             reply = await model.reply(prompt, lambda delta: None)
             compacted = Compacted(upto, reply.text or outline(old), reply.usage, reply.cost)
@@ -102,31 +121,63 @@ class NativeRuntime:
                 raise several.exceptions[0] from several
 
     async def _run(self, turn: Turn, call: Call) -> None:
-        tool = self._tools.get(call.tool)
+        tool = self._tools_of(turn).get(call.tool)
         if tool is None:
-            known = ", ".join(self._tools) or "none"
+            known = ", ".join(self._tools_of(turn)) or "none"
             await turn.record(
                 Result(call.id, f"there is no tool called {call.tool!r}; there are: {known}", failed=True)
             )
         elif call.broken:
             text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"
             await turn.record(Result(call.id, text, failed=True))
-        else:
+        elif here := await self._allowed(turn, call, tool):
             if tool.spec.replay is Replay.NEVER:
                 await turn.record(Begun(call.id))
                 point("J7")
             try:
-                result = await tool.run(call, self._here(turn.session))
+                result = await tool.run(call, here)
             except Refused as error:
                 result = Result(call.id, str(error), failed=True)
             point("J8")
             await turn.record(result)
 
+    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> Here | None:
+        """Where the call may run; None when it was denied, or when a person is asked first."""
+        here = await self._place.here(turn.session, turn.state(), call)
+        try:
+            request = tool.request(call, here)
+        except Refused as error:
+            await turn.record(Result(call.id, str(error), failed=True))
+            return None
+        if request is None:
+            return here
+        answer = turn.state().answers.get(call.id)
+        verdict = await self._place.verdict(request, turn.session) if answer is None else _meaning(answer)
+        match verdict:
+            case "allow":
+                return replace(here, granted=request.needs)
+            case "deny":
+                await turn.record(Result(call.id, DENIED, failed=True))
+                return None
+            case "ask":
+                asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
+                await turn.record(asked, key=f"ask/{call.id}")
+                point("J10")
+                return None
+
     async def _settle(self, turn: Turn, call: Call) -> None:
         """A call began and the process died: what came of it is found out, or told as unknown."""
         tool = self._tools.get(call.tool)
-        result = await tool.reconcile(call, self._here(turn.session)) if tool else None
+        result = None
+        if tool:
+            here = await self._place.here(turn.session, turn.state(), call)
+            request = tool.request(call, here)  # it was allowed, or it would not have begun
+            result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
         await turn.record(result or Result(call.id, UNKNOWN, failed=True))
+
+
+def _meaning(answer: str) -> Verdict:
+    return "deny" if answer == NO else "allow"
 
 
 def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[Call]]:

@@ -14,6 +14,7 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.core.approve import Request
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
 from outrider.core.parts import Call, Image
@@ -54,6 +55,8 @@ class DefinedTool:
         description, notes = _read_docstring(function)
         self._function = function
         self._reconcile: Function | None = None
+        self._request: Callable[..., Request | None] | None = None
+        self._whole = _whole(function)
         self._arguments = _arguments(function, name)
         self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
 
@@ -64,6 +67,17 @@ class DefinedTool:
         """
         self._reconcile = function
         return function
+
+    def requests(self, function: Callable[..., Request | None]) -> Callable[..., Request | None]:
+        """Decorates the function that says, from the same arguments, what a call wants beyond what every call may do.
+
+        It touches nothing; a person is asked before the call runs, unless a rule or an earlier answer decides.
+        """
+        self._request = function
+        return function
+
+    def request(self, call: Call, here: Here) -> Request | None:
+        return self._request(here, **self._parse(call)) if self._request else None
 
     async def run(self, call: Call, here: Here) -> Result:
         outcome = await self._call(self._function, call, here)
@@ -95,7 +109,7 @@ class DefinedTool:
             parsed = msgspec.convert(call.args, self._arguments, strict=False)
         except msgspec.ValidationError as error:
             raise Refused(f"wrong arguments: {error}; {self._expected()}") from None
-        return msgspec.structs.asdict(parsed)
+        return {self._whole: parsed} if self._whole else msgspec.structs.asdict(parsed)
 
     def _expected(self) -> str:
         properties = cast("dict[str, dict[str, object]]", self.spec.schema["properties"])
@@ -115,6 +129,7 @@ def tool(
 ) -> DefinedTool | Callable[[Function], DefinedTool]:
     """Make a function a tool. Its first parameter is `here: Here`; the others are what the model gives.
 
+    More than a few are better given as one msgspec Struct, whose fields are then the arguments.
     A plain `def` runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running
     a call twice does no harm. Raises TypeError for a function that cannot be a tool.
     """
@@ -133,10 +148,19 @@ def _shorten(finished: Result, blobs: Blobs) -> Result:
     return replace(finished, text=text, blob=finished.blob or blob, details=clean(finished.details))
 
 
+def _whole(function: Function) -> str:
+    """The name of the one parameter that takes all arguments as a struct, where a function has that instead."""
+    others = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    kinds = [parameter.annotation for parameter in others]
+    return others[0].name if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct) else ""
+
+
 def _arguments(function: Function, name: str) -> type[Struct]:
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     if not parameters or parameters[0].annotation is not Here:
         raise TypeError(f"tool {name}: the first parameter must be `here: Here`")
+    if _whole(function):
+        return parameters[1].annotation
     fields: list[Any] = []
     for parameter in parameters[1:]:
         if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):

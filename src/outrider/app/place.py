@@ -1,0 +1,61 @@
+"""Where a session's calls run: its workspace, its tasks, and what rules and grants allow there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from outrider.core.approve import NO, Request, Rule, Verdict, decide_access
+from outrider.core.events import Answered, Asked
+from outrider.core.parts import Call
+from outrider.core.plan import State
+from outrider.core.ports import Blobs, Here, Session, Tasks, TaskStore, Workspace
+from outrider.core.route import channel_of, route
+from outrider.core.tasks import running_summary
+from outrider.core.traits import ChannelTraits
+
+
+class HomePlace:
+    """The `Place` of every session of one home."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        blobs: Blobs,
+        channels: Mapping[str, ChannelTraits],
+        rules: Sequence[Rule],
+        workspace: Callable[[Path], Workspace],
+        now: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._channels = channels
+        self._rules = rules
+        self._workspace = workspace
+        self._now = now
+        self.tasks: Callable[[Session], Tasks] | None = None
+        self.has_open: Callable[[str], bool] = lambda session: False
+
+    async def here(self, session: Session, state: State, call: Call) -> Here:
+        return Here(
+            session=session,
+            workspace=self._workspace(Path(session.workspace)),
+            blobs=self._blobs,
+            call=call.id,
+            tasks=self.tasks(session) if self.tasks else None,
+            address=state.address,
+            route=route(state.address, self._channels),
+        )
+
+    async def verdict(self, request: Request, session: Session) -> Verdict:
+        grants = await self._store.grants(session.person)
+        places = {session.id, session.workspace}
+        return decide_access(request, self._rules, frozenset(g.need for g in grants if g.place in places))
+
+    def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+        traits = self._channels.get(channel_of(address))
+        return () if traits and traits.answers else [Answered(asked.ask, NO) for asked in asks]
+
+    async def tail(self, session: Session) -> str:
+        if not self.has_open(session.id):
+            return ""
+        tasks = await self._store.list_tasks(session.person, session.id, open_only=True, limit=100)
+        return running_summary([task for task in tasks if not task.wish.waited], self._now())

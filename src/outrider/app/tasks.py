@@ -1,0 +1,90 @@
+"""Tasks as one session sees them, and child sessions as the keeper sees them."""
+
+from collections.abc import Sequence
+
+from outrider.app.channels import TASK
+from outrider.core.errors import Refused
+from outrider.core.events import Ended
+from outrider.core.outcome import Finished, finished
+from outrider.core.ports import Commands, Session, Store, TaskStore, TaskTraits
+from outrider.core.tasks import Notify, Task, Wish
+from outrider.engine.door import Door
+from outrider.engine.keeper import Keeper
+from outrider.engine.worker import Worker
+
+
+class SessionTasks:
+    """The `Tasks` of one session."""
+
+    def __init__(
+        self, keeper: Keeper, store: TaskStore, commands: Commands, traits: TaskTraits, session: Session
+    ) -> None:
+        self.commands = commands
+        self.traits = traits
+        self._keeper = keeper
+        self._store = store
+        self._session = session
+
+    async def begin(self, wish: Wish) -> Task:
+        return await self._keeper.begin(self._session.id, wish)
+
+    async def wait(self, task: Task, seconds: float) -> Task:
+        return await self._keeper.wait(task, seconds)
+
+    async def flip(self, task: Task, notify: Notify) -> Task:
+        return await self._keeper.flip(task, notify)
+
+    async def find(self, name: str) -> Task:
+        found = await self._store.find_task(self._session.person, name) if name else None
+        if found is None or found.session != self._session.id:
+            raise Refused(f"this session has no task {name!r}; tasks(action=list) shows them")
+        return found
+
+    async def list(self) -> Sequence[Task]:
+        return await self._store.list_tasks(self._session.person, self._session.id, limit=1_000)
+
+    async def kill(self, task: Task) -> Task:
+        return await self._keeper.kill(task, "killed by the model")
+
+    async def said(self, task: Task) -> str:
+        return await self._keeper.said(task)
+
+    async def depth(self) -> int:
+        """Counted by asking whose body this session is, and so on upwards."""
+        deep, session = 0, self._session.id
+        while parent := await self._store.task_of_child(session):
+            deep, session = deep + 1, parent.session
+        return deep
+
+
+class ChildSessions:
+    """Begins, reads and stops the sessions that are tasks."""
+
+    def __init__(self, store: Store, tasks: TaskStore, door: Door, worker: Worker) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._door = door
+        self._worker = worker
+
+    async def open(self, task: Task) -> str:
+        """Every write is keyed by the task, so that doing this again after a crash does it once."""
+        wish = task.wish
+        child = await self._store.create(task.person, f"child {task.id}", task.workspace)
+        settings = {"model": wish.model, "tools": ",".join(wish.tools), "steps": str(wish.steps or "")}
+        if not child.head:
+            for name, value in settings.items():
+                if value:
+                    await self._store.change(child.id, name, value)
+        await self._door.accept(child, wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}")
+        return child.id
+
+    async def outcome(self, child: str) -> Finished | None:
+        journal = await self._store.read(child)
+        ends = [n for n, entry in enumerate(journal) if isinstance(entry.body, Ended)]
+        if not ends or child in await self._store.waiting():
+            return None
+        start = ends[-2] + 1 if len(ends) > 1 else 0
+        return finished(child, journal[start : ends[-1] + 1])
+
+    async def stop(self, child: str) -> None:
+        await self._worker.stop(child, "its task was ended")

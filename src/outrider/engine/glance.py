@@ -1,0 +1,110 @@
+"""Looks now and then at the output of tasks that someone may have to react to: watched patterns, prompts left waiting.
+
+Only tasks with a pattern or an open stdin are looked at, once a second; all others cost nothing while they run.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.ports import Commands, TaskStore
+from outrider.core.tasks import Task, is_prompt, stalled_notice, watch_notice
+
+log = logging.getLogger("outrider.keeper")
+
+EVERY = 1.0
+QUIET = 3.0
+"""Seconds of silence after which a question at the end of the output counts as a prompt left waiting."""
+PAUSE = 10_000
+"""Milliseconds between two notices of one watch pattern; what matches meanwhile is told together."""
+MOST_NOTICES = 20
+MOST_LINES = 10
+_READ = 256 * 1024
+
+
+class _Seen:
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.pattern = re.compile(task.wish.watch) if task.wish.watch else None
+        self.matches: list[str] = []
+        self.left_out = 0
+        self.last = 0
+        self.is_stalled = task.state == "stalled"
+
+
+class Glance:
+    def __init__(
+        self, store: TaskStore, commands: Commands, wake: Callable[[str], None], now: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._commands = commands
+        self._wake = wake
+        self._now = now
+        self._tasks: dict[str, _Seen] = {}
+        self._any = anyio.Event()
+
+    def add(self, task: Task) -> None:
+        if task.wish.watch or task.wish.is_open:
+            self._tasks[task.id] = _Seen(task)
+            self._any.set()
+
+    def drop(self, task: Task) -> None:
+        self._tasks.pop(task.id, None)
+
+    async def run(self) -> None:
+        """Look once a second while there is something to look at, until cancelled."""
+        while True:
+            if not self._tasks:
+                self._any = anyio.Event()
+                await self._any.wait()
+            for seen in tuple(self._tasks.values()):
+                try:
+                    await self._look(seen)
+                except (Unavailable, Refused) as error:
+                    log.warning("a task could not be looked at: %s", error, extra={"task": seen.task.id})
+            await anyio.sleep(EVERY)
+
+    async def _look(self, seen: _Seen) -> None:
+        if seen.pattern and seen.task.notices < MOST_NOTICES:
+            await self._watch(seen)
+        if seen.task.wish.is_open and not seen.is_stalled:
+            await self._check_prompt(seen)
+
+    async def _watch(self, seen: _Seen) -> None:
+        task = seen.task
+        start = self._commands.recall(task, "watched")
+        fresh = await anyio.to_thread.run_sync(self._commands.read, task, start, _READ)
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        for line in whole.decode("utf-8", "replace").splitlines():
+            if seen.pattern and seen.pattern.search(line[:2_000]):
+                if len(seen.matches) < MOST_LINES:
+                    seen.matches.append(line)
+                else:
+                    seen.left_out += 1
+        if seen.matches and self._now() - seen.last >= PAUSE:
+            last = task.notices + 1 == MOST_NOTICES
+            notice = watch_notice(task, seen.matches, seen.left_out)
+            if last:
+                notice += f"\n[This pattern was told {MOST_NOTICES} times and is not watched any more.]"
+            seen.task = await self._store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{start}")
+            seen.matches, seen.left_out, seen.last = [], 0, self._now()
+            self._wake(task.session)
+        if whole:
+            self._commands.remember(task, "watched", start + len(whole))
+
+    async def _check_prompt(self, seen: _Seen) -> None:
+        task = seen.task
+        if self._commands.quiet(task) < QUIET:
+            return
+        tail = await anyio.to_thread.run_sync(self._commands.read, task, -1_000, 1_000)
+        text = tail.decode("utf-8", "replace")
+        if is_prompt(text):
+            seen.is_stalled = True
+            seen.task = await self._store.note_task(
+                task.id, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled"
+            )
+            self._wake(task.session)

@@ -1,0 +1,256 @@
+"""Keeps tasks: begins them, watches them without polling, takes them up again after a crash, and tells how they ended.
+
+Beginning and taking up are the same act. A task's end and the notice to its session are one write.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup, TaskStatus
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.config.fail import point
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.outcome import Finished
+from outrider.core.ports import CommandEnd, Commands, TaskEnd, TaskStore
+from outrider.core.tasks import Notify, Task, TaskState, Wish, age, ended_notice
+from outrider.engine.glance import Glance
+
+log = logging.getLogger("outrider.keeper")
+
+_STARTS = 16
+"""Commands that are being started at the same moment."""
+_AGAIN = 2.0
+"""Seconds before an end that could not be written down is tried again."""
+_TAIL = 8_000
+
+
+class Children(Protocol):
+    """What the keeper needs of child sessions."""
+
+    async def open(self, task: Task) -> str:
+        """The child session of this task, begun now if there is none, with its work handed in; its id."""
+        ...
+
+    async def outcome(self, child: str) -> Finished | None:
+        """What its last turn came to; None while it has something to do."""
+        ...
+
+    async def stop(self, child: str) -> None: ...
+
+
+class Keeping(Struct, frozen=True):
+    """What the keeper stands on."""
+
+    store: TaskStore
+    commands: Commands
+    children: Children
+    wake: Callable[[str], None]
+    now: Callable[[], int]
+    """Milliseconds since 1970."""
+
+
+class Keeper:
+    """All tasks of one home."""
+
+    def __init__(self, keeping: Keeping, *, most: int) -> None:
+        self._on = keeping
+        self._most = most
+        self._group: TaskGroup | None = None
+        self._starting = anyio.CapacityLimiter(_STARTS)
+        self._ends: dict[str, anyio.Event] = {}
+        self._busy: Counter[str] = Counter()
+        self._children: dict[str, anyio.Event] = {}
+        self._killed: dict[str, str] = {}
+        self._glance = Glance(keeping.store, keeping.commands, keeping.wake, keeping.now)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Watch tasks until cancelled. The tasks themselves go on."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            group.start_soon(self._glance.run)
+            for task in await self._on.store.open_tasks():
+                self._watch(task)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def begin(self, session: str, wish: Wish) -> Task:
+        """Begin a task, or take up the one that this call began before a crash."""
+        task, is_new = await self._on.store.create_task(session, wish, self._most)
+        if not is_new:
+            return task
+        point("task-created")
+        if wish.kind == "command":
+            task = await self._start(task)
+        self._watch(task)
+        return task
+
+    async def _start(self, task: Task) -> Task:
+        try:
+            mark = await anyio.to_thread.run_sync(self._on.commands.start, task, limiter=self._starting)
+        except Refused as error:
+            await self._record(task, TaskEnd("failed", None, str(error), 0))
+            raise
+        point("task-started")
+        return await self._on.store.begin_task(task.id, mark)
+
+    async def wait(self, task: Task, seconds: float) -> Task:
+        """Wait for its end, at most so long."""
+        if task.is_open and (end := self._ends.get(task.id)):
+            with anyio.move_on_after(seconds):
+                await end.wait()
+        return await self._now(task)
+
+    async def flip(self, task: Task, notify: Notify) -> Task:
+        """Stop waiting for it."""
+        return await self._on.store.flip_task(task.id, notify)
+
+    async def kill(self, task: Task, why: str = "") -> Task:
+        """End a task and all it started. It has ended, and that is written down, when this returns."""
+        task = await self._now(task)
+        if not task.is_open:
+            return task
+        self._killed[task.id] = why
+        if task.wish.kind == "session":
+            await self._on.children.stop(task.child)
+            self.child_ended(task.child)
+        else:
+            await self._on.commands.kill(task)
+        if end := self._ends.get(task.id):
+            await end.wait()
+        return await self._now(task)
+
+    async def kill_waited(self, session: str, person: str, *, everything: bool = False) -> int:
+        """End what a stopped turn was waiting for, or every task of the session; how many those were."""
+        tasks = await self._on.store.list_tasks(person, session, open_only=True, limit=10_000)
+        doomed = [task for task in tasks if everything or task.wish.waited]
+        async with anyio.create_task_group() as group:
+            for task in doomed:
+                group.start_soon(self.kill, task, "its turn was stopped")
+        return len(doomed)
+
+    async def said(self, task: Task) -> str:
+        """The last words of the child session that is this task's body."""
+        child = (await self._now(task)).child
+        finished = await self._on.children.outcome(child) if child else None
+        return finished.text if finished else ""
+
+    def has_open(self, session: str) -> bool:
+        """Whether a task of this session runs, as far as this process watches it."""
+        return self._busy[session] > 0
+
+    def child_ended(self, child: str) -> None:
+        """A hint that a child session may have come to rest."""
+        if event := self._children.get(child):
+            event.set()
+
+    async def _now(self, task: Task) -> Task:
+        return await self._on.store.find_task(task.person, task.id) or task
+
+    def _watch(self, task: Task) -> None:
+        if self._group and task.id not in self._ends:
+            self._ends[task.id] = anyio.Event()
+            self._busy[task.session] += 1
+            self._group.start_soon(self._watch_to_end, task)
+
+    async def _watch_to_end(self, task: Task) -> None:
+        """See one task to its end, whatever became of it meanwhile, and have that told."""
+        try:
+            end = await (self._child_end(task) if task.wish.kind == "session" else self._command_end(task))
+            await self._record(task, end)
+        finally:
+            self._ends.pop(task.id).set()
+            self._busy[task.session] -= 1
+            self._killed.pop(task.id, None)
+            self._glance.drop(task)
+
+    async def _command_end(self, task: Task) -> TaskEnd:
+        if task.mark is None:
+            mark = await anyio.to_thread.run_sync(self._on.commands.adopt, task)
+            if mark is None:
+                return TaskEnd("failed", None, "Outrider stopped before this command was started: it did not run", 0)
+            task = await self._on.store.begin_task(task.id, mark)
+        self._glance.add(task)
+        with anyio.move_on_after(self._left(task)):
+            return self._verdict(task, await self._on.commands.ended(task))
+        await self._on.commands.kill(task)
+        return _overdue(task)
+
+    def _verdict(self, task: Task, end: CommandEnd) -> TaskEnd:
+        match end.reason:
+            case "exit":
+                state: TaskState = "succeeded" if end.code == 0 else "failed"
+                return TaskEnd(state, end.code, "", 0)
+            case "signal":
+                return TaskEnd("failed", end.code, f"ended by signal {end.signal}", 0)
+            case "output":
+                return TaskEnd("failed", end.code, "ended because it wrote more output than is kept (shell.output)", 0)
+            case "killed":
+                return TaskEnd("killed", end.code, self._killed.get(task.id, ""), 0)
+            case "lost":
+                return TaskEnd("lost", None, "its processes are gone and left no exit status", 0)
+
+    async def _child_end(self, task: Task) -> TaskEnd:
+        child = task.child or await self._on.children.open(task)
+        if not task.child:
+            task = await self._on.store.begin_task(task.id, None, child)
+        self._children[child] = anyio.Event()
+        try:
+            self._on.wake(child)
+            with anyio.move_on_after(self._left(task)) as limit:
+                await self._child_rests(child)
+            if limit.cancelled_caught:
+                await self._on.children.stop(child)
+                return _overdue(task)
+        finally:
+            del self._children[child]
+        finished = await self._on.children.outcome(child)
+        if task.id in self._killed:
+            return TaskEnd("killed", None, self._killed[task.id], 0)
+        if finished is None or finished.outcome == "done":
+            return TaskEnd("succeeded", None, "", 0)
+        return TaskEnd("killed" if finished.outcome == "interrupted" else "failed", None, finished.error, 0)
+
+    async def _child_rests(self, child: str) -> None:
+        while await self._on.children.outcome(child) is None:
+            self._children[child] = anyio.Event()
+            if await self._on.children.outcome(child) is None:
+                await self._children[child].wait()
+
+    def _left(self, task: Task) -> float:
+        return max(0.0, task.wish.ceiling - (self._on.now() - task.created) / 1000)
+
+    async def _record(self, task: Task, end: TaskEnd) -> None:
+        """Write the end down. A full disk delays this; it never makes it be forgotten."""
+        end = replace(end, ended=self._on.now())
+        notice = await self._notice(task, end)
+        while True:
+            point("J15")
+            try:
+                await self._on.store.end_task_and_tell_session(task.id, end, notice)
+                break
+            except Unavailable as error:
+                log.warning("the end of a task could not be written down: %s", error, extra={"task": task.id})
+                await anyio.sleep(_AGAIN)
+            except Refused as error:  # its session was deleted meanwhile: nobody is left to be told
+                log.info("the end of a task was not told: %s", error, extra={"task": task.id})
+                break
+        self._on.wake(task.session)
+
+    async def _notice(self, task: Task, end: TaskEnd) -> str:
+        told = replace(task, state=end.state, exit_code=end.exit_code, why=end.why, ended=end.ended)
+        if task.wish.kind == "session":
+            finished = await self._on.children.outcome((await self._now(task)).child)
+            return ended_notice(told, finished.text if finished else "", "")
+        commands = self._on.commands
+        tail = await anyio.to_thread.run_sync(commands.read, task, -_TAIL, _TAIL)
+        return ended_notice(told, tail.decode("utf-8", "replace"), commands.output_file(task))
+
+
+def _overdue(task: Task) -> TaskEnd:
+    return TaskEnd("timed_out", None, f"it ran longer than {age(int(task.wish.ceiling * 1000))}", 0)

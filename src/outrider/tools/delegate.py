@@ -1,0 +1,103 @@
+"""Hands a piece of work to a child session: a task like a command, whose output is the child's last words."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Tasks
+from outrider.core.tasks import Task, Wish, age
+from outrider.core.traits import Replay
+from outrider.tools.define import Here, result, tool
+
+FOREGROUND = 3600.0
+"""Seconds a child session is waited for."""
+
+
+class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `delegate`."""
+
+    work: Annotated[str, Meta(description="all the child needs to know: it sees nothing of this session", min_length=1)]
+    description: Annotated[str, Meta(description="what it is for, in a few words")] = ""
+    background: Annotated[bool, Meta(description="do not wait for it; you are told when it has ended")] = False
+    model: Annotated[str, Meta(description="another model than yours, by name")] = ""
+    tools: Annotated[tuple[str, ...], Meta(description="the only tools it may use; all of yours when empty")] = ()
+    steps: Annotated[int, Meta(description="at most so many steps (usually 60)", ge=0, le=200)] = 0
+
+
+@tool(replay=Replay.NEVER)
+async def delegate(here: Here, arguments: DelegateCall) -> Result:
+    """Have a child session do a piece of work in the same workspace, with tools and a budget of its own, and get its
+    last words back. Several can run at once, in the background."""
+    return await _carry(here, _tasks(here), arguments)
+
+
+@delegate.reconciles
+async def _take_up(here: Here, arguments: DelegateCall) -> Result:
+    return await _carry(here, _tasks(here), arguments)
+
+
+def _tasks(here: Here) -> Tasks:
+    if here.tasks is None:
+        raise Refused("work cannot be delegated here")
+    return here.tasks
+
+
+async def _check_room(tasks: Tasks, call: str) -> None:
+    traits = tasks.traits
+    if await tasks.depth() >= traits.depth:
+        raise Refused(f"this is already {traits.depth} sessions deep (delegate.depth): do it yourself")
+    running = [task for task in await tasks.list() if task.is_open and task.wish.kind == "session"]
+    if len(running) >= traits.children and all(task.wish.call != call for task in running):
+        raise Refused(f"{len(running)} child sessions run already (delegate.children): wait for one to end")
+
+
+async def _carry(here: Here, tasks: Tasks, arguments: DelegateCall) -> Result:
+    await _check_room(tasks, here.call)
+    can_tell = here.route.can_tell
+    in_background = arguments.background and can_tell
+    task = await tasks.begin(
+        Wish(
+            kind="session",
+            call=here.call,
+            command=arguments.work,
+            description=arguments.description,
+            address=here.address,
+            notify="always" if in_background else "never",
+            waited=not in_background,
+            ceiling=tasks.traits.ceiling,
+            model=arguments.model,
+            tools=arguments.tools,
+            steps=arguments.steps,
+        )
+    )
+    if in_background:
+        message = "It works. You will be told when it has ended; do not wait for it."
+        return _render(task, {"status": "background_started", "notify": True, "message": message}, "in the background")
+    task = await tasks.wait(task, FOREGROUND)
+    if task.is_open:
+        task = await tasks.flip(task, "always" if can_tell else "never")
+    if task.is_open:
+        message = f"It works on as task {task.id}; no work was lost."
+        return _render(task, {"status": "auto_backgrounded", "notify": can_tell, "message": message}, "works on")
+    note = ""
+    if arguments.background:
+        note = f"it was done at once, not in the background, because {here.route.why}"
+    return await _finished(tasks, task, note)
+
+
+async def _finished(tasks: Tasks, task: Task, note: str) -> Result:
+    outcome: dict[str, object] = {
+        "status": "done" if task.state == "succeeded" else task.state,
+        "reply": await tasks.said(task),
+        "reason": task.why or None,
+        "note": note or None,
+    }
+    return _render(task, outcome, age(task.ended - task.created), failed=task.state != "succeeded")
+
+
+def _render(task: Task, outcome: dict[str, object], details: str, *, failed: bool = False) -> Result:
+    shown = {"task": task.id, **{name: value for name, value in outcome.items() if value is not None}}
+    return result(msgspec.json.encode(shown).decode(), details, failed=failed)

@@ -1,0 +1,202 @@
+"""Runs commands. There is one way: a task, waited for as long as the call says, then left to go on by itself."""
+
+import re
+from typing import Annotated
+
+import anyio.to_thread
+import msgspec
+from msgspec import Meta, Struct
+
+from outrider.core.approve import HOST, NETWORK, Request
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Tasks
+from outrider.core.tasks import Notify, Task, Wish, age, sleeps
+from outrider.core.traits import Replay
+from outrider.tools.define import Here, result, tool
+
+HEAD, TAIL = 6_000, 14_000
+LONGEST_TIMEOUT = 600
+
+
+class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `shell`."""
+
+    command: Annotated[str, Meta(description="what to run, by /bin/sh, in the workspace", min_length=1)]
+    description: Annotated[str, Meta(description="what it is for, in a few words")] = ""
+    timeout: Annotated[
+        int, Meta(description="seconds to wait for it (usually 30); then it goes on in the background", ge=0, le=600)
+    ] = 0
+    background: Annotated[bool, Meta(description="do not wait for it: servers, builds, long tests")] = False
+    notify: Annotated[Notify, Meta(description="when you are told that a background command ended")] = "always"
+    watch: Annotated[
+        str, Meta(description="a regular expression; output lines that match are told while it runs in the background")
+    ] = ""
+    workdir: Annotated[str, Meta(description="a folder of the workspace to run it in")] = ""
+    stdin: Annotated[str, Meta(description="text it is given to read")] = ""
+    interactive: Annotated[bool, Meta(description="keep its stdin open, to be written to with the tasks tool")] = False
+    needs: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="what it needs beyond its sandbox: network, read:/path, write:/path. The person is asked first"
+        ),
+    ] = ()
+    why: Annotated[str, Meta(description="why it needs that, for the person who is asked")] = ""
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model reads of a command."""
+
+    status: str
+    task: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    output: str | None = None
+    output_file: str = ""
+    notify: bool | None = None
+    message: str = ""
+
+
+@tool(replay=Replay.NEVER)
+async def shell(here: Here, arguments: ShellCall) -> Result:
+    """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
+    but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
+    tasks = _tasks(here)
+    _check(tasks, arguments)
+    return await _carry(here, tasks, arguments)
+
+
+@shell.reconciles
+async def _take_up(here: Here, arguments: ShellCall) -> Result:
+    # The task of this call is found by the call's id, running or ended; if there is none, it never started.
+    return await _carry(here, _tasks(here), arguments)
+
+
+@shell.requests
+def _request(here: Here, arguments: ShellCall) -> Request | None:
+    traits = _tasks(here).traits
+    needs = [need for need in dict.fromkeys(arguments.needs) if not (need == NETWORK and traits.has_network)]
+    for need in needs:
+        if need != NETWORK and not re.match(r"^(read|write):/", need):
+            raise Refused(f"{need!r} cannot be asked for; say network, read:/path or write:/path")
+    if not traits.has_sandbox:
+        needs.append(HOST)
+    if not needs:
+        return None
+    command = arguments.command if not arguments.workdir else f"(in {arguments.workdir}) {arguments.command}"
+    return Request("shell", command, tuple(needs), here.session.workspace, arguments.why)
+
+
+def _tasks(here: Here) -> Tasks:
+    if here.tasks is None:
+        raise Refused("commands cannot be run here")
+    if here.tasks.traits.refusal:
+        raise Refused(here.tasks.traits.refusal)
+    return here.tasks
+
+
+def _check(tasks: Tasks, arguments: ShellCall) -> None:
+    if not arguments.background and sleeps(arguments.command) >= 2:
+        raise Refused(
+            "a command that only sleeps is not run. To wait for a task use tasks(action=wait); to do something later, "
+            "run it in the background"
+        )
+    if arguments.watch:
+        try:
+            re.compile(arguments.watch)
+        except re.error as error:
+            raise Refused(f"watch is not a regular expression: {error}") from None
+    if "\0" in arguments.command:
+        raise Refused("a command cannot hold a NUL character")
+
+
+async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
+    can_tell = here.route.can_tell
+    task = await tasks.begin(
+        Wish(
+            kind="command",
+            call=here.call,
+            command=arguments.command,
+            description=arguments.description,
+            address=here.address,
+            notify=arguments.notify if arguments.background and can_tell else "never",
+            waited=not arguments.background,
+            watch=arguments.watch if can_tell else "",
+            ceiling=tasks.traits.ceiling,
+            workdir=arguments.workdir,
+            stdin=arguments.stdin or None,
+            is_open=arguments.interactive,
+            grants=here.granted,
+        )
+    )
+    if arguments.background:
+        return _render(_started(tasks, task, arguments, here), "in the background")
+    seconds = float(min(arguments.timeout or tasks.traits.timeout, LONGEST_TIMEOUT))
+    task = await tasks.wait(task, seconds)
+    if task.is_open:
+        task = await tasks.flip(task, "always" if can_tell else "never")
+    if task.is_open:
+        return _render(await _flipped(tasks, task, can_tell, seconds), "goes on in the background")
+    return await finished(tasks, task)
+
+
+def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: Here) -> Outcome:
+    told = here.route.can_tell and arguments.notify != "never"
+    if told:
+        message = "It runs. You will be told when it has ended; do not wait for it."
+    elif arguments.notify == "never":
+        message = "It runs. Look at it with the tasks tool."
+    else:
+        message = f"It runs, but its end cannot be told: {here.route.why}. Poll it with tasks(action=wait or read)."
+    return Outcome(
+        status="background_started",
+        task=task.id,
+        output_file=tasks.commands.output_file(task),
+        notify=told,
+        message=message,
+    )
+
+
+async def _flipped(tasks: Tasks, task: Task, can_tell: bool, seconds: float) -> Outcome:
+    then = "You will be told when it ends." if can_tell else "Its end cannot be told here: poll it with the tasks tool."
+    return Outcome(
+        status="auto_backgrounded",
+        task=task.id,
+        output=await output_of(tasks, task),
+        output_file=tasks.commands.output_file(task),
+        notify=can_tell,
+        message=f"It did not end within {seconds:g} s and goes on as task {task.id}; no work was lost. {then}",
+    )
+
+
+async def finished(tasks: Tasks, task: Task) -> Result:
+    """The result of a command that has ended."""
+    outcome = Outcome(
+        status="done" if task.state in ("succeeded", "failed") else task.state,
+        task=task.id,
+        exit_code=task.exit_code,
+        reason=task.why,
+        output=await output_of(tasks, task),
+        output_file=tasks.commands.output_file(task),
+    )
+    code = "" if task.exit_code is None else f"exit {task.exit_code}, "
+    return _render(outcome, f"{code}{age(task.ended - task.created)}", failed=task.state not in ("succeeded", "failed"))
+
+
+async def output_of(tasks: Tasks, task: Task) -> str:
+    """What a command wrote: all of it, or its head and tail with a line that says what is left out."""
+
+    def read() -> str:
+        size = tasks.commands.size(task)
+        if size <= HEAD + TAIL:
+            return tasks.commands.read(task, 0, HEAD + TAIL).decode("utf-8", "replace")
+        head = tasks.commands.read(task, 0, HEAD).decode("utf-8", "replace")
+        tail = tasks.commands.read(task, -TAIL, TAIL).decode("utf-8", "replace")
+        left_out = f"[… {size - HEAD - TAIL:,} of {size:,} bytes left out; read them with tasks(action=read) …]"
+        return f"{head}\n{left_out}\n{tail}"
+
+    return await anyio.to_thread.run_sync(read)
+
+
+def _render(outcome: Outcome, details: str, *, failed: bool = False) -> Result:
+    return result(msgspec.json.encode(outcome).decode(), details, failed=failed)

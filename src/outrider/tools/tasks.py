@@ -1,0 +1,158 @@
+"""Looks after background tasks: list, read, wait, write, kill."""
+
+import re
+from typing import Annotated, Literal
+
+import anyio
+import anyio.to_thread
+import msgspec
+from msgspec import Meta, Struct
+
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Tasks
+from outrider.core.tasks import Task, age, clip, label
+from outrider.core.traits import Replay
+from outrider.tools.define import Here, result, tool
+
+LONGEST_WAIT = 600
+LOOK = 0.2
+"""Seconds between two looks at the output while a call waits for something in it."""
+PART = 20_000
+
+KEYS = {"enter": "\n", "tab": "\t", "esc": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B"}
+
+
+class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `tasks`."""
+
+    action: Annotated[
+        Literal["list", "read", "wait", "write", "kill"],
+        Meta(description="list all; read output; wait for its end or for output; write to its stdin; kill it"),
+    ]
+    task: Annotated[str, Meta(description="the task's id; not needed for list")] = ""
+    start: Annotated[int, Meta(description="read: from this byte; negative counts from the end")] = -PART
+    most: Annotated[int, Meta(description="read: at most so many bytes", ge=1, le=PART)] = PART
+    until: Annotated[str, Meta(description="wait: `done`, `idle` (no output for 3 s), or a regular expression")] = (
+        "done"
+    )
+    limit: Annotated[int, Meta(description="wait: at most so many seconds", ge=1, le=LONGEST_WAIT)] = 30
+    text: Annotated[str, Meta(description="write: this text")] = ""
+    keys: Annotated[
+        tuple[str, ...], Meta(description="write: then these keys: enter, tab, esc, space, up, down, ctrl-c, ctrl-d")
+    ] = ()
+
+
+@tool(replay=Replay.NEVER)
+async def tasks(here: Here, arguments: TasksCall) -> Result:
+    """Look after background tasks of this session: list them, read their output, wait for one, write to its stdin, or
+    kill it. A wait that runs out of time is an answer, not an error."""
+    return await _do(here, arguments)
+
+
+@tasks.reconciles
+async def _again(here: Here, arguments: TasksCall) -> Result | None:
+    # Everything but writing can be done again without harm.
+    return None if arguments.action == "write" else await _do(here, arguments)
+
+
+async def _do(here: Here, arguments: TasksCall) -> Result:
+    if here.tasks is None:
+        raise Refused("there are no tasks here")
+    if arguments.action == "list":
+        return await _list(here.tasks)
+    task = await here.tasks.find(arguments.task)
+    match arguments.action:
+        case "read":
+            return await _read(here.tasks, task, arguments)
+        case "wait":
+            return await _wait(here.tasks, task, arguments)
+        case "write":
+            return await _write(here.tasks, task, arguments)
+        case "kill":
+            return _answer(await here.tasks.kill(task), message="It and all it started are gone.")
+
+
+async def _list(tasks: Tasks) -> Result:
+    found = await tasks.list()
+    rows = [
+        {"task": task.id, "state": task.state, "what": label(task), "exit_code": task.exit_code} for task in found[:50]
+    ]
+    return result(msgspec.json.encode({"tasks": rows, "count": len(found)}).decode(), f"{len(found)} tasks")
+
+
+async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
+    if task.wish.kind == "session":
+        return _answer(task, output=await tasks.said(task))
+    size = await anyio.to_thread.run_sync(tasks.commands.size, task)
+    content = await anyio.to_thread.run_sync(tasks.commands.read, task, arguments.start, arguments.most)
+    start = arguments.start if arguments.start >= 0 else max(0, size + arguments.start)
+    return _answer(
+        task, output=content.decode("utf-8", "replace"), message=f"bytes {start}–{start + len(content)} of {size}"
+    )
+
+
+async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
+    if arguments.until == "done" or task.wish.kind == "session":
+        task = await tasks.wait(task, arguments.limit)
+        return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
+    pattern = None if arguments.until == "idle" else _compiled(arguments.until)
+    with anyio.move_on_after(arguments.limit):
+        while task.is_open:
+            if pattern and pattern.search(await _tail(tasks, task, PART)):
+                return _answer(task, status="matched", output=await _tail(tasks, task))
+            if not pattern and await anyio.to_thread.run_sync(tasks.commands.quiet, task) >= 3:
+                return _answer(task, status="idle", output=await _tail(tasks, task))
+            task = await tasks.wait(task, LOOK)
+    if not task.is_open and pattern and pattern.search(await _tail(tasks, task, PART)):
+        return _answer(task, status="matched", output=await _tail(tasks, task))
+    return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise Refused(f"until is neither done, idle nor a regular expression: {error}") from None
+
+
+async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
+    if not task.is_open:
+        raise Refused(f"task {task.id} has ended ({task.state})")
+    unknown = [key for key in arguments.keys if key not in KEYS and key not in ("ctrl-c", "ctrl-d")]
+    if unknown:
+        raise Refused(f"no key is called {unknown[0]!r}; there are: {', '.join(KEYS)}, ctrl-c, ctrl-d")
+    text = arguments.text + "".join(KEYS.get(key, "") for key in arguments.keys)
+    close = "ctrl-d" in arguments.keys
+
+    def write() -> None:
+        if text or close:
+            tasks.commands.write(task, text.encode(), close=close)
+        if "ctrl-c" in arguments.keys:
+            tasks.commands.interrupt(task)
+
+    await anyio.to_thread.run_sync(write)
+    return _answer(task, message=f"wrote {len(text)} characters" + (" and closed its stdin" if close else ""))
+
+
+async def _tail(tasks: Tasks, task: Task, most: int = 4_000) -> str:
+    if task.wish.kind == "session":
+        return await tasks.said(task)
+    content = await anyio.to_thread.run_sync(tasks.commands.read, task, -most, most)
+    return content.decode("utf-8", "replace")
+
+
+def _answer(task: Task, *, status: str = "", output: str | None = None, message: str = "") -> Result:
+    answer = {
+        "status": status or task.state,
+        "task": task.id,
+        "state": task.state,
+        "what": clip(task.wish.command, 200),
+        "exit_code": task.exit_code,
+        "ran": age((task.ended or task.created) - task.created) if task.ended else None,
+        "reason": task.why or None,
+        "output": output,
+        "message": message or None,
+    }
+    shown = {name: value for name, value in answer.items() if value is not None}
+    return result(msgspec.json.encode(shown).decode(), status or task.state)
