@@ -161,6 +161,13 @@ def test_a_turn_that_was_taken_up_and_a_session_that_was_summarised_are_told() -
     assert (view.usage, view.cost) == (Usage(17, 8), 0.75)
 
 
+def test_what_waited_when_a_turn_was_taken_up_stands_before_the_reply_that_answers_it() -> None:
+    view = View(journal(Input("go"), Started(), Input("and more")))
+    _, shows = follow(view, [entry(view, Resumed(crashed=False))])
+    _, rest = follow(view, [entry(view, Reply("Both done.", saw=view.head))])
+    assert [*shows, *rest] == [Person("and more"), Note("taken up again"), Block("Both done.")]
+
+
 def test_what_is_under_way_fits_the_room_it_has() -> None:
     view = begun()
     follow(view, [Delta("会話 " * 500), Delta("read", "call"), *(entry(view, Input(f"q{n} " * 50)) for n in range(9))])

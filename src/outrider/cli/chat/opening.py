@@ -16,7 +16,7 @@ from outrider.cli.chat.face import Face
 from outrider.cli.chat.paint import Painter
 from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_path
-from outrider.cli.chat.talk import Conversation, Setting
+from outrider.cli.chat.talk import Conversation, Opened
 from outrider.cli.chat.wish import Wish
 from outrider.cli.root import DONE
 from outrider.config.choose import choose
@@ -38,8 +38,8 @@ async def converse(agent: Agent, wish: Wish, root: Path | None) -> int:
     found = await _find(agent, wish, root)
     try:
         async with anyio.create_task_group() as group:
-            setting = Setting(root, wish.model, "" if found else wish.session)
-            chat = Conversation(agent, face, setting, group)
+            opened = Opened(root, wish.model, "" if found else wish.session)
+            chat = Conversation(agent, face, opened, group)
             face.show(_greeting(chat, agent, wish, found))
             if found:
                 await chat.open(found)

@@ -16,6 +16,8 @@ _STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": 
 
 
 _THEME = Theme({"markdown.code": "cyan", "markdown.table.header": "bold", "markdown.table.border": "dim"})
+_LONGEST = 30_000
+"""Characters of a block that are still rendered as Markdown: more would hold up the typing."""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -66,7 +68,7 @@ class Painter:
                 return Text(clean(text), style=_STYLES[tone])
 
     def _block(self, text: str) -> RenderableType:
-        if not self._is_markdown:
+        if not self._is_markdown or len(text) > _LONGEST:
             return Text(text.strip("\n"))
         from outrider.cli.chat.markdown import render  # Only a reply needs it, and it is slow to import.
 

@@ -28,7 +28,7 @@ from outrider.core.ports import Session
 _SLOWEST = 30.0
 
 
-class Setting(Struct, frozen=True):
+class Opened(Struct, frozen=True):
     """How the chat was opened."""
 
     workspace: Path | None = None
@@ -42,13 +42,13 @@ class Setting(Struct, frozen=True):
 class Conversation:
     """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
 
-    def __init__(self, agent: Agent, face: Face, setting: Setting, group: TaskGroup) -> None:
+    def __init__(self, agent: Agent, face: Face, opened: Opened, group: TaskGroup) -> None:
         self.agent = agent
         self.face = face
-        self.setting = setting
+        self.opened = opened
         self.session: Session | None = None
         self.view = View()
-        self._name = setting.name
+        self._name = opened.name
         self._group = group
         self._following = anyio.CancelScope()
         self._elsewhere: set[str] = set()
@@ -86,13 +86,13 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        return self.view.state.settings.get("model") or self.setting.model or self._default
+        return self.view.state.settings.get("model") or self.opened.model or self._default
 
     @property
     def workspace(self) -> str:
         if self.session:
             return self.session.workspace
-        return str(self.setting.workspace) if self.setting.workspace else "a folder of its own"
+        return str(self.opened.workspace) if self.opened.workspace else "a folder of its own"
 
     def standing(self) -> Standing:
         view = self.view
@@ -181,8 +181,8 @@ class Conversation:
         self.session, self.view = session, View(journal)
         if not is_quiet:
             self.face.show(recall(journal))
-        if self.setting.model and self.view.state.settings.get("model") != self.setting.model:
-            await self.agent.change(session, {"model": self.setting.model})
+        if self.opened.model and self.view.state.settings.get("model") != self.opened.model:
+            await self.agent.change(session, {"model": self.opened.model})
         self._following = anyio.CancelScope()
         self._group.start_soon(self._follow, session, self.view, self._following)
 
@@ -190,7 +190,7 @@ class Conversation:
         """Make room for a new session; it is made with the first words said in it."""
         self._set_aside()
         self.session, self.view, self._name = None, View(), name
-        self.setting = Setting(self.setting.workspace)
+        self.opened = Opened(self.opened.workspace)
 
     def _set_aside(self) -> None:
         self._following.cancel()

@@ -129,7 +129,7 @@ class View:
                 self._ask_anew()
             case Resumed(crashed=crashed):
                 self._ask_anew()
-                return [Note("taken up again after a crash" if crashed else "taken up again")]
+                return [*self._next_step(is_asked=True), Note(f"taken up again{' after a crash' if crashed else ''}")]
             case Reply():
                 return self._take_reply(entry.body)
             case Result():
