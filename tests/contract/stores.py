@@ -3,12 +3,18 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Protocol
 
 from outrider.core.events import Body, Entry, Input
-from outrider.core.ports import Session, Store
+from outrider.core.ports import Session, Store, TaskStore
 from outrider.store import open_store
 
-Opener = Callable[[Path], AbstractAsyncContextManager[Store]]
+
+class WholeStore(Store, TaskStore, Protocol):
+    """All that a home's store does."""
+
+
+Opener = Callable[[Path], AbstractAsyncContextManager[WholeStore]]
 
 STORES: Mapping[str, Opener] = {"sqlite": open_store}
 

@@ -1,9 +1,12 @@
 """Looks through the whole store for anything that is not as it should be."""
 
 import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from outrider.store import bodies, sql
+from outrider.store import bodies, sql, sql_tasks
 from outrider.store.faults import is_outside
+from outrider.store.rows import parse_grant, parse_task
 
 
 def problems(db: sqlite3.Connection) -> list[str]:
@@ -11,7 +14,7 @@ def problems(db: sqlite3.Connection) -> list[str]:
     try:
         found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
         found += [f"a row of {row[0]} points nowhere" for row in db.execute("PRAGMA foreign_key_check")]
-        return found or [*_unreadable(db), *_disagreeing(db)]
+        return found or [*_unreadable(db), *_disagreeing(db), *_unreadable_tasks(db)]
     except sqlite3.Error as error:
         if is_outside(error):
             raise
@@ -34,3 +37,21 @@ def _disagreeing(db: sqlite3.Connection) -> list[str]:
         for id, head, count, last in db.execute(sql.DISAGREEING)
         if not head == count == (last or 0)
     ]
+
+
+def _unreadable_tasks(db: sqlite3.Connection) -> list[str]:
+    if not db.execute(sql_tasks.HAS_TASKS).fetchone()[0]:
+        # A store that waits for its upgrade.
+        return []
+    tasks = _unparsed("task", db.execute(sql_tasks.ALL_TASKS), parse_task)
+    return tasks + _unparsed("grant", db.execute(sql_tasks.ALL_GRANTS), parse_grant)
+
+
+def _unparsed(what: str, rows: sqlite3.Cursor, parse: Callable[[Sequence[Any]], object]) -> list[str]:
+    found: list[str] = []
+    for row in rows:
+        try:
+            parse(row)
+        except ValueError as error:
+            found.append(f"{what} {row[0]} cannot be read: {error}")
+    return found

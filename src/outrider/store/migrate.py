@@ -99,8 +99,11 @@ def _problem(after: sqlite3.Connection, before: sqlite3.Connection) -> str:
         return str(found)
     if broken := after.execute("PRAGMA foreign_key_check").fetchone():
         return f"a row of {broken[0]} points nowhere"
-    had, has = before.execute(sql.COUNTS).fetchone(), after.execute(sql.COUNTS).fetchone()
-    return "" if had == has else f"{had[0]} sessions with {had[1]} entries became {has[0]} with {has[1]}"
+    for (table,) in before.execute(sql.TABLES).fetchall():
+        (had,), (has,) = (db.execute(sql.COUNT_ROWS.format(table=table)).fetchone() for db in (before, after))
+        if had != has:
+            return f"{had} {table} became {has}"
+    return ""
 
 
 def _copy(db: sqlite3.Connection, target: Path) -> None:

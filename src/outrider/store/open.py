@@ -10,13 +10,14 @@ from anyio import CancelScope
 
 from outrider.store.connect import connect_reading, connect_writing, sync_folder
 from outrider.store.faults import explain
+from outrider.store.journal import Clock
 from outrider.store.lane import Lane
 from outrider.store.lock import Hold, hold_home
 from outrider.store.migrate import MIGRATIONS
 from outrider.store.prepare import prepare
 from outrider.store.search import Search
 from outrider.store.sqlite import Lanes, SqliteStore
-from outrider.store.write import Clock, Writes
+from outrider.store.write import Writes
 from outrider.store.writer import TOGETHER, GroupCommit
 
 

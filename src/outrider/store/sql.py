@@ -93,7 +93,8 @@ SALVAGE_SESSION = "SELECT person, name, workspace, created, generation, head FRO
 SALVAGE_ENTRIES = "SELECT seq, at, key, body FROM entries WHERE session = ?1 ORDER BY seq"
 
 # How much a store holds, compared before and after a migration.
-COUNTS = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM entries)"
+TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('sessions', 'entries', 'tasks', 'grants')"
+COUNT_ROWS = "SELECT count(*) FROM {table}"
 
 # The search index: texts without their content, where each stands in the journals, and how far each journal was read.
 SEARCH_SCHEMA = """

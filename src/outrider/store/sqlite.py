@@ -1,4 +1,4 @@
-"""The store of one process: `core.ports.Store` over three threads, to write, to read, and for what takes long."""
+"""The store of one process, `core.ports.Store` and `TaskStore`, on threads to write, read, and do what takes long."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -6,15 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from outrider.core.approve import Grant, Scope
 from outrider.core.errors import Damaged, Refused
 from outrider.core.events import Body, Entry, Input
-from outrider.core.ports import Claim, Found, Session
-from outrider.store import bodies, read
+from outrider.core.ports import Claim, Found, Session, TaskEnd
+from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
+from outrider.store import bodies, read, read_tasks
 from outrider.store.blobs import FileBlobs
 from outrider.store.check import problems
 from outrider.store.connect import connect_reading
 from outrider.store.faults import explain
 from outrider.store.lane import Lane
+from outrider.store.rows import encode_wish
 from outrider.store.search import Search
 from outrider.store.write import Writes
 
@@ -29,7 +32,7 @@ class Lanes:
 
 
 class SqliteStore:
-    """Implements `core.ports.Store`. Made by `open_store`."""
+    """Implements `core.ports.Store` and `core.ports.TaskStore`. Made by `open_store`."""
 
     def __init__(self, home: Path, lanes: Lanes, writes: Writes, reads: sqlite3.Connection, search: Search) -> None:
         self._home, self._lanes = home, lanes
@@ -82,6 +85,47 @@ class SqliteStore:
 
     async def waiting(self) -> Sequence[str]:
         return await self._read(partial(read.waiting, self._reads))
+
+    async def create_task(self, session: str, wish: Wish, most: int) -> tuple[Task, bool]:
+        return await self._write(lambda: self._writes.tasks.create_once(session, wish, most, encode_wish(wish)))
+
+    async def begin_task(self, task: str, mark: Mark | None, child: str = "") -> Task:
+        return await self._write(partial(self._writes.tasks.begin, task, mark, child))
+
+    async def flip_task(self, task: str, notify: Notify) -> Task:
+        return await self._write(partial(self._writes.tasks.flip, task, notify))
+
+    async def end_task_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
+        return await self._write(partial(self._writes.tasks.end_and_tell_session, task, end, notice))
+
+    async def note_task(self, task: str, state: TaskState, notice: str, key: str) -> Task:
+        return await self._write(partial(self._writes.tasks.note, task, state, notice, key))
+
+    async def find_task(self, person: str, task: str) -> Task | None:
+        return await self._read(partial(read_tasks.find, self._reads, person, task))
+
+    async def list_tasks(
+        self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
+    ) -> Sequence[Task]:
+        return await self._read(partial(read_tasks.tasks, self._reads, person, session, limit, open_only=open_only))
+
+    async def open_tasks(self) -> Sequence[Task]:
+        return await self._read(partial(read_tasks.open_tasks, self._reads))
+
+    async def task_of_child(self, child: str) -> Task | None:
+        return await self._read(partial(read_tasks.task_of_child, self._reads, child))
+
+    async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
+        return await self._write(partial(self._writes.tasks.answer_once, session, ask, answer, person))
+
+    async def grant(self, person: str, scope: Scope, place: str, need: str) -> Grant:
+        return await self._write(partial(self._writes.tasks.grant_once, person, scope, place, need))
+
+    async def grants(self, person: str) -> Sequence[Grant]:
+        return await self._read(partial(read_tasks.grants, self._reads, person))
+
+    async def forget_grant(self, person: str, grant: str) -> bool:
+        return await self._write(partial(self._writes.tasks.forget_grant, person, grant))
 
     async def check(self) -> Sequence[str]:
         """Look through everything that is stored; one line for each problem."""

@@ -2,19 +2,18 @@
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from outrider.core.errors import Refused, Stale
 from outrider.core.events import Body, Changed, Ended, Entry, Input
 from outrider.core.ports import Claim, Session
 from outrider.store import bodies, sql
+from outrider.store.journal import Clock, Journal, unknown
 from outrider.store.read import session_of
-from outrider.store.standing import Standing, advance
-
-Clock = Callable[[], int]
-"""Microseconds since 1970."""
+from outrider.store.standing import Standing
+from outrider.store.write_tasks import TaskWrites
 
 
 class Writes:
@@ -22,6 +21,8 @@ class Writes:
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
+        self._journal = Journal(db, clock)
+        self.tasks = TaskWrites(db, self._journal, clock)
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
@@ -44,26 +45,27 @@ class Writes:
         if not self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone():
             return None
         searchable = self._db.execute(sql.SEARCHABLE_OF, (session,)).fetchall()
+        self.tasks.delete_with_session(session)
         self._db.execute(sql.DELETE_ENTRIES, (session,))
         self._db.execute(sql.DELETE_SESSION, (session, person))
         return searchable
 
     def accept_once(self, session: str, body: Input, key: str | None, queue: int, encoded: bytes) -> tuple[Entry, bool]:
-        standing = self._standing(session)
-        if key is not None and (found := self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone()):
-            return bodies.entry(session, *found), False
+        standing = self._journal.standing(session)
+        if found := self._journal.under(session, key):
+            return found, False
         waiting = self._unseen(session, standing)
         if waiting >= queue:
             raise Refused(
                 f"{waiting} messages already wait in this session; "
                 "let it work through them, or stop it, before you send more"
             )
-        return self._append(session, standing, body, key, encoded), True
+        return self._journal.append(session, standing, body, key, encoded), True
 
     def claim(self, session: str) -> Claim:
         found = self._db.execute(sql.SESSION_AND_OWNER, (session,)).fetchone()
         if found is None:
-            raise _unknown(session)
+            raise unknown(session)
         *row, generation, handed_over = found
         self._db.execute(sql.SET_OWNER, (session, generation + 1))
         return Claim(session_of(row), generation + 1, bool(handed_over))
@@ -72,48 +74,28 @@ class Writes:
         self._db.execute(sql.HAND_OVER, (session, generation))
 
     def append_fenced(self, session: str, body: Body, generation: int, key: str | None, encoded: bytes) -> Entry | None:
-        standing = self._standing(session)
+        standing = self._journal.standing(session)
         if standing.generation != generation:
             raise Stale(f"session {session} is at generation {standing.generation}, not {generation}")
         if key is not None and self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone():
             return None
-        return self._append(session, standing, body, key, encoded)
+        return self._journal.append(session, standing, body, key, encoded)
 
     def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
-        standing = self._standing(session)
+        standing = self._journal.standing(session)
         if not standing.has_work:
             return None
         body = Ended("interrupted", standing.head, reason, partial)
-        return self._append(
+        return self._journal.append(
             session, replace(standing, generation=standing.generation + 1), body, None, bodies.encode(body)
         )
 
     def change(self, session: str, name: str, value: str) -> Entry:
         body = Changed(name, value)
-        return self._append(session, self._standing(session), body, None, bodies.encode(body))
-
-    def _standing(self, session: str) -> Standing:
-        found = self._db.execute(sql.STANDING, (session,)).fetchone()
-        if found is None:
-            raise _unknown(session)
-        return Standing(*found)
+        return self._journal.append(session, self._journal.standing(session), body, None, bodies.encode(body))
 
     def _unseen(self, session: str, standing: Standing) -> int:
         if standing.newest_input <= standing.saw:
             return 0
         (count,) = self._db.execute(sql.COUNT_UNSEEN, (session, standing.saw)).fetchone()
         return count
-
-    def _append(self, session: str, before: Standing, body: Body, key: str | None, encoded: bytes) -> Entry:
-        after = advance(before, body, self._clock())
-        at = after.touched // 1000
-        self._db.execute(sql.INSERT_ENTRY, (session, after.head, at, bodies.kind(body), key, encoded))
-        if isinstance(body, Ended) and after.has_work:
-            (since,) = self._db.execute(sql.OLDEST_UNSEEN, (session, after.saw)).fetchone()
-            after = replace(after, waits_since=since)
-        self._db.execute(sql.SET_STANDING, (session, *astuple(after)))
-        return Entry(after.head, at, body)
-
-
-def _unknown(session: str) -> Refused:
-    return Refused(f"this session does not exist (any more): {session}")

@@ -1,0 +1,139 @@
+"""Rows of tasks and grants as they are stored, checked whenever they are read back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.core.approve import Grant, Scope
+from outrider.core.errors import Damaged, Refused
+from outrider.core.tasks import Kind, Mark, Notify, Task, TaskState, Wish
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Wish)
+
+
+class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """In the order of the table."""
+
+    id: str
+    session: str
+    person: str
+    number: int
+    kind: Kind
+    call: str
+    wish: bytes
+    created: int
+    waited: int
+    notify: Notify
+    state: TaskState
+    pid: int | None
+    started: int | None
+    boot: str | None
+    child: str
+    exit_code: int | None
+    ended: int
+    why: str
+    is_told: int
+    notices: int
+
+
+class _GrantRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    id: str
+    person: str
+    scope: Scope
+    place: str
+    need: str
+    created: int
+
+
+def encode_wish(wish: Wish) -> bytes:
+    """Raises Refused for what would not come back as it is, and UnicodeEncodeError for text that no file can hold."""
+    encoded = _encoder.encode(wish)
+    try:
+        _decoder.decode(encoded)
+    except ValueError as error:
+        # JSON has no infinity, say.
+        raise Refused(f"this task cannot be written down: {error}") from error
+    return encoded
+
+
+def parse_task(row: Sequence[Any]) -> TaskRow:
+    """Raises ValueError when this is no task."""
+    parsed = msgspec.convert(row, TaskRow)
+    _decoder.decode(parsed.wish)
+    return parsed
+
+
+def parse_grant(row: Sequence[Any]) -> Grant:
+    """Raises ValueError when this is no grant."""
+    return Grant(*msgspec.structs.astuple(msgspec.convert(row, _GrantRow)))
+
+
+def task_of(row: Sequence[Any]) -> Task:
+    """A row of `sql_tasks.TASK_BY_ID` and its like. Raises Damaged when it cannot be read."""
+    *columns, workspace = row
+    try:
+        parsed = msgspec.convert(columns, TaskRow)
+        wish = _decoder.decode(parsed.wish)
+    except ValueError as error:
+        raise _damaged(f"task {row[0]}", error) from error
+    return Task(
+        id=parsed.id,
+        session=parsed.session,
+        person=parsed.person,
+        workspace=workspace,
+        wish=replace(wish, waited=bool(parsed.waited), notify=parsed.notify),
+        state=parsed.state,
+        created=parsed.created,
+        mark=_mark(parsed),
+        child=parsed.child,
+        exit_code=parsed.exit_code,
+        ended=parsed.ended,
+        why=parsed.why,
+        is_told=bool(parsed.is_told),
+        notices=parsed.notices,
+    )
+
+
+def grant_of(row: Sequence[Any]) -> Grant:
+    """Raises Damaged when it cannot be read."""
+    try:
+        return parse_grant(row)
+    except ValueError as error:
+        raise _damaged(f"grant {row[0]}", error) from error
+
+
+def changes(task: Task) -> tuple[Any, ...]:
+    """The arguments of `sql_tasks.UPDATE_TASK`."""
+    mark = task.mark
+    return (
+        task.id,
+        task.wish.waited,
+        task.wish.notify,
+        task.state,
+        mark and mark.pid,
+        mark and mark.started,
+        mark and mark.boot,
+        task.child,
+        task.exit_code,
+        task.ended,
+        task.why,
+        task.is_told,
+        task.notices,
+    )
+
+
+def _mark(row: TaskRow) -> Mark | None:
+    if row.pid is None or row.started is None or row.boot is None:
+        return None
+    return Mark(row.pid, row.started, row.boot)
+
+
+def _damaged(what: str, error: ValueError) -> Damaged:
+    return Damaged(
+        f"{what} is damaged ({error}); start Outrider again: "
+        "it sets the damaged store aside and recovers what can be read"
+    )

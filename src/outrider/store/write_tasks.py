@@ -1,0 +1,139 @@
+"""The store's writes of tasks, answers and grants, each one function that runs inside the writer's transaction."""
+
+import secrets
+import sqlite3
+
+from msgspec.structs import replace
+
+from outrider.core.approve import Grant, Scope
+from outrider.core.errors import Refused
+from outrider.core.events import Answered, Asked, Entry, Input
+from outrider.core.ports import TaskEnd
+from outrider.core.tasks import OPEN, Mark, Notify, Task, TaskState, Wish, should_tell
+from outrider.store import bodies, sql_tasks
+from outrider.store.journal import Clock, Journal, unknown
+from outrider.store.rows import changes, grant_of, task_of
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_LENGTH = 6
+
+
+class TaskWrites:
+    """All that may change tasks and grants, on the writer's connection."""
+
+    def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
+        self._db, self._journal, self._clock = db, journal, clock
+
+    def create_once(self, session: str, wish: Wish, most: int, encoded: bytes) -> tuple[Task, bool]:
+        if found := self._db.execute(sql_tasks.TASK_BY_CALL, (session, wish.call)).fetchone():
+            return task_of(found), False
+        owner = self._db.execute(sql_tasks.SESSION_OF_TASK, (session,)).fetchone()
+        if owner is None:
+            raise unknown(session)
+        (running,) = self._db.execute(sql_tasks.COUNT_OPEN, (session,)).fetchone()
+        if running >= most:
+            raise Refused(
+                f"{running} tasks of this session have not ended; "
+                "wait for one of them, or kill one, before you begin another"
+            )
+        person, workspace = owner
+        task = Task(
+            id=self._free_id("t", sql_tasks.TASK_BY_ID),
+            session=session,
+            person=person,
+            workspace=workspace,
+            wish=wish,
+            state="queued",
+            created=self._clock() // 1000,
+        )
+        (number,) = self._db.execute(sql_tasks.NEXT_NUMBER, (person,)).fetchone()
+        fixed = (task.id, session, person, number, wish.kind, wish.call, encoded, task.created)
+        self._db.execute(sql_tasks.INSERT_TASK, (*fixed, *changes(task)[1:]))
+        return task, True
+
+    def begin(self, task: str, mark: Mark | None, child: str) -> Task:
+        found = self._task(task)
+        if not found.is_open:
+            return found
+        return self._save(replace(found, state="running", mark=mark or found.mark, child=child or found.child))
+
+    def flip(self, task: str, notify: Notify) -> Task:
+        found = self._task(task)
+        if not found.is_open:
+            return found
+        return self._save(replace(found, wish=replace(found.wish, waited=False, notify=notify)))
+
+    def end_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
+        if end.state in OPEN:
+            raise ValueError(f"no task ends {end.state}")
+        found = self._task(task)
+        if not found.is_open:
+            return found
+        is_told = found.wish.waited
+        if should_tell(found, end.state):
+            self._tell(found, notice, f"task/{found.id}")
+            is_told = True
+        ended = replace(found, state=end.state, exit_code=end.exit_code, why=end.why, ended=end.ended, is_told=is_told)
+        return self._save(ended)
+
+    def note(self, task: str, state: TaskState, notice: str, key: str) -> Task:
+        """Without a notice only the state changes."""
+        if state not in OPEN:
+            raise ValueError(f"a task that is {state} has ended")
+        found = self._task(task)
+        if not found.is_open:
+            return found
+        is_new = bool(notice) and self._tell(found, notice, key)
+        return self._save(replace(found, state=state, notices=found.notices + is_new))
+
+    def answer_once(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
+        standing = self._journal.standing(session)
+        rows = self._db.execute(sql_tasks.ASKS_AND_ANSWERS, (session,)).fetchall()
+        known = [body for row in rows if _is_about(body := bodies.entry(session, *row).body, ask)]
+        if not any(isinstance(body, Asked) for body in known):
+            raise Refused(f"nothing of the name {ask[:80]!r} was asked in this session")
+        if any(isinstance(body, Answered) for body in known):
+            return None
+        body = Answered(ask, answer, person)
+        return self._journal.append(session, standing, body, f"answer/{ask}", bodies.encode(body))
+
+    def grant_once(self, person: str, scope: Scope, place: str, need: str) -> Grant:
+        if scope == "once":
+            raise Refused("a yes to one call is an answer; only what reaches further is kept as a grant")
+        if found := self._db.execute(sql_tasks.GRANT_BY_REACH, (person, scope, place, need)).fetchone():
+            return grant_of(found)
+        id, created = self._free_id("g", sql_tasks.GRANT_BY_ID), self._clock() // 1000
+        self._db.execute(sql_tasks.INSERT_GRANT, (id, person, scope, place, need, created))
+        return Grant(id, person, scope, place, need, created)
+
+    def forget_grant(self, person: str, grant: str) -> bool:
+        return self._db.execute(sql_tasks.DELETE_GRANT, (person, grant)).rowcount > 0
+
+    def delete_with_session(self, session: str) -> None:
+        self._db.execute(sql_tasks.DELETE_TASKS, (session,))
+        self._db.execute(sql_tasks.DELETE_SESSION_GRANTS, (session,))
+
+    def _task(self, task: str) -> Task:
+        found = self._db.execute(sql_tasks.TASK_BY_ID, (task,)).fetchone()
+        if found is None:
+            raise Refused(f"this task does not exist (any more): {task}")
+        return task_of(found)
+
+    def _save(self, task: Task) -> Task:
+        self._db.execute(sql_tasks.UPDATE_TASK, changes(task))
+        return task
+
+    def _tell(self, task: Task, notice: str, key: str) -> bool:
+        """Whether this is new to the session."""
+        body = Input(notice, "task", person=task.person, address=task.wish.address)
+        return self._journal.append_once(task.session, body, key) is not None
+
+    def _free_id(self, kind: str, statement: str) -> str:
+        while True:
+            id = f"{kind}-" + "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
+            if not self._db.execute(statement, (id,)).fetchone():
+                return id
+
+
+def _is_about(body: object, ask: str) -> bool:
+    return isinstance(body, Asked | Answered) and body.ask == ask
