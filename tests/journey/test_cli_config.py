@@ -54,13 +54,18 @@ def test_every_setting_is_listed_by_category_with_its_value_and_source(shell: Sh
     lines = out.splitlines()
     assert (code, err, max(len(line) for line in lines) <= 100) == (0, "", True)
     rows = [line.split() for line in lines if line.startswith("  ")]
-    assert [row[0] for row in rows] == ["name", *(setting.name for setting in SETTINGS)]
+    assert [row[0] for row in rows] == ["name", *(setting.name for setting in SETTINGS), "rules"]
     assert [line for line in lines if line and not line.startswith(" ")] == [
         "model",
         "limits",
         "runtime",
+        "shell",
+        "sandbox",
+        "delegate",
+        "asks",
         "chat",
         "log",
+        "rules",
     ]
     assert rows[1][:3] == ["model.name", "practice", "config.toml"]
     assert next(row[1:4] for row in rows if row[0] == "limits.queue") == ["7", "environment", "OUTRIDER_LIMITS_QUEUE"]
@@ -72,8 +77,8 @@ def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> N
         shell.environ["COLUMNS"] = width
         rows[width] = next(line for line in shell.types("list")[1].splitlines() if "limits.input" in line)
     assert rows == {
-        "60": "  limits.input        1000000  default  Characters one mess…",
-        "20": "  limits.input        1000000  default",
+        "60": "  limits.input        1000000   default  Characters one mes…",
+        "20": "  limits.input        1000000   default",
     }
 
 
@@ -81,7 +86,7 @@ def test_the_list_is_there_for_programs_too(shell: Shell) -> None:
     shell.environ["OUTRIDER_MODEL_KEY"] = SECRET
     code, out, _ = shell.types("list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
-    assert (code, list(rows)) == (0, [setting.name for setting in SETTINGS])
+    assert (code, list(rows)) == (0, [*(setting.name for setting in SETTINGS), "rules"])
     assert rows["limits.steps"] == {
         "name": "limits.steps",
         "value": 60,
@@ -94,6 +99,52 @@ def test_the_list_is_there_for_programs_too(shell: Shell) -> None:
     }
     assert rows["model.key"]["value"] == "set (from environment OUTRIDER_MODEL_KEY)"
     assert json.loads(shell.types("get", "limits.steps", "--json")[1]) == rows["limits.steps"]
+
+
+def test_rules_are_counted_in_the_list_and_told_one_by_one(shell: Shell) -> None:
+    assert shell.types("get", "rules") == (0, "none\n", "")
+    assert shell.types("list")[1].splitlines()[-1].split()[:3] == ["rules", "none", "default"]
+    (shell.home / "config.toml").write_text(
+        f"""\
+[[rules]]
+verdict = "allow"
+tool = "shell"
+argv = ["git", "fetch"]
+workspace = "{shell.home}/site"
+needs = ["network", "read:/opt/keys"]
+
+[[rules]]
+verdict = "deny"
+"""
+    )
+    where = f"{shell.home}/site"
+    lines = [f"1. allow shell: git fetch …, in {where}, with network, read:/opt/keys", "2. deny every tool"]
+    assert shell.types("get", "rules") == (0, "\n".join(lines) + "\n", "")
+    assert shell.types("list")[1].splitlines()[-1].split()[:4] == ["rules", "2", "rules", "config.toml"]
+    row = json.loads(shell.types("get", "rules", "--json")[1])
+    needs = ["network", "read:/opt/keys"]
+    assert row == {
+        "name": "rules",
+        "value": [
+            {"verdict": "allow", "tool": "shell", "argv": ["git", "fetch"], "workspace": where, "needs": needs},
+            {"verdict": "deny", "tool": "*", "argv": [], "workspace": "", "needs": []},
+        ],
+        "source": "config.toml",
+        "category": "rules",
+        "description": "What was decided beforehand about calls.",
+        "default": [],
+        "secret": False,
+        "variable": "",
+    }
+    assert json.loads(shell.types("list", "--json")[1])[-1] == row
+
+
+def test_a_mistake_in_a_rule_is_told_with_its_number(shell: Shell) -> None:
+    path = shell.home / "config.toml"
+    path.write_text('[[rules]]\nverdict = "ask"\n\n[[rules]]\nverdikt = "deny"\n')
+    told = f"{path}: rule 2: no key is called verdikt; did you mean verdict?"
+    assert shell.types("get", "rules") == (2, "", f"Error: {told}\n")
+    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", f"warning: {told}\n")
 
 
 def test_a_key_from_standard_input_is_kept_for_its_owner_and_never_shown(shell: Shell) -> None:
@@ -126,6 +177,8 @@ def test_a_written_value_that_the_environment_overrules_is_told(shell: Shell) ->
         (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
         (("set", "model", "gpt-5.5"), "model 'gpt-5.5' names no provider: write openai:gpt-5.5"),
         (("set", "runtime", "codex"), "runtime.name = 'codex' is not in this version; allowed: native"),
+        (("get", "rule"), "no setting is called rule; did you mean rules?"),
+        (("set", "rules", "x"), "rules are not set one by one: write each under [[rules]] in config.toml"),
         (("unset", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
     ],
 )

@@ -67,6 +67,7 @@ def test_the_typed_shape_and_the_registry_are_the_same_settings() -> None:
         Kind.DECIMAL: float,
         Kind.SWITCH: bool,
         Kind.NAMES: tuple[str, ...],
+        Kind.FOLDERS: tuple[str, ...],
         Kind.SECRET: Secret,
     }
     shape = {
@@ -138,6 +139,12 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path) -> No
         ("chat.markdown = 1", "chat.markdown = 1 is not valid; allowed: true or false"),
         ('log.level = "loud"', "log.level = 'loud' is not valid; allowed: debug or info or warning or error"),
         ("model.fallbacks = [1]", "model.fallbacks = [1] is not valid; allowed: a list of names"),
+        (
+            'sandbox.read = ["tools"]',
+            "sandbox.read = ['tools'] is not valid; allowed: a list of folders, each beginning with / or ~",
+        ),
+        ('sandbox.mode = "off"', "sandbox.mode = 'off' is not valid; allowed: auto or required"),
+        ("shell.timeout = 601", "shell.timeout = 601 is not valid; allowed: a whole number from 1 to 600"),
         ('model.name = "a\\nb"', "model.name = 'a\\nb' is not valid; allowed: text"),
         ('runtime.name = "codex"', "runtime.name = 'codex' is not in this version; allowed: native"),
         ("model.key = 17", "model.key is not valid; allowed: env:NAME, file:PATH, or the secret itself"),
@@ -172,6 +179,37 @@ def test_an_unknown_variable_is_a_warning_and_our_other_variables_are_left_alone
         "OUTRIDER_MODEL_NAME is no setting; did you mean OUTRIDER_MODEL?",
         "OUTRIDER_QQ is no setting",
     )
+
+
+def test_folders_are_absolute_paths_and_a_tilde_is_the_persons_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / ".outrider"
+    config = load(home, {"OUTRIDER_SANDBOX_READ": "~/.cargo/, /opt/../usr/share"})
+    assert config.sandbox.read == (str(tmp_path / ".cargo"), "/usr/share")
+    assert config.shown("sandbox.read") == f"{tmp_path}/.cargo, /usr/share"
+
+
+@pytest.mark.parametrize("folder", ["~", "/", "~/.outrider", "~/.outrider/logs", "~/.outrider/workspaces", "~/link"])
+def test_no_folder_from_which_our_own_files_can_be_reached_is_opened_to_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / ".outrider"
+    home.mkdir()
+    (tmp_path / "link").symlink_to(home)
+    path = written(home, f'sandbox.read = ["/opt", "{folder}"]\n')
+    reason = f"Outrider's own files in {home} can be reached from {Path(folder).expanduser()}; name another folder"
+    assert refusal(home) == f"{path}: sandbox.read: {reason}"
+    path.unlink()
+    assert refusal(home, {"OUTRIDER_SANDBOX_READ": folder}) == f"OUTRIDER_SANDBOX_READ: sandbox.read: {reason}"
+    assert load(home, {"OUTRIDER_SANDBOX_READ": "~/.outrider/workspaces/a"}).sandbox.read == (f"{home}/workspaces/a",)
+
+
+def test_a_home_of_nobody_is_no_absolute_path(tmp_path: Path) -> None:
+    told = "OUTRIDER_SANDBOX_READ: sandbox.read: ~no-such-person/bin is not an absolute path"
+    assert refusal(tmp_path, {"OUTRIDER_SANDBOX_READ": "~no-such-person/bin"}) == told
 
 
 def test_a_file_that_is_no_text_or_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -72,6 +72,71 @@ def test_what_looks_like_a_setting_inside_a_string_is_not_one(tmp_path: Path) ->
     assert changed(tmp_path, before, "limits.steps", "9") == before + "\n[limits]\nsteps = 9\n"
 
 
+RULES = """\
+model = "practice"
+
+# Mine.
+[[rules]]   # no pushing
+verdict = "deny"
+argv = [
+  "git", "push",  # [limits]
+]
+
+[limits]
+steps = 1
+
+[[rules]]
+verdict = "ask"
+tool = "write"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "old", "new"),
+    [
+        ("limits.steps", "2", "steps = 1", "steps = 2"),
+        ("limits.queue", "5", "steps = 1\n", "steps = 1\nqueue = 5\n"),
+        ("model", "practice:b", '"practice"', '"practice:b"'),
+        ("model.window", "9", 'model = "practice"\n', 'model.name = "practice"\nmodel.window = 9\n'),
+        ("shell.tasks", "7", '"write"\n', '"write"\n\n[shell]\ntasks = 7\n'),
+        ("sandbox.read", "/opt,/srv", '"write"\n', '"write"\n\n[sandbox]\nread = ["/opt", "/srv"]\n'),
+    ],
+)
+def test_rules_are_left_alone_wherever_they_stand(tmp_path: Path, name: str, value: str, old: str, new: str) -> None:
+    (tmp_path / "config.toml").write_text(RULES)
+    rules = load(tmp_path, {}).rules
+    assert changed(tmp_path, RULES, name, value) == RULES.replace(old, new)
+    assert (load(tmp_path, {}).rules, len(rules)) == (rules, 2)
+
+
+def test_a_file_of_rules_alone_takes_settings_behind_them_and_gives_them_up_again(tmp_path: Path) -> None:
+    for before in ('[[rules]]\nverdict = "ask"', 'rules = [\n  {verdict = "ask"},\n]'):
+        after = changed(tmp_path, before, "log.level", "debug")
+        assert after == before + '\n\n[log]\nlevel = "debug"\n'
+        assert unset(tmp_path, "log.level")
+        assert (tmp_path / "config.toml").read_text() == before + "\n\n[log]\n"
+        assert [rule.verdict for rule in load(tmp_path, {}).rules] == ["ask"]
+
+
+def test_rules_are_neither_set_nor_removed_by_name(tmp_path: Path) -> None:
+    told = "rules are not set one by one: write each under [[rules]] in config.toml"
+    for before in ("", RULES, "rules = []\n"):
+        path = tmp_path / "config.toml"
+        path.write_text(before)
+        for change in (lambda: set_value(tmp_path, "rules", "x"), lambda: unset(tmp_path, "rules")):
+            with pytest.raises(Refused) as refused:
+                change()
+            assert (str(refused.value), path.read_text()) == (told, before)
+    with pytest.raises(Refused, match=r"no setting is called rules\.verdict"):
+        unset(tmp_path, "rules.verdict")
+
+
+def test_a_folder_that_holds_our_own_files_is_not_written_down(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"^sandbox\.read: Outrider's own files in"):
+        set_value(tmp_path, "sandbox.read", f"/opt,{tmp_path}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_short_name_at_the_top_makes_room_for_its_neighbours(tmp_path: Path) -> None:
     after = changed(tmp_path, 'model = "practice"  # for now\n', "model.window", "9")
     assert after == 'model.name = "practice"  # for now\nmodel.window = 9\n'
@@ -149,6 +214,8 @@ def _text_for(setting: Setting) -> st.SearchStrategy[str]:
             return st.sampled_from(["", "http://127.0.0.1:1/v1", "https://example.org"])
         case Kind.NAMES:
             return st.sampled_from(["", "practice", "practice:a,practice:b"])
+        case Kind.FOLDERS:
+            return st.sampled_from(["", "/opt", "/usr/share,/opt/tools"])
         case Kind.TEXT if setting.choices:
             return st.sampled_from(setting.choices)
         case Kind.TEXT | Kind.SECRET:
@@ -161,11 +228,13 @@ _CHANGES = st.lists(
 )
 
 
-@given(changes=_CHANGES)
+@given(changes=_CHANGES, has_rules=st.booleans())
 def test_any_sequence_of_changes_leaves_a_file_that_says_just_that(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Setting, str | None]]
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Setting, str | None]], has_rules: bool
 ) -> None:
     home, meant = tmp_path_factory.mktemp("home"), dict[str, str]()
+    (home / "config.toml").write_text('[[rules]]\nverdict = "ask"\n' if has_rules else "")
+    rules = load(home, {}).rules
     for setting, text in changes:
         if text is None:
             assert unset(home, setting.name) == (setting.name in meant)
@@ -174,6 +243,7 @@ def test_any_sequence_of_changes_leaves_a_file_that_says_just_that(
             set_value(home, setting.name, text)
             meant[setting.name] = text
     written, flags = load(home, {}), load(home / "none", {}, meant)
+    assert written.rules == rules
     names = [setting.name for setting in SETTINGS if meant.get(setting.name)]
     assert [str(written.value(name)) for name in names] == [str(flags.value(name)) for name in names]
     assert written.model.key.reveal() == flags.model.key.reveal()

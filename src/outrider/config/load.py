@@ -8,11 +8,16 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.config.choice import Secret
+from outrider.config.folders import open_folder
 from outrider.config.providers import KEY_NAMES
+from outrider.config.rules import idle_rules, parse_rules
 from outrider.config.secrets import reference, resolve
 from outrider.config.settings import (
     OTHER_VARIABLES,
+    OWN_KEYS,
+    RULES,
     SETTINGS,
+    Kind,
     Value,
     did_you_mean,
     find,
@@ -22,6 +27,7 @@ from outrider.config.settings import (
     parse_value,
     printable,
 )
+from outrider.core.approve import Rule
 from outrider.core.errors import Refused
 
 FILE = "config.toml"
@@ -58,6 +64,34 @@ class RuntimeSettings(Struct, frozen=True):
     name: str
 
 
+class ShellSettings(Struct, frozen=True):
+    timeout: int
+    ceiling: int
+    output: int
+    tasks: int
+
+
+class SandboxSettings(Struct, frozen=True):
+    mode: str
+    read: tuple[str, ...]
+    """Absolute paths."""
+    network: bool
+    processes: int
+    memory: int
+    """In MiB."""
+    file: int
+    """In MiB."""
+
+
+class DelegateSettings(Struct, frozen=True):
+    depth: int
+    children: int
+
+
+class AskSettings(Struct, frozen=True):
+    seconds: int
+
+
 class ChatSettings(Struct, frozen=True):
     markdown: bool
     history: bool
@@ -74,6 +108,10 @@ class Config(Struct, frozen=True):
     model: ModelSettings
     limits: LimitSettings
     runtime: RuntimeSettings
+    shell: ShellSettings
+    sandbox: SandboxSettings
+    delegate: DelegateSettings
+    asks: AskSettings
     chat: ChatSettings
     log: LogSettings
     sources: Mapping[str, str]
@@ -82,7 +120,9 @@ class Config(Struct, frozen=True):
     described: Mapping[str, str]
     """For `model.url` and others that belong to one model: the name that stood beside them where they were set."""
     keys: Mapping[str, Secret]
-    """Providers' keys in the environment, by the name of the variable."""
+    """Keys in the environment, providers' and our own, by the name of the variable."""
+    rules: tuple[Rule, ...] = ()
+    """What was decided beforehand, in the order of the file."""
     warnings: tuple[str, ...] = ()
 
     def source(self, name: str) -> str:
@@ -131,24 +171,28 @@ def load(
     environ = os.environ if environ is None else environ
     home = find_home(environ) if home is None else home
     path = home / FILE
+    tables = parse_toml(read_file(path), path)
+    rules = parse_rules(tables.pop(RULES, []), path, home)
     layers = (
         _from_flags(overrides or {}),
         _from_environment(environ),
-        _from_file(path),
+        _from_tables(tables, path),
     )
     values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
     sources: dict[str, str] = {}
     for layer in reversed(layers):
         for name, (value, source) in layer.items():
             values[name], sources[name] = value, source
-    warnings = _unknown_variables(environ)
+    values |= _folders(values, sources, home)
+    warnings = [*_unknown_variables(environ), *idle_rules(rules)]
     secrets, references = _secrets(values, sources, path, environ, warnings)
     return Config(
         home=home,
         sources=sources,
         references=references,
         described=_described(layers),
-        keys={name: Secret(environ[name].strip()) for name in KEY_NAMES if environ.get(name, "").strip()},
+        keys={name: Secret(environ[name].strip()) for name in KEY_NAMES | OWN_KEYS if environ.get(name, "").strip()},
+        rules=rules,
         warnings=tuple(warnings),
         **_sections({**values, **secrets}),
     )
@@ -170,12 +214,12 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
     }
 
 
-def _from_file(path: Path) -> _Layer:
+def _from_tables(tables: Mapping[str, Any], path: Path) -> _Layer:
     layer: _Layer = {}
-    for name, value in flatten(parse_toml(read_file(path), path)).items():
+    for name, value in flatten(tables).items():
         setting = lookup(name)
         if setting is None:
-            known = [setting.name for setting in SETTINGS]
+            known = [*(setting.name for setting in SETTINGS), RULES]
             raise Refused(f"{path}: no setting is called {printable(name)}{did_you_mean(name, known)}")
         layer[setting.name] = (parse_value(setting, value, str(path)), FILE)
     return layer
@@ -230,8 +274,24 @@ def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return [f"{printable(name)} is no setting{_variable_like(name, known)}" for name in unknown]
 
 
+def _place(source: str, home: Path) -> str:
+    return str(home / FILE) if source == FILE else source.removeprefix("environment ")
+
+
+def _folders(values: Mapping[str, Value], sources: Mapping[str, str], home: Path) -> dict[str, Value]:
+    """Lists of folders as absolute paths, all of them outside the home."""
+    named = {setting.name: values[setting.name] for setting in SETTINGS if setting.kind is Kind.FOLDERS}
+    return {
+        name: tuple(open_folder(folder, home, f"{_place(sources[name], home)}: {name}") for folder in folders)
+        for name, folders in named.items()
+        if isinstance(folders, tuple) and folders
+    }
+
+
 def _variable_like(name: str, known: set[str]) -> str:
     words = {variable.removeprefix(_PREFIX): variable for variable in known}
+    if name == f"{_PREFIX}{RULES.upper()}":
+        return f"; rules stand in {FILE} only"
     words |= {setting.name.replace(".", "_").upper(): setting.env for setting in SETTINGS}
     close = nearest(name.removeprefix(_PREFIX), words)
     return f"; did you mean {words[close]}?" if close else ""
@@ -282,6 +342,10 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "model": ModelSettings(**of("model")),
         "limits": LimitSettings(**of("limits")),
         "runtime": RuntimeSettings(**of("runtime")),
+        "shell": ShellSettings(**of("shell")),
+        "sandbox": SandboxSettings(**of("sandbox")),
+        "delegate": DelegateSettings(**of("delegate")),
+        "asks": AskSettings(**of("asks")),
         "chat": ChatSettings(**of("chat")),
         "log": LogSettings(**of("log")),
     }

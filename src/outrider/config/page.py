@@ -50,6 +50,24 @@ provider, named by a flag or in a session, is not sent that key. A provider's us
 own address only.
 """
 
+_RULES = """\
+## Rules
+
+What you decide beforehand about calls stands in `config.toml` too, each rule under a `[[rules]]` of its own; flags and
+variables have no part in it. [Approvals](approvals.md) tells how they work.
+
+```toml
+[[rules]]
+verdict = "allow"             # or "ask", or "deny"
+tool = "shell"                # every tool when left out
+argv = ["git", "fetch"]       # how the command begins; any command when left out
+workspace = "~/src/site"      # in this folder only; in any when left out
+needs = ["network"]           # what it may have: "network", "host", "read:PATH", "write:PATH"
+```
+
+`outrider config get rules` lists them.
+"""
+
 _MODELS = """\
 ## Models
 
@@ -68,7 +86,7 @@ without any, `practice` answers. Servers on your own machine are offered, never 
 
 def render_page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _MODELS.format(wires=", ".join(f"`{wire}`" for wire in WIRES))]
+    parts = [_INTRODUCTION, _RULES, _MODELS.format(wires=", ".join(f"`{wire}`" for wire in WIRES))]
     parts[-1] += "\n".join(_provider_row(provider) for provider in PROVIDERS) + "\n"
     parts.extend(_tables())
     return "\n".join(parts)

@@ -19,6 +19,7 @@ class Kind(Enum):
     DECIMAL = "a number"
     SWITCH = "true or false"
     NAMES = "a list of names"
+    FOLDERS = "a list of folders, each beginning with / or ~"
     SECRET = "env:NAME, file:PATH, or the secret itself"
 
 
@@ -98,6 +99,41 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("limits.input", Kind.WHOLE, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
     Setting("limits.turns", Kind.WHOLE, 8, "Turns that may go on at once.", (), 1, 1_000),
     Setting("runtime.name", Kind.TEXT, "native", "What carries turns.", ("native",), alias="runtime"),
+    Setting("shell.timeout", Kind.WHOLE, 30, "Seconds a command is waited for before it becomes a task.", (), 1, 600),
+    Setting("shell.ceiling", Kind.WHOLE, 86_400, "Seconds after which a command is ended.", (), 1, 2_592_000),
+    Setting(
+        "shell.output",
+        Kind.WHOLE,
+        50 * 1024 * 1024,
+        "Bytes of output kept of one command; one that writes more is ended.",
+        (),
+        4096,
+        10 * 1024**3,
+    ),
+    Setting("shell.tasks", Kind.WHOLE, 50, "Tasks one session may have open.", (), 1, 5_000),
+    Setting(
+        "sandbox.mode",
+        Kind.TEXT,
+        "auto",
+        "Where there is no sandbox: auto asks for every command, required refuses it.",
+        ("auto", "required"),
+    ),
+    Setting("sandbox.read", Kind.FOLDERS, (), "Folders that commands may read besides the system's."),
+    Setting("sandbox.network", Kind.SWITCH, False, "Let commands use the network without asking."),
+    Setting("sandbox.processes", Kind.WHOLE, 512, "Processes one command may have.", (), 16, 100_000),
+    Setting("sandbox.memory", Kind.WHOLE, 2048, "MiB of memory one command may have.", (), 64, 1_048_576),
+    Setting("sandbox.file", Kind.WHOLE, 10_240, "MiB the largest file a command writes may have.", (), 1, 1_048_576),
+    Setting("delegate.depth", Kind.WHOLE, 2, "How deep sessions may begin sessions; 0 for not at all.", (), 0, 10),
+    Setting("delegate.children", Kind.WHOLE, 5, "Child sessions that may go on at once in one session.", (), 1, 100),
+    Setting(
+        "asks.seconds",
+        Kind.WHOLE,
+        0,
+        "Seconds after which an unanswered question is a no; 0 to wait until it is answered.",
+        (),
+        0,
+        2_592_000,
+    ),
     Setting("chat.markdown", Kind.SWITCH, True, "Render replies as Markdown in the terminal chat."),
     Setting("chat.history", Kind.SWITCH, True, "Remember what was typed in the terminal chat."),
     Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
@@ -107,6 +143,12 @@ OTHER_VARIABLES = frozenset(
     {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
 )
 """Variables of ours that are no settings."""
+
+OWN_KEYS = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
+"""Those of them that hold a secret."""
+
+RULES = "rules"
+"""Stands in config.toml beside the settings, as an array of tables."""
 
 _HUGE = 1e300
 """Beyond any sense; also keeps infinity and NaN out."""
@@ -119,7 +161,9 @@ def find(name: str) -> Setting:
     """The setting of this name or alias. Raises Refused with the nearest one."""
     if found := _BY_NAME.get(name):
         return found
-    raise Refused(f"no setting is called {printable(name)}{did_you_mean(name, _BY_NAME)}")
+    if name == RULES:
+        raise Refused("rules are not set one by one: write each under [[rules]] in config.toml")
+    raise Refused(f"no setting is called {printable(name)}{did_you_mean(name, (*_BY_NAME, RULES))}")
 
 
 def lookup(name: str) -> Setting | None:
@@ -156,7 +200,7 @@ def parse_text(setting: Setting, text: str, where: str) -> Value:
                 value = float(text)
             case Kind.SWITCH:
                 value = _SWITCHES[text.lower()]
-            case Kind.NAMES:
+            case Kind.NAMES | Kind.FOLDERS:
                 value = [part.strip() for part in text.split(",") if part.strip()]
             case Kind.TEXT | Kind.URL | Kind.SECRET:
                 pass
@@ -195,6 +239,9 @@ def _typed(kind: Kind, value: object) -> Value:
             return _url(value.strip())
         case (Kind.NAMES, list()):
             return _names(value)  # pyright: ignore[reportUnknownArgumentType]
+        case (Kind.FOLDERS, list()):
+            names = _names(value)  # pyright: ignore[reportUnknownArgumentType]
+            return names if all(name.startswith(("/", "~")) for name in names or ()) else None
         case _:
             return None
 
@@ -223,10 +270,10 @@ def _within(setting: Setting, value: float) -> bool:
 def _bad(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
     if setting.name == "runtime.name" and isinstance(value, str):
-        return Refused(f"{name} = {_shown(value)} is not in this version; allowed: {setting.allowed}")
+        return Refused(f"{name} = {quoted(value)} is not in this version; allowed: {setting.allowed}")
     if setting.secret or setting.kind is Kind.URL:  # An address may hold a password.
         return Refused(f"{name} is not valid; allowed: {setting.allowed}")
-    return Refused(f"{name} = {_shown(value)} is not valid; allowed: {setting.allowed}")
+    return Refused(f"{name} = {quoted(value)} is not valid; allowed: {setting.allowed}")
 
 
 def printable(name: str) -> str:
@@ -234,7 +281,8 @@ def printable(name: str) -> str:
     return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
+    """A value as it can stand in an error."""
     if isinstance(value, int) and abs(value) > _HUGE:
         return "this number"
     text = repr(value)

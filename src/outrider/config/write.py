@@ -9,9 +9,10 @@ from typing import Any, cast
 from msgspec import Struct
 
 from outrider.config.choose import speak
+from outrider.config.folders import open_folder
 from outrider.config.load import FILE, flatten, parse_toml, read_file
 from outrider.config.secrets import check_reference
-from outrider.config.settings import Setting, Value, find, lookup, parse_text
+from outrider.config.settings import RULES, Kind, Setting, Value, find, lookup, parse_text
 from outrider.core.errors import Refused
 
 
@@ -32,7 +33,7 @@ def set_value(home: Path, name: str, text: str) -> Path:
     value = parse_text(setting, text, "")
     before = read_file(path)
     tables = parse_toml(before, path)
-    _check(setting, value, tables)
+    _check(setting, value, tables, home)
     lines = _lines(before)
     _save(path, _with(lines, setting, value, path), {**_settings(tables), setting.name: _plain(value)})
     return path
@@ -45,7 +46,7 @@ def unset(home: Path, name: str) -> bool:
     name = setting.name if setting else name
     before = read_file(path)
     settings = _settings(parse_toml(before, path))
-    if name not in settings:
+    if name not in settings or name == RULES:
         find(name)
         return False
     lines = _lines(before)
@@ -56,7 +57,7 @@ def unset(home: Path, name: str) -> bool:
     return True
 
 
-def _check(setting: Setting, value: Value, tables: dict[str, Any]) -> None:
+def _check(setting: Setting, value: Value, tables: dict[str, Any], home: Path) -> None:
     if setting.secret:
         check_reference(setting.name, str(value))
     if setting.name == "model.name" and value:
@@ -64,6 +65,9 @@ def _check(setting: Setting, value: Value, tables: dict[str, Any]) -> None:
     if setting.name == "model.fallbacks" and isinstance(value, tuple):
         for name in value:
             speak(name)
+    if setting.kind is Kind.FOLDERS and isinstance(value, tuple):
+        for folder in value:
+            open_folder(folder, home, setting.name)
 
 
 def _settings(tables: dict[str, Any]) -> dict[str, object]:

@@ -1,0 +1,26 @@
+"""What a command outside any sandbox is given as its environment: a short list of names, and nothing else. Pure."""
+
+from collections.abc import Mapping
+
+_GIVEN = frozenset(
+    {"HOME", "LANG", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES"}
+    | {"LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_ADDRESS", "LC_IDENTIFICATION", "LC_MEASUREMENT", "LC_NAME"}
+    | {"LC_PAPER", "LC_TELEPHONE"}
+)
+"""Each one by name: whatever begins with LC_ may come from elsewhere, and hold anything."""
+
+_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of this environment a command may have.
+
+    No key is among it, no proxy with a password, nothing that loads code, and no variable of ours. `PATH` keeps its
+    absolute folders only, so that a file in the workspace does not pass for a program of the system.
+    """
+    given = {name: environ[name] for name in sorted(_GIVEN) if environ.get(name)}
+    return {**given, "PATH": _absolute(environ.get("PATH", "")) or _USUAL_PATH, "TERM": "dumb"}
+
+
+def _absolute(path: str) -> str:
+    return ":".join(folder for folder in path.split(":") if folder.startswith("/"))

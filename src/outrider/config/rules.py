@@ -1,0 +1,119 @@
+"""Rules: what people decided beforehand, read strictly from the `[[rules]]` tables of config.toml."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from msgspec import Struct
+
+from outrider.config.folders import expand, open_folder
+from outrider.config.settings import did_you_mean, printable, quoted
+from outrider.core.approve import HOST, NETWORK, Rule, Verdict, simple_argv
+from outrider.core.errors import Refused
+
+_VERDICTS: tuple[str, ...] = get_args(Verdict)
+_REACHES = ("read:", "write:")
+_TOOL = re.compile(r"\*|[\w./:-]+")
+
+_ALLOWED = {
+    "verdict": " or ".join(_VERDICTS),
+    "tool": 'the name of a tool, or "*" for every tool',
+    "argv": 'the first words of a command without shell syntax, such as ["git", "push"]',
+    "workspace": "a folder, beginning with / or ~",
+    "needs": 'a list of "network", "host", "read:PATH" and "write:PATH", each path beginning with / or ~',
+}
+
+
+def parse_rules(tables: object, path: Path, home: Path) -> tuple[Rule, ...]:
+    """The rules of this file. Raises Refused with the file, the rule's number, the key and what is allowed."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in cast("list[object]", tables)):
+        raise Refused(f"{path}: rules must be tables: write [[rules]] above each one")
+    return tuple(
+        _Reading(table, f"{path}: rule {number}", home).rule()
+        for number, table in enumerate(cast("list[dict[str, Any]]", tables), 1)
+    )
+
+
+def idle_rules(rules: Iterable[Rule]) -> list[str]:
+    """What to say of rules that change nothing."""
+    return [
+        f'rule {number} allows only what needs no approval; say what else, for example needs = ["network"]'
+        for number, rule in enumerate(rules, 1)
+        if rule.verdict == "allow" and not rule.needs
+    ]
+
+
+def count_rules(rules: Sequence[Rule]) -> str:
+    """How many there are, in words."""
+    return f"{len(rules)} rule{'s' if len(rules) > 1 else ''}" if rules else "none"
+
+
+def render_rule(rule: Rule) -> str:
+    """One line that says what it does."""
+    command = f": {' '.join(rule.argv)} …" if rule.argv else ""
+    place = f", in {rule.workspace}" if rule.workspace else ""
+    needs = f", with {', '.join(rule.needs)}" if rule.needs else ""
+    return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{place}{needs}"
+
+
+class _Reading(Struct, frozen=True):
+    """One table on its way to a rule."""
+
+    table: dict[str, Any]
+    where: str
+    home: Path
+
+    def rule(self) -> Rule:
+        for key in self.table:
+            if key not in _ALLOWED:
+                raise Refused(f"{self.where}: no key is called {printable(key)}{did_you_mean(key, _ALLOWED)}")
+        if "verdict" not in self.table:
+            raise Refused(f"{self.where}: verdict is missing; allowed: {_ALLOWED['verdict']}")
+        verdict = cast("Verdict", self._text("verdict", lambda text: text in _VERDICTS))
+        needs = tuple(self._need(need) for need in self._texts("needs"))
+        if needs and verdict != "allow":
+            raise Refused(f"{self.where}: needs goes with allow only; {verdict} is about everything a call may need")
+        workspace = self._text("workspace", lambda text: not text or bool(expand(text)))
+        return Rule(
+            verdict=verdict,
+            tool=self._text("tool", lambda text: bool(_TOOL.fullmatch(text)), "*"),
+            argv=self._argv(),
+            workspace=os.path.realpath(expand(workspace)) if workspace else "",
+            needs=needs,
+        )
+
+    def _text(self, key: str, is_good: Callable[[str], bool], default: str = "") -> str:
+        value = self.table.get(key, default)
+        if not isinstance(value, str) or not value.isprintable() or not is_good(value):
+            raise self._bad(key, value, _VERDICTS if key == "verdict" else ())
+        return value
+
+    def _texts(self, key: str) -> list[str]:
+        value = self.table.get(key, [])
+        if not isinstance(value, list):
+            raise self._bad(key, value)
+        for item in cast("list[object]", value):
+            if not isinstance(item, str) or not item.isprintable():
+                raise self._bad(key, item)
+        return cast("list[str]", value)
+
+    def _argv(self) -> tuple[str, ...]:
+        words = self._texts("argv")
+        for word in words:
+            if simple_argv(word) != (word,):  # Such a word is in no command that a rule can match.
+                raise self._bad("argv", word)
+        return tuple(words)
+
+    def _need(self, text: str) -> str:
+        if text in (HOST, NETWORK):
+            return text
+        reach = next((reach for reach in _REACHES if text.startswith(reach)), "")
+        if not reach or not expand(text.removeprefix(reach)):
+            raise self._bad("needs", text, () if reach else (HOST, NETWORK, *_REACHES))
+        return reach + open_folder(text.removeprefix(reach), self.home, f"{self.where}: needs")
+
+    def _bad(self, key: str, value: object, known: Iterable[str] = ()) -> Refused:
+        close = did_you_mean(value, known) if isinstance(value, str) else ""
+        return Refused(f"{self.where}: {key} = {quoted(value)} is not valid; allowed: {_ALLOWED[key]}{close}")

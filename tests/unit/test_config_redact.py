@@ -1,0 +1,96 @@
+"""Redaction: a secret that is known here is in no text that leaves, however it is written."""
+
+import base64
+import json
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.config.load import load
+from outrider.config.redact import Redactor, redactor
+
+SECRET = "sk-Do/Not+Tell=0123"
+LONG = "sk-proj-" + "aB3_d-F7" * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (SECRET, "[secret]"),
+        (f"key={SECRET}\nand {SECRET}{SECRET}", "key=[secret]\nand [secret][secret]"),
+        (f"?key={quote(SECRET, safe='')}&x=1", "?key=[secret]&x=1"),
+        (f"/{quote(SECRET)}/", "/[secret]/"),
+        (f"?key={quote_plus(SECRET)}", "?key=[secret]"),
+        (f"?key={SECRET.replace('/', '%2f').replace('+', '%2b').replace('=', '%3d')}", "?key=[secret]"),
+        (base64.b64encode(SECRET.encode()).decode(), "[secret]"),
+        (base64.urlsafe_b64encode(SECRET.encode()).decode().rstrip("="), "[secret]"),
+        ("nothing here", "nothing here"),
+        ("", ""),
+    ],
+)
+def test_a_secret_is_replaced_however_it_is_written(text: str, clean: str) -> None:
+    assert Redactor([SECRET]).redact(text) == clean
+
+
+def test_a_secret_inside_json_is_found_though_it_is_escaped_there() -> None:
+    secret = 'with "quotes" and \\ and\nlines'
+    assert Redactor([secret]).redact(json.dumps({"key": secret})) == '{"key": "[secret]"}'
+
+
+@given(before=st.binary(max_size=80), behind=st.binary(max_size=80), secret=st.sampled_from([SECRET, LONG, "12345678"]))
+def test_no_piece_of_a_secret_can_be_read_back_from_base64_with_other_things_around_it(
+    before: bytes, behind: bytes, secret: str
+) -> None:
+    whole = before + secret.encode() + behind
+    for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes):
+        text = encode(whole).decode()
+        clean = Redactor([secret]).redact(text)
+        head, mark, tail = clean.partition("[secret]")
+        letters = len("".join((head + tail).split()).rstrip("="))
+        most = len(base64.b64encode(before)) + len(base64.b64encode(behind)) + 2
+        assert (mark, letters <= most, text.startswith(head)) == ("[secret]", True, True)
+
+
+def test_a_secret_that_is_part_of_another_leaves_no_rest_of_the_longer_one() -> None:
+    assert Redactor([SECRET, f"{SECRET}-more"]).redact(f"{SECRET}-more {SECRET}") == "[secret] [secret]"
+
+
+def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+    short = Redactor(["", "x", "1234567"])
+    assert (bool(short), short.redact("x 1234567")) == (False, "x 1234567")
+
+
+def test_a_text_without_a_secret_is_handed_back_itself() -> None:
+    text = "a line of text\n" * 10_000
+    assert Redactor([SECRET, LONG]).redact(text) is text
+
+
+@given(values=st.lists(st.text()), text=st.text())
+def test_any_value_and_any_text_will_do(values: list[str], text: str) -> None:
+    clean = Redactor([*values, "\udcff" * 9]).redact(text)
+    assert clean == text or "[secret]" in clean
+
+
+def test_it_never_shows_what_it_looks_for() -> None:
+    assert (repr(Redactor([SECRET])), repr(Redactor([]))) == ("Redactor(…)", "Redactor()")
+
+
+def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_the_environment(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("from-a-file\n")
+    key.chmod(0o600)
+    environ = {
+        "OUTRIDER_MODEL_KEY": f"file:{key}",
+        "OPENAI_API_KEY": "openai-key-1",
+        "GROQ_API_KEY": "groq-key-2",
+        "OUTRIDER_API_KEY": "door-key-3",
+        "OUTRIDER_REMOTE_KEY": "remote-key-4",
+        "USER": "someone-long",
+    }
+    text = "from-a-file openai-key-1 groq-key-2 door-key-3 remote-key-4 someone-long"
+    clean = redactor(load(tmp_path, environ)).redact(text)
+    assert clean == "[secret] [secret] [secret] [secret] [secret] someone-long"
+    assert not redactor(load(tmp_path, {}))

@@ -1,0 +1,184 @@
+"""Rules in config.toml: read strictly, and a mistake is told so that it can be mended."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.config.load import load
+from outrider.core.approve import Request, Rule, decide_access
+from outrider.core.errors import Refused
+
+
+def rules(home: Path, text: str) -> tuple[Rule, ...]:
+    (home / "config.toml").write_text(text)
+    return load(home, {}).rules
+
+
+def refusal(home: Path, text: str) -> str:
+    with pytest.raises(Refused) as refused:
+        rules(home, text)
+    assert "\n" not in str(refused.value)
+    return str(refused.value).removeprefix(f"{home / 'config.toml'}: ")
+
+
+def test_without_any_there_are_none(tmp_path: Path) -> None:
+    assert (load(tmp_path, {}).rules, rules(tmp_path, "rules = []\n")) == ((), ())
+
+
+def test_rules_are_read_in_order_with_defaults_for_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "site")
+    text = """
+[[rules]]
+verdict = "allow"
+tool = "shell"
+argv = ["git", "fetch"]
+workspace = "~/link/"
+needs = ["network", "read:~/.keys", "write:/var/../opt", "host"]
+
+[limits]
+steps = 3
+
+[[rules]]
+verdict = "deny"
+"""
+    home = tmp_path / ".outrider"
+    home.mkdir()
+    assert rules(home, text) == (
+        Rule(
+            verdict="allow",
+            tool="shell",
+            argv=("git", "fetch"),
+            workspace=str((tmp_path / "site").resolve()),
+            needs=("network", f"read:{tmp_path}/.keys", "write:/opt", "host"),
+        ),
+        Rule(verdict="deny"),
+    )
+    assert load(home, {}).limits.steps == 3
+
+
+def test_a_rule_that_was_read_decides(tmp_path: Path) -> None:
+    known = rules(
+        tmp_path,
+        '[[rules]]\nverdict = "allow"\nargv = ["git", "fetch"]\nneeds = ["network"]\n'
+        '[[rules]]\nverdict = "deny"\nargv = ["git", "push"]\n',
+    )
+    verdicts = {
+        command: decide_access(Request("shell", command, ("network",), "/w"), known, frozenset())
+        for command in ("git fetch origin", "git fetch; git push", "git push", "git pull")
+    }
+    assert verdicts == {
+        "git fetch origin": "allow",
+        "git fetch; git push": "ask",
+        "git push": "deny",
+        "git pull": "ask",
+    }
+
+
+ARGV = 'the first words of a command without shell syntax, such as ["git", "push"]'
+NEEDS = 'a list of "network", "host", "read:PATH" and "write:PATH", each path beginning with / or ~'
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ('tool = "shell"', "verdict is missing; allowed: allow or ask or deny"),
+        ('verdict = "alow"', "verdict = 'alow' is not valid; allowed: allow or ask or deny; did you mean allow?"),
+        ("verdict = true", "verdict = True is not valid; allowed: allow or ask or deny"),
+        ('verdict = "ask"\ntools = "shell"', "no key is called tools; did you mean tool?"),
+        ('verdict = "ask"\n"a\\nb" = 1', "no key is called 'a\\nb'"),
+        (
+            'verdict = "ask"\ntool = "sh*"',
+            "tool = 'sh*' is not valid; allowed: the name of a tool, or \"*\" for every tool",
+        ),
+        ('verdict = "ask"\ntool = ""', "tool = '' is not valid; allowed: the name of a tool, or \"*\" for every tool"),
+        ('verdict = "ask"\nargv = "git push"', f"argv = 'git push' is not valid; allowed: {ARGV}"),
+        ('verdict = "ask"\nargv = ["git push"]', f"argv = 'git push' is not valid; allowed: {ARGV}"),
+        ('verdict = "ask"\nargv = ["git", "*"]', f"argv = '*' is not valid; allowed: {ARGV}"),
+        ('verdict = "ask"\nargv = ["git", 1]', f"argv = 1 is not valid; allowed: {ARGV}"),
+        ('verdict = "ask"\nargv = [""]', f"argv = '' is not valid; allowed: {ARGV}"),
+        (
+            'verdict = "ask"\nworkspace = "site"',
+            "workspace = 'site' is not valid; allowed: a folder, beginning with / or ~",
+        ),
+        ('verdict = "allow"\nneeds = "network"', f"needs = 'network' is not valid; allowed: {NEEDS}"),
+        ('verdict = "allow"\nneeds = ["net"]', f"needs = 'net' is not valid; allowed: {NEEDS}; did you mean network?"),
+        ('verdict = "allow"\nneeds = ["read:x"]', f"needs = 'read:x' is not valid; allowed: {NEEDS}"),
+        ('verdict = "allow"\nneeds = ["write:"]', f"needs = 'write:' is not valid; allowed: {NEEDS}"),
+        ('verdict = "allow"\nneeds = ["run:/x"]', f"needs = 'run:/x' is not valid; allowed: {NEEDS}"),
+        (
+            'verdict = "deny"\nneeds = ["network"]',
+            "needs goes with allow only; deny is about everything a call may need",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_the_file_the_rule_the_key_and_what_is_allowed(
+    tmp_path: Path, rule: str, told: str
+) -> None:
+    assert refusal(tmp_path, f'[[rules]]\nverdict = "deny"\n\n[[rules]]\n{rule}\n') == f"rule 2: {told}"
+
+
+@pytest.mark.parametrize("text", ["rules = 3", 'rules = ["deny"]', '[rules]\nverdict = "deny"', "[rules.a]"])
+def test_what_is_no_array_of_tables_is_told_how_to_be_one(tmp_path: Path, text: str) -> None:
+    assert refusal(tmp_path, text) == "rules must be tables: write [[rules]] above each one"
+
+
+def test_a_misspelt_array_is_told_its_name(tmp_path: Path) -> None:
+    assert refusal(tmp_path, '[[rule]]\nverdict = "deny"') == "no setting is called rule; did you mean rules?"
+
+
+@pytest.mark.parametrize("need", ["read:{home}/config.toml", "write:{home}", "write:/", "read:{home}/.."])
+def test_no_rule_opens_our_own_files(tmp_path: Path, need: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    told = refusal(home, f'[[rules]]\nverdict = "allow"\nneeds = ["{need.format(home=home)}"]\n')
+    assert told.startswith(f"rule 1: needs: Outrider's own files in {home} can be reached from ")
+
+
+def test_a_rule_that_allows_nothing_new_is_warned_about(tmp_path: Path) -> None:
+    rules(tmp_path, '[[rules]]\nverdict = "deny"\n[[rules]]\nverdict = "allow"\nargv = ["git", "push"]\n')
+    assert load(tmp_path, {}).warnings == (
+        'rule 2 allows only what needs no approval; say what else, for example needs = ["network"]',
+    )
+
+
+def test_rules_are_not_taken_from_the_environment_or_flags(tmp_path: Path) -> None:
+    config = load(tmp_path, {"OUTRIDER_RULES": '[{verdict = "allow"}]'})
+    assert (config.rules, config.warnings) == ((), ("OUTRIDER_RULES is no setting; rules stand in config.toml only",))
+    with pytest.raises(Refused, match="rules are not set one by one"):
+        load(tmp_path, {}, {"rules": "x"})
+
+
+_VALUES = st.one_of(
+    st.text(max_size=8), st.integers(), st.booleans(), st.lists(st.text(max_size=8) | st.integers(), max_size=3)
+)
+
+
+@given(table=st.dictionaries(st.sampled_from(["verdict", "tool", "argv", "workspace", "needs", "x"]), _VALUES))
+def test_whatever_stands_in_a_rule_it_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, table: dict[str, object]
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in table.items())
+    (home / "config.toml").write_text(f"[[rules]]\n{lines}\n", encoding="utf-8")
+    try:
+        assert len(load(home, {}).rules) == 1
+    except Refused as refused:
+        assert "\n" not in str(refused)  # noqa: PT017
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return '"' + "".join(f"\\U{ord(letter):08X}" for letter in value) + '"'
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            return str(value)
