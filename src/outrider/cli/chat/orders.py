@@ -31,7 +31,7 @@ _KEYS = (
 
 async def carry_out(chat: "Conversation", given: Given) -> Sequence[Show]:
     """Do it, and say what to show. Raises Refused or Unavailable in one line."""
-    return await _ORDERS[given.command.name](chat, given.argument)
+    return await ORDERS[given.command.name](chat, given.argument)
 
 
 async def _help(chat: "Conversation", argument: str) -> Sequence[Show]:
@@ -155,7 +155,7 @@ def _write(file: str, page: str) -> Path:
     return path
 
 
-_ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]] = {
+ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]] = {
     "help": _help,
     "new": _new,
     "stop": _stop,
