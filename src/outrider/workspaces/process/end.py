@@ -1,0 +1,157 @@
+"""Seeing a task end, and ending it."""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from outrider.core.errors import Refused, Unavailable
+from outrider.workspaces.process.folder import Files, content
+from outrider.workspaces.process.identity import is_alive, recorded, send
+from outrider.workspaces.process.members import attendants, members
+from outrider.workspaces.process.row import Row
+from outrider.workspaces.process.spec import Exit, Mark, Reason
+
+_SIGNALS = {int(number) for number in signal.Signals}
+_UNTOLD = {int(signal.SIGINT), int(signal.SIGPIPE)}
+"""Deaths that no shell remarks on."""
+_ROUND = 0.05
+_PATIENCE = 10.0
+
+
+def look(folder: Path, mark: Mark | None) -> Exit | None:
+    """How it ended; None while its supervisor runs. Without a mark the supervisor's own record is believed.
+
+    A supervisor that has not come as far as to leave a record may still come: see `adopt`.
+    """
+    mark = mark or recorded(folder)
+    if mark is None:
+        return _exit(folder) if Files(folder).started.is_dir() or not folder.exists() else None
+    # In this order: what stands in the folder when the supervisor is gone is final.
+    return None if is_alive(mark) else _exit(folder)
+
+
+async def ended(folder: Path, mark: Mark) -> Exit:
+    """Wait for its end. Costs a file descriptor and nothing else; may be cancelled, and asked several times."""
+    if sys.platform == "linux":
+        try:
+            descriptor = os.pidfd_open(mark.pid)
+        except (OSError, ValueError):
+            # Gone, or no descriptor left, or a kernel of before 5.3: the slow way finds out.
+            return await _poll(folder, mark)
+        try:
+            # Asked after it was opened, so that the descriptor is of this process and not of a later one.
+            if is_alive(mark):
+                await anyio.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+    return await _poll(folder, mark)
+
+
+async def kill(folder: Path, mark: Mark, grace: float = 2.0) -> Exit:
+    """End all its processes, also those that left its group: asked first, made to after `grace` seconds.
+
+    They are gone when it returns. What a task that had ended by itself left behind is ended too. Raises Unavailable
+    when the system does not let go of a process, and Refused when one belongs to somebody else.
+    """
+    if look(folder, mark) is None:
+        with suppress(FileExistsError):
+            os.close(os.open(Files(folder).killed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    asked: set[tuple[int, int]] = set()
+    begun = time.monotonic()
+    while True:
+        number = signal.SIGTERM if time.monotonic() < begun + grace else signal.SIGKILL
+        rest = await anyio.to_thread.run_sync(_signal, folder, mark, number, asked)
+        end = look(folder, mark)
+        if end and not rest:
+            return end
+        if not rest and time.monotonic() > begun + grace + _PATIENCE / 2:
+            # Nothing is left for it to supervise, and yet it stays, say because somebody stopped it.
+            await anyio.to_thread.run_sync(_signal_attendants, folder, mark)
+        if time.monotonic() > begun + grace + _PATIENCE:
+            raise Unavailable(f"task {folder.name} does not die: {_named(rest) or 'its supervisor'}", retry_after=5)
+        with anyio.move_on_after(_ROUND):
+            await (anyio.sleep_forever() if end else ended(folder, mark))
+
+
+def interrupt(folder: Path, mark: Mark) -> None:
+    """What Ctrl-C does. Raises Refused when there is nothing to interrupt."""
+    first = content(Files(folder).group).split(b" ")[0]
+    reached = [row for row in members(folder, mark) if str(row.group).encode() == first.strip()]
+    if not reached:
+        raise Refused(f"task {folder.name} has no running command to interrupt")
+    for row in reached:
+        send(row, signal.SIGINT)
+
+
+def remove(folder: Path) -> None:
+    """Forget a task that is over. Raises Refused while it runs."""
+    if folder.exists() and look(folder, None) is None:
+        raise Refused(f"task {folder.name} is still running; end it first")
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+async def _poll(folder: Path, mark: Mark) -> Exit:
+    pause = 0.01
+    while (end := look(folder, mark)) is None:
+        await anyio.sleep(pause)
+        pause = min(pause * 1.5, 0.5)
+    return end
+
+
+def _signal(folder: Path, mark: Mark, number: int, asked: set[tuple[int, int]]) -> list[Row]:
+    """Signal all that are left, asking each only once; those that were there."""
+    rest = members(folder, mark)
+    if look(folder, mark):
+        rest += attendants(folder, mark)
+    for row in rest:
+        if number == signal.SIGKILL or (row.pid, row.started) not in asked:
+            send(row, number)
+            # One that is stopped would never notice.
+            send(row, signal.SIGCONT)
+    asked.update((row.pid, row.started) for row in rest)
+    return rest
+
+
+def _signal_attendants(folder: Path, mark: Mark) -> None:
+    for row in attendants(folder, mark):
+        send(row, signal.SIGKILL)
+
+
+def _named(rows: list[Row]) -> str:
+    return ", ".join(f"process {row.pid}" for row in rows[:5])
+
+
+def _exit(folder: Path) -> Exit:
+    """What the folder says, its supervisor being gone."""
+    files = Files(folder)
+    line, newline, _ = content(files.exit).partition(b"\n")
+    status, _, how = line.decode("ascii", "replace").partition(" ")
+    killed = _when(files.killed)
+    if not newline or not status.isdecimal():
+        # Cut off before it could write: killed itself, or the machine went down.
+        return Exit(None, "killed" if killed else "lost", at=time.time_ns() // 1_000_000)
+    code, at = int(status), _when(files.exit)
+    is_told = how == "silent" or code - 128 in _UNTOLD or bool(content(files.said))
+    number = code - 128 if code - 128 in _SIGNALS and is_told else 0
+    reason: Reason = "signal" if number else "exit"
+    if killed and killed <= at:
+        reason = "killed"
+    if files.full.exists():
+        reason = "output"
+    return Exit(code, reason, number, at // 1_000_000)
+
+
+def _when(path: Path) -> int:
+    """Nanoseconds of the clock; 0 when there is no such file."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

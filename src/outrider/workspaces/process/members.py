@@ -1,0 +1,60 @@
+"""Which processes belong to a task, also those that left its group."""
+
+import os
+from pathlib import Path
+
+from outrider.workspaces.process.folder import MARKER, Files, content
+from outrider.workspaces.process.identity import boot, is_alive, system
+from outrider.workspaces.process.row import Row
+from outrider.workspaces.process.spec import Mark
+
+
+def members(folder: Path, mark: Mark) -> list[Row]:
+    """The living processes of the command, the supervisor's own not among them."""
+    return [row for row in _all(folder, mark) if row.session != mark.pid]
+
+
+def attendants(folder: Path, mark: Mark) -> list[Row]:
+    """The supervisor and those it keeps beside the command."""
+    return [row for row in _all(folder, mark) if row.session == mark.pid]
+
+
+def _all(folder: Path, mark: Mark) -> list[Row]:
+    """Those that carry the marker, write into the task's pipe, descend from the supervisor or share a session with one.
+
+    A number alone proves nothing: it may have been given to a stranger.
+    """
+    if mark.boot != boot():
+        return []
+    everyone = [row for row in system.rows() if not row.is_dead and row.pid not in (1, os.getpid())]
+    variable = os.fsencode(f"{MARKER}={folder}")
+    pipe = content(Files(folder).pipe).decode("ascii")
+    found = {
+        row.pid
+        for row in everyone
+        if system.has_variable(row.pid, variable) or (pipe and system.writes_to(row.pid, pipe))
+    }
+    if is_alive(mark):
+        found.add(mark.pid)
+    if leader := _leader(folder, everyone):
+        found.add(leader.pid)
+    return _with_kin(found, everyone)
+
+
+def _leader(folder: Path, everyone: list[Row]) -> Row | None:
+    """The command's first process, if it still runs."""
+    line = content(Files(folder).group)
+    try:
+        then = system.parse(line)
+    except ValueError:
+        return None
+    return next((row for row in everyone if (row.pid, row.started) == (then.pid, then.started)), None)
+
+
+def _with_kin(found: set[int], everyone: list[Row]) -> list[Row]:
+    while True:
+        sessions = {row.session for row in everyone if row.pid in found}
+        kin = {row.pid for row in everyone if row.parent in found or row.session in sessions}
+        if kin <= found:
+            return [row for row in everyone if row.pid in found]
+        found = found | kin

@@ -1,0 +1,134 @@
+"""The supervisor: a few lines of POSIX sh that outlive Outrider, whatever happens to it."""
+
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from outrider.core.errors import Refused
+from outrider.workspaces.process.spec import Spec
+
+SHELL = "/bin/sh"
+LIMITS: Mapping[str, tuple[int, str, int]] = {
+    "as": (resource.RLIMIT_AS, "-v", 1024),
+    "core": (resource.RLIMIT_CORE, "-c", 512),
+    "cpu": (resource.RLIMIT_CPU, "-t", 1),
+    "fsize": (resource.RLIMIT_FSIZE, "-f", 512),
+    "nofile": (resource.RLIMIT_NOFILE, "-n", 1),
+    "nproc": (resource.RLIMIT_NPROC, "-u", 1),
+}
+"""What can be limited, with the flag and the unit of the shell's `ulimit`."""
+
+_PLACES = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
+
+_NEW_SESSION = (
+    "import os,signal,sys;signal.signal(signal.SIGPIPE,signal.SIG_DFL);os.setsid();os.execvp(sys.argv[1],sys.argv[1:])"
+)
+"""What `setsid` does, where there is no such program."""
+
+_SCRIPT = r"""
+exec 3<&2 2>"$1/said" || exit
+if [ -r /proc/self/stat ]; then
+  read -r outrider_self </proc/self/stat
+  read -r outrider_boot </proc/sys/kernel/random/boot_id
+else
+  outrider_self=$$ outrider_boot=
+fi
+printf '%s\n%s\n' "$outrider_self" "$outrider_boot" >"$1/pid" || exit
+set -C
+: >"$1/started" || exit
+set +C
+trap : HUP INT QUIT TERM USR1 USR2 ALRM
+
+{
+  exec <&3 3<&-
+  ulimit -c 0
+  if ! { ulimit -f "$2" && "$3" >"$1/output"; }; then
+    exec </dev/null
+    echo full >"$1/full"
+    read -r outrider_leader outrider_rest <"$1/group"
+    kill -s TERM -- "-$outrider_leader"
+    outrider_turn=0
+    while [ "$outrider_turn" -lt 40 ] && kill -s 0 -- "-$outrider_leader"; do
+      "$4" 0.05
+      outrider_turn=$((outrider_turn + 1))
+    done
+    kill -s KILL -- "-$outrider_leader"
+  fi
+} >/dev/null 2>&1 &
+outrider_copier=$!
+
+outrider_holder=
+if [ -p "$1/hold" ]; then
+  { exec 4>"$1/stdin" <"$1/hold"; read -r outrider_rest; } >/dev/null 2>&1 3<&- &
+  outrider_holder=$!
+fi
+exec 3<&-
+
+(
+  if [ -p "$1/stdin" ]; then exec <"$1/stdin"; fi
+  if [ -r /proc/self/stat ]; then
+    read -r outrider_self </proc/self/stat
+  else
+    outrider_self=$("$SHELL" -c 'echo $PPID')
+  fi
+  echo "$outrider_self" >"$1/group"
+  [ "$5" ] || unset PWD
+  LIMITS
+  shift 5
+  exec "$@"
+) 2>&1
+outrider_code=$?
+
+exec >/dev/null 2>&1
+[ "$outrider_holder" ] && kill "$outrider_holder"
+while kill -s 0 "$outrider_copier"; do wait "$outrider_copier"; done
+printf '%s %s\n' "$outrider_code" "${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" 1<>"$1/exit"
+"""
+"""Says who it is, takes `started`, and from then on sees the command to its end and writes down its status.
+
+fd 1 is the pipe for the output, fd 2 at first its other end. Beside the command run: the copier, bounded by a file
+size limit of its own; and, while stdin is open, a holder, which keeps it from ending between two writers. The command
+runs in the foreground, since a shell lets what it puts in the background ignore interrupts; in a session of its own,
+so that no signal meant for it arrives here. The status is written when the copier has seen the last byte. Traps,
+unlike ignored signals, are not inherited. Names begin with `outrider_`, for a variable of the command's environment
+that is set here would change there."""
+
+
+def supervise(spec: Spec) -> Sequence[str]:
+    """The complete argv. Raises Refused for a limit that nobody knows, and on a system without the barest tools."""
+    script = _SCRIPT.replace("LIMITS", "\n  ".join(_limit(*item) for item in spec.rlimits.items()) or ":")
+    keep = "keep" if "PWD" in spec.environ else ""
+    blocks = str(_least(resource.RLIMIT_FSIZE, max(spec.output, 512)) // 512)
+    own = (str(spec.folder), blocks, _tool("cat"), _tool("sleep"), keep)
+    return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_in_own_session(), *spec.argv)
+
+
+def _limit(name: str, most: int) -> str:
+    if name not in LIMITS or most < 0:
+        raise Refused(f"no limit {name!r} of {most}; there are: {', '.join(LIMITS)}")
+    number, flag, unit = LIMITS[name]
+    value = -(-_least(number, most) // unit)
+    # Shells do not agree on how to call the number of processes.
+    attempts = ("-u", "-p") if flag == "-u" else (flag,)
+    tries = " || ".join(f"ulimit {attempt} {value} 2>/dev/null" for attempt in attempts)
+    return f"{tries} || {{ echo 'outrider: this system cannot limit {name}; the command was not run'; exit 126; }}"
+
+
+def _least(number: int, most: int) -> int:
+    hard = resource.getrlimit(number)[1]
+    return most if hard == resource.RLIM_INFINITY else min(most, hard)
+
+
+def _in_own_session() -> Sequence[str]:
+    setsid = shutil.which("setsid", path=_PLACES)
+    return (setsid,) if setsid else (sys.executable, "-I", "-S", "-c", _NEW_SESSION)
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name, path=_PLACES)
+    if not found:
+        raise Refused(f"no command can run here: there is no {Path(name)} in {_PLACES}")
+    return found
