@@ -59,5 +59,10 @@ def test_one_line_is_one_and_fits(text: str, cells: int) -> None:
     assert ("\n" in line, width(line) <= cells) == (False, True)
 
 
+def test_a_line_is_broken_between_words_where_that_is_near() -> None:
+    assert wrap("some words here\nx" + "y" * 12, 10) == ["some words", "here", "x" + "y" * 9, "yyy"]
+    assert wrap("some longer words", 9) == ["some", "longer", "words"]
+
+
 def test_a_wide_character_is_not_cut_in_half() -> None:
     assert (wrap("日本語", 5), one_line("日本語日本語", 6)) == (["日本", "語"], "日本…")

@@ -49,15 +49,23 @@ def cut(text: str, cells: int) -> tuple[str, str]:
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """The lines of a text, each broken where it is wider than so many cells."""
+    """The lines of a text, each broken where it is wider than so many cells, between words where that is near."""
     lines: list[str] = []
     for line in text.expandtabs(4).split("\n"):
-        part, rest = cut(line, max(2, cells))
+        part, rest = _broken(line, max(2, cells))
         lines.append(part)
         while rest:
-            part, rest = cut(rest, max(2, cells))
+            part, rest = _broken(rest, max(2, cells))
             lines.append(part)
     return lines
+
+
+def _broken(line: str, cells: int) -> tuple[str, str]:
+    part, rest = cut(line, cells)
+    space = part.rfind(" ")
+    if not rest or rest[0] == " " or space < len(part) // 2:
+        return part, rest.removeprefix(" ")
+    return part[:space], part[space + 1 :] + rest
 
 
 def _cells(char: str) -> int:
