@@ -1,5 +1,7 @@
 """The environment of a command outside any sandbox: a few names, never a key."""
 
+import os
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +38,10 @@ def test_programs_are_never_looked_for_in_the_workspace() -> None:
 
 def test_an_empty_environment_and_empty_values_will_do() -> None:
     assert child_environment({"LANG": "", "HOME": ""}) == {"PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "dumb"}
+
+
+def test_without_an_environment_to_choose_from_it_is_our_own() -> None:
+    assert child_environment() == child_environment(dict(os.environ))
 
 
 _KEYS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "OUTRIDER_")

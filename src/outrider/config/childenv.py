@@ -1,5 +1,6 @@
-"""What a command outside any sandbox is given as its environment: a short list of names, and nothing else. Pure."""
+"""What a command outside any sandbox is given as its environment: a short list of names, and nothing else."""
 
+import os
 from collections.abc import Mapping
 
 _GIVEN = frozenset(
@@ -12,12 +13,13 @@ _GIVEN = frozenset(
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of this environment a command may have.
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a command may have of this environment, or of our own when none is given.
 
     No key is among it, no proxy with a password, nothing that loads code, and no variable of ours. `PATH` keeps its
     absolute folders only, so that a file in the workspace does not pass for a program of the system.
     """
+    environ = os.environ if environ is None else environ
     given = {name: environ[name] for name in sorted(_GIVEN) if environ.get(name)}
     return {**given, "PATH": _absolute(environ.get("PATH", "")) or _USUAL_PATH, "TERM": "dumb"}
 
