@@ -2,19 +2,25 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from math import inf
 from pathlib import Path
 
 from msgspec import Struct
 
+from outrider.app.channels import PYTHON
 from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
+from outrider.core.approve import SESSION, WORKSPACE, Grant
 from outrider.core.errors import Refused
-from outrider.core.events import Ended, Entry, Event
+from outrider.core.events import Asked, Ended, Entry, Event
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
-from outrider.core.ports import Blobs, Found, Session, Store
+from outrider.core.plan import fold
+from outrider.core.ports import Blobs, Commands, Found, Session, Store, TaskStore
+from outrider.core.tasks import Task
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
+from outrider.engine.keeper import Keeper
 from outrider.engine.worker import Worker
 
 OWNER = "owner"
@@ -26,7 +32,10 @@ class Home(Struct, frozen=True):
 
     config: Config
     store: Store
+    tasks: TaskStore
     blobs: Blobs
+    commands: Commands
+    door: Door
     notices: tuple[str, ...] = ()
     workspace: Path | None = None
     """The folder for new sessions; without one, each gets its own."""
@@ -35,7 +44,7 @@ class Home(Struct, frozen=True):
 class Agent:
     """An open Outrider home."""
 
-    def __init__(self, home: Home, hub: Hub, worker: Worker) -> None:
+    def __init__(self, home: Home, hub: Hub, worker: Worker, keeper: Keeper) -> None:
         self.config = home.config
         self.notices = home.notices
         """What the person should know about this home, e.g. that a damaged store was set aside."""
@@ -44,8 +53,11 @@ class Agent:
         self._blobs = home.blobs
         self._hub = hub
         self._worker = worker
-        limits = home.config.limits
-        self._door = Door(home.store, worker.wake, longest=limits.input, queue=limits.queue)
+        self._keeper = keeper
+        self._door = home.door
+        self._tasks = home.tasks
+        self.commands = home.commands
+        """The commands of tasks, as they are on disk."""
 
     async def say(
         self,
@@ -54,6 +66,7 @@ class Agent:
         session: str = "",
         images: Sequence[bytes] = (),
         key: str | None = None,
+        address: str = f"{PYTHON}:api",
         on_event: Callable[[Event], None] | None = None,
     ) -> Finished:
         """Say something and wait for the end of the turn that deals with it.
@@ -63,7 +76,7 @@ class Agent:
         """
         turn: list[Entry] = []
         known = await self.session(session)
-        async with aclosing(self.events(text, session=known.id, images=images, key=key)) as stream:
+        async with aclosing(self.events(text, session=known.id, images=images, key=key, address=address)) as stream:
             async for event in stream:
                 if on_event:
                     on_event(event)
@@ -72,11 +85,17 @@ class Agent:
         return finished(known.id, last_turn(turn))
 
     async def events(
-        self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None
+        self,
+        text: str,
+        *,
+        session: str = "",
+        images: Sequence[bytes] = (),
+        key: str | None = None,
+        address: str = f"{PYTHON}:api",
     ) -> AsyncGenerator[Event, None]:
         """Say something and watch: every entry and delta from the input to the `Ended` that deals with it."""
         known = await self.session(session)
-        entry = await self.post(text, session=known, images=images, key=key)
+        entry = await self.post(text, session=known, images=images, key=key, address=address)
         async with aclosing(self._hub.follow(known.id, entry.seq - 1)) as stream:
             async for event in stream:
                 yield event
@@ -122,9 +141,57 @@ class Agent:
                         turn = []
         raise AssertionError("a follower never ends by itself")
 
-    async def stop(self, session: Session, reason: str = "stopped by the person") -> bool:
-        """Stop the session's turn. True when there was something to stop."""
-        return await self._worker.stop(session.id, reason) is not None
+    async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
+        """Stop the session's turn and the commands it waits for; with `tasks`, also those in the background.
+
+        True when there was something to stop.
+        """
+        is_stopped = await self._worker.stop(session.id, reason) is not None
+        return await self._keeper.kill_waited(session.id, session.person, everything=tasks) > 0 or is_stopped
+
+    async def tasks(self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000) -> list[Task]:
+        """The tasks of a session, or all of them; latest first."""
+        return list(
+            await self._tasks.list_tasks(OWNER, session.id if session else "", open_only=open_only, limit=limit)
+        )
+
+    async def find_task(self, name: str) -> Task:
+        """The task of this id. Raises Refused when there is none."""
+        if found := await self._tasks.find_task(OWNER, name):
+            return found
+        raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
+
+    async def kill_task(self, task: Task) -> Task:
+        """End a task and all it started; it has ended when this returns."""
+        return await self._keeper.kill(task, "killed by the person")
+
+    async def wait_task(self, task: Task, seconds: float = inf) -> Task:
+        """Wait for a task's end, at most so long; the task as it is then."""
+        return await self._keeper.wait(task, seconds)
+
+    async def asks(self, session: Session) -> Sequence[Asked]:
+        """The questions this session waits to have answered."""
+        return tuple(fold(await self._store.read(session.id)).asks.values())
+
+    async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
+        """Answer a question: `once`, `session`, `workspace` or `no`. False when it has been answered already."""
+        if answer not in asked.choices:
+            raise Refused(f"{answer!r} is no answer; say one of: {', '.join(asked.choices)}")
+        entry = await self._tasks.answer(session.id, asked.ask, answer, session.person)
+        place = {SESSION: session.id, WORKSPACE: session.workspace}.get(answer)
+        if entry and place:
+            for need in asked.needs:
+                await self._tasks.grant(session.person, "session" if answer == SESSION else "workspace", place, need)
+        self._worker.wake(session.id)
+        return entry is not None
+
+    async def grants(self) -> Sequence[Grant]:
+        """What was allowed for a whole session or workspace, and still holds."""
+        return await self._tasks.grants(OWNER)
+
+    async def forget_grant(self, grant: str) -> bool:
+        """Take a grant back."""
+        return await self._tasks.forget_grant(OWNER, grant)
 
     async def session(self, name: str = "") -> Session:
         """The session of this name or id, begun now if there is none; a new one for an empty name."""
@@ -152,7 +219,7 @@ class Agent:
         return await self._store.search(OWNER, words, limit)
 
     async def delete(self, session: Session) -> bool:
-        await self.stop(session, "the session was deleted")
+        await self.stop(session, "the session was deleted", tasks=True)
         return await self._store.delete(OWNER, session.id)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:

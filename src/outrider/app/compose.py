@@ -12,12 +12,15 @@ from outrider import plugins
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
 from outrider.app.place import HomePlace
+from outrider.app.tasks import ChildSessions, SessionTasks, TaskTerms, open_commands
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Tool
+from outrider.engine.door import Door
 from outrider.engine.follow import Hub
+from outrider.engine.keeper import Keeper, Keeping
 from outrider.engine.worker import Limits, Worker
 from outrider.models.open import open_by_choice
 from outrider.runtimes.native import NativeRuntime
@@ -41,6 +44,10 @@ class _Models:
                 choices = choose(self._config, name, plugins.names("models"))
                 self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
             return self._open[name]
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _tools(extra: Sequence[Tool]) -> dict[str, Tool]:
@@ -82,15 +89,24 @@ async def open_agent(
         store = await stack.enter_async_context(open_store(config.home, label=label))
         chosen = model if model and not isinstance(model, str) else None
         models = _Models(config, store.blobs, stack, chosen)
-
-        place = HomePlace(store, store.blobs, CHANNELS, (), open_local, lambda: time.time_ns() // 1_000_000)
+        commands = open_commands(config)
+        place = HomePlace(store, store.blobs, CHANNELS, config.rules, open_local, _now)
         native = NativeRuntime(models.get, _tools(tools), place, bounds)
         hub = Hub(store)
         worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
+        door = Door(store, worker.wake, longest=limits.input, queue=limits.queue)
+        children = ChildSessions(store, door, worker)
+        keeper = Keeper(Keeping(store, commands, children, worker.wake, _now), most=config.shell.tasks)
+        worker.at_rest = keeper.child_ended
+        terms = TaskTerms(config, commands)
+        place.tasks = lambda session: SessionTasks(keeper, store, terms, session)
+        place.has_open = keeper.has_open
+        opened = Home(config, store, store, store.blobs, commands, door, store.notices, root)
         try:
             async with anyio.create_task_group() as group:
                 await group.start(worker.run)
-                yield Agent(Home(config, store, store.blobs, store.notices, root), hub, worker)
+                await group.start(keeper.run)
+                yield Agent(opened, hub, worker, keeper)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise only(several) from several

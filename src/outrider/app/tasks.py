@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+import anyio.to_thread
+
 from outrider.app.channels import TASK
+from outrider.config.childenv import child_environment
+from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Ended
 from outrider.core.outcome import Finished, finished
@@ -11,19 +15,61 @@ from outrider.core.tasks import Notify, Task, Wish
 from outrider.engine.door import Door
 from outrider.engine.keeper import Keeper
 from outrider.engine.worker import Worker
+from outrider.workspaces.commands import LocalCommands, Means
+from outrider.workspaces.sandbox import Limits, NoSandbox, detect
+
+
+class TaskTerms:
+    """What tasks may use in this home: settings, and what this machine can do."""
+
+    def __init__(self, config: Config, commands: LocalCommands) -> None:
+        self.commands = commands
+        self._config = config
+
+    async def traits(self) -> TaskTraits:
+        sandbox = await anyio.to_thread.run_sync(lambda: self.commands.sandbox)
+        config, refusal = self._config, ""
+        if isinstance(sandbox, NoSandbox) and config.sandbox.mode == "required":
+            refusal = f"no command may run here: sandbox.mode is required, and {sandbox.why}; {sandbox.hint}"
+        return TaskTraits(
+            timeout=config.shell.timeout,
+            ceiling=config.shell.ceiling,
+            has_sandbox=not isinstance(sandbox, NoSandbox),
+            has_network=config.sandbox.network,
+            refusal=refusal,
+            depth=config.delegate.depth,
+            children=config.delegate.children,
+        )
+
+
+def open_commands(config: Config) -> LocalCommands:
+    """The commands of this home. Whether they can be sandboxed is found out when the first one is to run."""
+    box, mebi = config.sandbox, 1024 * 1024
+    limits = Limits(processes=box.processes, memory=box.memory * mebi, file_size=box.file * mebi)
+    return LocalCommands(
+        Means(
+            folder=config.home / "tasks",
+            detect=lambda: detect((config.home,), limits),
+            environ=child_environment(),
+            output=config.shell.output,
+            network=box.network,
+            read=box.read,
+        )
+    )
 
 
 class SessionTasks:
     """The `Tasks` of one session."""
 
-    def __init__(
-        self, keeper: Keeper, store: TaskStore, commands: Commands, traits: TaskTraits, session: Session
-    ) -> None:
-        self.commands = commands
-        self.traits = traits
+    def __init__(self, keeper: Keeper, store: TaskStore, terms: TaskTerms, session: Session) -> None:
+        self.commands: Commands = terms.commands
+        self._terms = terms
         self._keeper = keeper
         self._store = store
         self._session = session
+
+    async def traits(self) -> TaskTraits:
+        return await self._terms.traits()
 
     async def begin(self, wish: Wish) -> Task:
         return await self._keeper.begin(self._session.id, wish)
@@ -60,9 +106,8 @@ class SessionTasks:
 class ChildSessions:
     """Begins, reads and stops the sessions that are tasks."""
 
-    def __init__(self, store: Store, tasks: TaskStore, door: Door, worker: Worker) -> None:
+    def __init__(self, store: Store, door: Door, worker: Worker) -> None:
         self._store = store
-        self._tasks = tasks
         self._door = door
         self._worker = worker
 

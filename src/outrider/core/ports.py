@@ -233,7 +233,7 @@ class Tool(Protocol):
         """A failure the model can react to is a result with `failed`; Refused is turned into one."""
         ...
 
-    def request(self, call: Call, here: Here) -> Request | None:
+    async def request(self, call: Call, here: Here) -> Request | None:
         """What this call wants beyond what every call may do; None when it stays within. Touches nothing."""
         ...
 

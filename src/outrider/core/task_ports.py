@@ -146,7 +146,10 @@ class Tasks(Protocol):
     """What a tool may do with its own session's tasks. Another session's are as good as none."""
 
     commands: Commands
-    traits: TaskTraits
+
+    async def traits(self) -> TaskTraits:
+        """What tasks may use here. Takes a moment when it is first asked for."""
+        ...
 
     async def begin(self, wish: Wish) -> Task:
         """Begin it, or take up the one this call has begun. Raises Refused with words for the model."""

@@ -55,6 +55,8 @@ class Worker:
         self._carrying: dict[str, _Carrying] = {}
         self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
         self._group: TaskGroup | None = None
+        self.at_rest: Callable[[str], None] = lambda session: None
+        """Told of every session that has come to rest."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry what is woken, until cancelled. Then let go of every session in an orderly way."""
@@ -111,6 +113,7 @@ class Worker:
             raise
         finally:
             del self._carrying[session]
+        self.at_rest(session)
         if carrying.again or carrying.scope.cancelled_caught:
             await self._wake_if_waiting(session)
 

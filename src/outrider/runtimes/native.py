@@ -145,7 +145,7 @@ class NativeRuntime:
         """Where the call may run; None when it was denied, or when a person is asked first."""
         here = await self._place.here(turn.session, turn.state(), call)
         try:
-            request = tool.request(call, here)
+            request = await tool.request(call, here)
         except Refused as error:
             await turn.record(Result(call.id, str(error), failed=True))
             return None
@@ -171,7 +171,7 @@ class NativeRuntime:
         result = None
         if tool:
             here = await self._place.here(turn.session, turn.state(), call)
-            request = tool.request(call, here)  # it was allowed, or it would not have begun
+            request = await tool.request(call, here)  # it was allowed, or it would not have begun
             result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
         await turn.record(result or Result(call.id, UNKNOWN, failed=True))
 

@@ -26,6 +26,7 @@ __all__ = ["DefinedTool", "Here", "Replay", "Result", "bounded", "in_thread", "r
 
 Outcome = str | Result | None
 Function = Callable[..., Outcome] | Callable[..., Awaitable[Outcome]]
+Asking = Callable[..., Awaitable[Request | None]]
 T = TypeVar("T")
 
 THREADS = 8
@@ -55,7 +56,7 @@ class DefinedTool:
         description, notes = _read_docstring(function)
         self._function = function
         self._reconcile: Function | None = None
-        self._request: Callable[..., Request | None] | None = None
+        self._request: Asking | None = None
         self._whole = _whole(function)
         self._arguments = _arguments(function, name)
         self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
@@ -68,7 +69,7 @@ class DefinedTool:
         self._reconcile = function
         return function
 
-    def requests(self, function: Callable[..., Request | None]) -> Callable[..., Request | None]:
+    def requests(self, function: Asking) -> Asking:
         """Decorates the function that says, from the same arguments, what a call wants beyond what every call may do.
 
         It touches nothing; a person is asked before the call runs, unless a rule or an earlier answer decides.
@@ -76,8 +77,8 @@ class DefinedTool:
         self._request = function
         return function
 
-    def request(self, call: Call, here: Here) -> Request | None:
-        return self._request(here, **self._parse(call)) if self._request else None
+    async def request(self, call: Call, here: Here) -> Request | None:
+        return await self._request(here, **self._parse(call)) if self._request else None
 
     async def run(self, call: Call, here: Here) -> Result:
         outcome = await self._call(self._function, call, here)

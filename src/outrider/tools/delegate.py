@@ -46,7 +46,7 @@ def _tasks(here: Here) -> Tasks:
 
 
 async def _check_room(tasks: Tasks, call: str) -> None:
-    traits = tasks.traits
+    traits = await tasks.traits()
     if await tasks.depth() >= traits.depth:
         raise Refused(f"this is already {traits.depth} sessions deep (delegate.depth): do it yourself")
     running = [task for task in await tasks.list() if task.is_open and task.wish.kind == "session"]
@@ -67,7 +67,7 @@ async def _carry(here: Here, tasks: Tasks, arguments: DelegateCall) -> Result:
             address=here.address,
             notify="always" if in_background else "never",
             waited=not in_background,
-            ceiling=tasks.traits.ceiling,
+            ceiling=(await tasks.traits()).ceiling,
             model=arguments.model,
             tools=arguments.tools,
             steps=arguments.steps,

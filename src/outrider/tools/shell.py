@@ -61,9 +61,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 async def shell(here: Here, arguments: ShellCall) -> Result:
     """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
     but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
-    tasks = _tasks(here)
-    _check(tasks, arguments)
-    return await _carry(here, tasks, arguments)
+    return await _carry(here, _tasks(here), arguments)
 
 
 @shell.reconciles
@@ -73,8 +71,11 @@ async def _take_up(here: Here, arguments: ShellCall) -> Result:
 
 
 @shell.requests
-def _request(here: Here, arguments: ShellCall) -> Request | None:
-    traits = _tasks(here).traits
+async def _request(here: Here, arguments: ShellCall) -> Request | None:
+    _check(arguments)
+    traits = await _tasks(here).traits()
+    if traits.refusal:
+        raise Refused(traits.refusal)
     needs = [need for need in dict.fromkeys(arguments.needs) if not (need == NETWORK and traits.has_network)]
     for need in needs:
         if need != NETWORK and not re.match(r"^(read|write):/", need):
@@ -90,12 +91,10 @@ def _request(here: Here, arguments: ShellCall) -> Request | None:
 def _tasks(here: Here) -> Tasks:
     if here.tasks is None:
         raise Refused("commands cannot be run here")
-    if here.tasks.traits.refusal:
-        raise Refused(here.tasks.traits.refusal)
     return here.tasks
 
 
-def _check(tasks: Tasks, arguments: ShellCall) -> None:
+def _check(arguments: ShellCall) -> None:
     if not arguments.background and sleeps(arguments.command) >= 2:
         raise Refused(
             "a command that only sleeps is not run. To wait for a task use tasks(action=wait); to do something later, "
@@ -112,6 +111,7 @@ def _check(tasks: Tasks, arguments: ShellCall) -> None:
 
 async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
     can_tell = here.route.can_tell
+    traits = await tasks.traits()
     task = await tasks.begin(
         Wish(
             kind="command",
@@ -122,7 +122,7 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
             notify=arguments.notify if arguments.background and can_tell else "never",
             waited=not arguments.background,
             watch=arguments.watch if can_tell else "",
-            ceiling=tasks.traits.ceiling,
+            ceiling=traits.ceiling,
             workdir=arguments.workdir,
             stdin=arguments.stdin or None,
             is_open=arguments.interactive,
@@ -131,7 +131,7 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
     )
     if arguments.background:
         return _render(_started(tasks, task, arguments, here), "in the background")
-    seconds = float(min(arguments.timeout or tasks.traits.timeout, LONGEST_TIMEOUT))
+    seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
     task = await tasks.wait(task, seconds)
     if task.is_open:
         task = await tasks.flip(task, "always" if can_tell else "never")

@@ -1,0 +1,170 @@
+"""The commands of tasks on this machine, each in a folder of its own, confined where that is possible."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from outrider.core.approve import HOST, NETWORK
+from outrider.core.errors import Refused
+from outrider.core.ports import CommandEnd
+from outrider.core.tasks import Mark, Task, Wish
+from outrider.workspaces import process
+from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox
+
+
+class Means(Struct, frozen=True):
+    """What commands are run with."""
+
+    folder: Path
+    """Where every task gets a folder of its own."""
+    detect: Callable[[], Sandbox | NoSandbox]
+    environ: Mapping[str, str]
+    """What a command outside any sandbox gets as its environment."""
+    output: int
+    """Most bytes of output kept of one command."""
+    network: bool = False
+    read: tuple[str, ...] = ()
+    """Folders every command may read besides the system's."""
+
+
+class LocalCommands:
+    """Starts, watches and ends the commands of one home."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+
+    @cached_property
+    def sandbox(self) -> Sandbox | NoSandbox:
+        """Found out when it is first asked for, by trying; takes a moment."""
+        return self._means.detect()
+
+    def start(self, task: Task) -> Mark:
+        wish, folder = task.wish, self._folder(task)
+        root = Path(task.workspace)
+        cwd = _below(root, wish.workdir)
+        argv: tuple[str, ...] = ("/bin/sh", "-c", wish.command)
+        environ, rlimits = self._means.environ, dict[str, int]()
+        if HOST not in wish.grants:
+            wrapped = self._confined().wrap(argv, root, cwd, {}, self._grant(wish.grants))
+            argv = (*self._bounds(task), *wrapped.argv)
+            environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        started = process.start(
+            process.Spec(
+                argv=argv,
+                folder=folder,
+                cwd=cwd,
+                environ=environ,
+                stdin=_stdin(wish),
+                output=self._means.output,
+                rlimits=rlimits,
+            )
+        )
+        return Mark(started.pid, started.started, started.boot)
+
+    def adopt(self, task: Task) -> Mark | None:
+        found = process.adopt(self._folder(task))
+        return Mark(found.pid, found.started, found.boot) if found else None
+
+    async def ended(self, task: Task) -> CommandEnd:
+        end = await process.ended(self._folder(task), _mark(task))
+        return self._seen_off(task, end)
+
+    async def kill(self, task: Task) -> CommandEnd:
+        end = await process.kill(self._folder(task), _mark(task))
+        return self._seen_off(task, end)
+
+    def interrupt(self, task: Task) -> None:
+        process.interrupt(self._folder(task), _mark(task))
+
+    def output_file(self, task: Task) -> str:
+        return str(self._folder(task) / "output")
+
+    def size(self, task: Task) -> int:
+        return process.size(self._folder(task))
+
+    def read(self, task: Task, start: int, most: int) -> bytes:
+        folder = self._folder(task)
+        if start >= 0:
+            return process.read(folder, start, most)
+        return process.read(folder, max(0, process.size(folder) + start), most)
+
+    def quiet(self, task: Task) -> float:
+        return time.time() - process.changed(self._folder(task))
+
+    def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
+        if not task.wish.is_open:
+            raise Refused("its stdin is closed; run it with interactive=true to write to it")
+        folder = self._folder(task)
+        if content:
+            process.write(folder, content)
+        if close:
+            process.close_stdin(folder)
+
+    def remember(self, task: Task, name: str, value: int) -> None:
+        path = self._folder(task) / name
+        path.with_suffix(".new").write_text(str(value))
+        os.replace(path.with_suffix(".new"), path)
+
+    def recall(self, task: Task, name: str) -> int:
+        try:
+            return int((self._folder(task) / name).read_text())
+        except FileNotFoundError:
+            return 0
+
+    def forget(self, task: Task) -> None:
+        """Remove what is left of a task that is over."""
+        process.remove(self._folder(task))
+
+    def _folder(self, task: Task) -> Path:
+        return self._means.folder / task.id
+
+    def _confined(self) -> Sandbox:
+        if isinstance(self.sandbox, NoSandbox):
+            why = self.sandbox.why
+            raise Refused(f"there is no sandbox here ({why}), so every command has to be allowed by a person")
+        return self.sandbox
+
+    def _grant(self, grants: tuple[str, ...]) -> Grant:
+        named = [grant.partition(":") for grant in grants]
+        return Grant(
+            network=self._means.network or NETWORK in grants,
+            write=tuple(path for kind, _, path in named if kind == "write"),
+            read=(*self._means.read, *(path for kind, _, path in named if kind == "read")),
+        )
+
+    def _bounds(self, task: Task) -> tuple[str, ...]:
+        sandbox = self._confined()
+        return sandbox.cgroups.prepare(task.id, sandbox.limits) if sandbox.cgroups else ()
+
+    def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
+        if HOST not in task.wish.grants and isinstance(self.sandbox, Sandbox) and self.sandbox.cgroups:
+            self.sandbox.cgroups.clean(task.id)
+        return CommandEnd(end.code, end.reason, end.signal)
+
+
+def _below(root: Path, workdir: str) -> Path:
+    """A folder of the workspace. Raises Refused for any other."""
+    cwd = (root / workdir).resolve()
+    if not cwd.is_relative_to(root.resolve()):
+        raise Refused(f"{workdir} is not in the workspace")
+    if not cwd.is_dir():
+        raise Refused(f"there is no folder {workdir or root}")
+    return cwd
+
+
+def _mark(task: Task) -> process.Mark:
+    if task.mark is None:
+        raise Refused(f"task {task.id} has not started")
+    return process.Mark(task.mark.pid, task.mark.started, task.mark.boot)
+
+
+def _stdin(wish: Wish) -> Literal["closed", "open"] | bytes:
+    if wish.is_open:
+        return "open"
+    return "closed" if wish.stdin is None else wish.stdin.encode()

@@ -1,0 +1,389 @@
+"""Commands as tasks, through the Python API, with real processes: rows of tests/behaviours.toml."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.events import Entry, Input, Result
+from outrider.core.ports import Session
+from outrider.core.prompt import FromPerson, FromTools, Prompt
+from outrider.models.scripted import ScriptedModel, Says, call, says
+
+pytestmark = pytest.mark.anyio
+
+TERMINAL, PIPE = "terminal:test", "pipe:test"
+
+
+@asynccontextmanager
+async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
+    work = folder / "work"
+    await anyio.Path(work).mkdir(exist_ok=True)
+    overrides = {"sandbox.mode": "auto", **{name.replace("_", ".", 1): value for name, value in settings.items()}}
+    config = load(folder / "home", {}, overrides)
+    async with outrider.open(config=config, model=model, workspace=work) as agent:
+        yield agent
+
+
+async def says_to(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
+    known = await agent.session(session)
+    await agent.post(text, session=known, address=address)
+    with anyio.fail_after(60):
+        await agent.wait(await agent.find(known.id))
+    return await agent.find(known.id)
+
+
+async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
+    journal = await agent.journal(session)
+    return [json.loads(entry.body.text) for entry in journal if isinstance(entry.body, Result)]
+
+
+async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Input]:
+    """The notices of this session, once there are so many."""
+    found: list[Input] = []
+    with anyio.fail_after(60):
+        async for event in agent.follow(session):
+            if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.source == "task":
+                found.append(event.body)
+                if len(found) == count:
+                    return found
+    raise AssertionError("never told")
+
+
+def last_results(prompt: Prompt) -> list[dict[str, Any]]:
+    tools = [message for message in prompt.messages if isinstance(message, FromTools)]
+    return [json.loads(result.text) for result in tools[-1].results]
+
+
+def using(make: Callable[[str], Says]) -> Callable[[Prompt], Says]:
+    """A line that needs the id of the task the last call began."""
+    return lambda prompt: make(str(last_results(prompt)[0]["task"]))
+
+
+async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_code(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="echo hello; pwd; ls; exit 3"), call("shell", command="cat", stdin="given")),
+        says("ok"),
+    )
+    async with opened(tmp_path, model) as agent:
+        (tmp_path / "work" / "a.txt").write_text("x")
+        first, second = await results(agent, await says_to(agent, "go"))
+    assert (first["status"], first["exit_code"]) == ("done", 3)
+    assert first["output"] == f"hello\n{tmp_path / 'work'}\na.txt\n"
+    assert (second["output"], second["exit_code"]) == ("given", 0)
+
+
+@pytest.mark.behaviour("D1")
+async def test_a_background_command_returns_at_once_with_its_task_and_output_file(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), says("started"))
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go")
+        (started,) = await results(agent, session)
+        tasks = await agent.tasks(session)
+        (tmp_path / "work" / "fifo").write_text("done\n")
+        (notice,) = await until_told(agent, session)
+    assert (started["status"], started["notify"]) == ("background_started", True)
+    assert [task.id for task in tasks] == [started["task"]]
+    assert Path(started["output_file"]).read_text() == "done\n"
+    assert started["task"] in notice.text
+
+
+@pytest.mark.behaviour("D2")
+async def test_a_task_that_ends_during_the_turn_is_heard_in_the_next_step(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="echo built; exit 2", description="the build", background=True)),
+        using(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
+        says("it failed"),
+        says("as I said"),
+    )
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "build")
+        (started, _) = await results(agent, session)
+    (notice,) = [m for m in model.prompts[2].messages if isinstance(m, FromPerson) and m.source == "task"]
+    lines = notice.text.splitlines()
+    assert lines[0] == f"[Task {started['task']} failed]"
+    assert lines[1:4] == ["command: echo built; exit 2", "description: the build", "exit code: 2"]
+    assert lines[4].startswith("duration: ")
+    assert lines[5:] == [f"output file: {started['output_file']}", "last output:", "| built"]
+
+
+@pytest.mark.behaviour("D2")
+async def test_a_task_that_ends_after_the_turn_starts_a_new_one(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="cat fifo", background=True)), says("on it"), says("the build is green")
+    )
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "build it and tell me")
+        (tmp_path / "work" / "fifo").write_text("ok\n")
+        await until_told(agent, session)
+        with anyio.fail_after(30):
+            turn = await agent.wait(await agent.find(session.id))
+    assert turn is None or turn.text == "the build is green"
+    assert len(model.prompts) == 3
+
+
+@pytest.mark.behaviour("D3")
+async def test_a_command_that_outlives_its_timeout_goes_on_and_is_told(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="echo before; cat fifo; echo $$ > same", timeout=1)), says("hm"), says("done")
+    )
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go")
+        (flipped,) = await results(agent, session)
+        (tmp_path / "work" / "fifo").write_text("after\n")
+        (notice,) = await until_told(agent, session)
+    assert (flipped["status"], flipped["output"], flipped["notify"]) == ("auto_backgrounded", "before\n", True)
+    assert "no work was lost" in flipped["message"]
+    assert "| before\n| after" in notice.text
+    assert Path(flipped["output_file"]).read_text() == "before\nafter\n"
+
+
+@pytest.mark.behaviour("D4")
+@pytest.mark.parametrize(
+    ("command", "is_refused"),
+    [
+        ("sleep 2", True),
+        ("sleep 5m", True),
+        ("sleep infinity", True),
+        ("cd x && sleep 60", True),
+        ("sleep 1", False),
+        ("sleep 0.1; echo ok", False),
+    ],
+)
+async def test_a_command_that_only_sleeps_is_refused_and_the_turn_goes_on(
+    tmp_path: Path, command: str, is_refused: bool
+) -> None:
+    model = ScriptedModel(says("", call("shell", command=command)), says("fine"))
+    async with opened(tmp_path, model) as agent:
+        turn = await agent.say("go", session="s")
+        journal = await agent.journal(await agent.session("s"))
+    (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
+    assert (turn.outcome, turn.text, result.failed) == ("done", "fine", is_refused)
+    assert not is_refused or "tasks(action=wait)" in result.text
+
+
+@pytest.mark.behaviour("D4")
+async def test_a_sleep_in_the_background_is_allowed(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("fine"))
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go")
+        (started,) = await results(agent, session)
+        for task in await agent.tasks(session):
+            assert (await agent.kill_task(task)).state == "killed"
+    assert started["status"] == "background_started"
+
+
+@pytest.mark.behaviour("D5")
+async def test_running_tasks_are_summed_up_at_the_tail_of_each_step_and_never_pile_up(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="sleep 300", description="a long build", background=True)),
+        says("", call("list")),
+        says("ok"),
+    )
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go")
+        (task,) = await agent.tasks(session)
+        await agent.kill_task(task)
+    tails = [prompt.tail for prompt in model.prompts[:3]]
+    assert tails[0] == ""
+    assert all(f"{task.id}: a long build (for " in tail for tail in tails[1:])
+    assert not any("Tasks running" in str(prompt.messages) for prompt in model.prompts)
+
+
+@pytest.mark.behaviour("D6")
+async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path: Path) -> None:
+    script = "read name; echo hello $name; trap '' TERM; sleep 300 & wait; sleep 300"
+    model = ScriptedModel(
+        says("", call("shell", command=script, background=True, interactive=True, notify="never")),
+        using(lambda task: says("", call("tasks", action="wait", task=task, limit=1))),
+        using(lambda task: says("", call("tasks", action="write", task=task, text="Ann", keys=["enter"]))),
+        using(lambda task: says("", call("tasks", action="wait", task=task, until="hello \\w+", limit=20))),
+        using(lambda task: says("", call("tasks", action="read", task=task, start=0, most=5))),
+        using(lambda task: says("", call("tasks", action="kill", task=task), call("tasks", action="list"))),
+        says("killed"),
+    )
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go")
+        _, timeout, wrote, matched, read, killed, listed = await results(agent, session)
+    assert (timeout["status"], timeout["state"]) == ("timeout", "running")
+    assert wrote["message"] == "wrote 4 characters"
+    assert (matched["status"], matched["output"]) == ("matched", "hello Ann\n")
+    assert read["output"] == "hello"
+    assert (killed["state"], listed["tasks"][0]["state"]) == ("killed", "killed")
+
+
+@pytest.mark.behaviour("D7")
+async def test_a_task_that_waits_at_a_prompt_is_marked_once_and_its_end_is_still_told(tmp_path: Path) -> None:
+    script = "printf 'Continue? [y/n] '; read answer; echo got $answer"
+    model = ScriptedModel(
+        says("", call("shell", command=script, background=True, interactive=True)),
+        says("it runs"),
+        lambda prompt: says("", call("tasks", action="write", task=task_in(prompt), text="y\n")),
+        *[says("ok")] * 4,
+    )
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go")
+        stalled, ended = await until_told(agent, session, 2)
+    assert "seems to wait for input" in stalled.text
+    assert "| Continue? [y/n]" in stalled.text
+    assert ended.text.splitlines()[0].endswith("succeeded]")
+    assert "got y" in ended.text
+
+
+def task_in(prompt: Prompt) -> str:
+    notices = [m.text for m in prompt.messages if isinstance(m, FromPerson) and m.source == "task"]
+    return notices[-1].split()[1]
+
+
+@pytest.mark.behaviour("D8")
+async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("ok"))
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go")
+        (task,) = await agent.tasks(session)
+        assert await agent.tasks(await agent.session("other")) == []
+        await agent.kill_task(task)
+    spy = ScriptedModel(
+        says("", call("tasks", action="list"), call("tasks", action="read", task=task.id)), says("nothing to see")
+    )
+    async with opened(tmp_path, spy) as agent:
+        session = await says_to(agent, "go", session="other")
+        journal = await agent.journal(session)
+    listed, read = [entry.body for entry in journal if isinstance(entry.body, Result)]
+    assert json.loads(listed.text) == {"tasks": [], "count": 0}
+    assert (read.failed, task.id in read.text) == (True, True)
+
+
+@pytest.mark.behaviour("B3")
+async def test_where_nothing_can_be_said_later_a_background_command_is_not_promised(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="echo hi", background=True, watch="hi")), says("polling"))
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "go", PIPE)
+        (started,) = await results(agent, session)
+        (task,) = await agent.tasks(session)
+        with anyio.fail_after(20):
+            ended = await agent.wait_task(task)
+        journal = await agent.journal(session)
+    assert (started["status"], started["notify"]) == ("background_started", False)
+    assert "cannot be told" in started["message"]
+    assert "Poll it" in started["message"]
+    assert (ended.state, ended.wish.notify, ended.wish.watch) == ("succeeded", "never", "")
+    assert [e for e in journal if isinstance(e.body, Input) and e.body.source == "task"] == []
+
+
+@pytest.mark.behaviour("B4")
+@pytest.mark.behaviour("D9")
+async def test_a_task_remembers_its_address_and_is_told_there_after_a_restart(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="cat fifo; exit 7", background=True)), says("ok"), says("7"))
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go", "terminal:desk")
+    (tmp_path / "work" / "fifo").write_text("while nobody watched\n")
+    async with opened(tmp_path, model) as agent:
+        (notice,) = await until_told(agent, session)
+    assert (notice.address, notice.source) == ("terminal:desk", "task")
+    assert "exit code: 7" in notice.text
+    assert "| while nobody watched" in notice.text
+
+
+@pytest.mark.behaviour("B2")
+async def test_whether_later_words_reach_anyone_belongs_to_the_turns_address_not_to_the_session(tmp_path: Path) -> None:
+    background = call("shell", command="true", background=True)
+    model = ScriptedModel(says("", background), says("one"), says("", background), says("two"), *[says("x")] * 4)
+    async with opened(tmp_path, model) as agent:
+        await says_to(agent, "from a pipe", PIPE)
+        session = await says_to(agent, "from the chat", TERMINAL)
+        first, second = (await results(agent, session))[:2]
+        (notice,) = await until_told(agent, session)
+    assert (first["notify"], second["notify"]) == (False, True)
+    assert second["task"] in notice.text
+
+
+@pytest.mark.behaviour("B7")
+async def test_watched_output_is_told_while_the_command_runs_and_a_flood_is_one_notice(tmp_path: Path) -> None:
+    script = "for i in $(seq 500); do echo ERROR $i; done; echo quiet; cat fifo"
+    model = ScriptedModel(
+        says("", call("shell", command=script, background=True, watch="^ERROR")), says("watching"), *[says("saw")] * 9
+    )
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go")
+        (watched,) = await until_told(agent, session)
+        (tmp_path / "work" / "fifo").write_text("end\n")
+        _, ended = await until_told(agent, session, 2)
+    assert watched.text.count("| ERROR") == 10
+    assert "[… and 490 more]" in watched.text
+    assert ended.text.splitlines()[0].endswith("succeeded]")
+
+
+async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the_background(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="sleep 300", background=True), call("shell", command="cat fifo", timeout=300)),
+        says("never"),
+    )
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        with anyio.fail_after(30):
+            while len(await agent.tasks(session)) < 2:
+                await anyio.sleep(0.05)
+            await agent.stop(session)
+        states = {task.wish.command: task.state for task in await agent.tasks(session)}
+        await agent.stop(session, tasks=True)
+        after = [task.state for task in await agent.tasks(session)]
+    assert states == {"sleep 300": "running", "cat fifo": "killed"}
+    assert after == ["killed", "killed"]
+
+
+async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
+    def answer(prompt: Prompt) -> Says:
+        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        if words == ["count the files"]:
+            return says("there are seven")
+        return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
+
+    first = says("", call("delegate", work="count the files"))
+    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+        turn = await agent.say("how many?", session="s")
+        (task,) = await agent.tasks(await agent.session("s"))
+    assert turn.text == "the child says: there are seven"
+    assert (task.wish.kind, task.state) == ("session", "succeeded")
+
+
+@pytest.mark.behaviour("B6")
+async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
+    def answer(prompt: Prompt) -> Says:
+        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        if words == ["look it up"]:
+            return says("it is blue")
+        return (
+            says("blue") if len(prompt.messages) > 1 else says("", call("delegate", work="look it up", background=True))
+        )
+
+    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+        session = await says_to(agent, "go", PIPE)
+        (done,) = await results(agent, session)
+    assert (done["status"], done["reply"]) == ("done", "it is blue")
+    assert "not in the background" in done["note"]
+
+
+@pytest.mark.promise("L4")
+async def test_a_command_dies_with_nobody_but_itself(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="kill -9 $$")), says("ok"))
+    async with opened(tmp_path, model) as agent:
+        (killed,) = await results(agent, await says_to(agent, "go"))
+    assert killed["status"] == "done"
+    assert killed["exit_code"] in (128 + signal.SIGKILL, -signal.SIGKILL)
