@@ -138,9 +138,7 @@ async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore
     task, _ = await store.create_task(session.id, wish(), most=9)
     await task_in(store, session.id, wish("c2"))
     task = await store.begin_task(task.id, None, "child")
-    assert await store.task_of_child("child") == task
-    assert await store.task_of_child("") is None
-    assert await store.task_of_child("other") is None
+    assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
     await store.end_task_and_tell_session(task.id, DONE, "done")
     assert await store.task_of_child("child") is None
 
@@ -333,8 +331,7 @@ async def test_another_persons_tasks_are_as_good_as_none(store: WholeStore) -> N
 
 async def test_tasks_are_listed_latest_first(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
-    places = [one, two, one, two, one]
-    tasks = [await task_in(store, place.id, wish(f"c{n}")) for n, place in enumerate(places)]
+    tasks = [await task_in(store, place.id, wish(f"c{n}")) for n, place in enumerate([one, two, one, two, one])]
     tasks[0] = await store.end_task_and_tell_session(tasks[0].id, DONE, "done")
     tasks[3] = await store.end_task_and_tell_session(tasks[3].id, DONE, "done")
     zero, first, second, third, fourth = tasks

@@ -12,6 +12,8 @@ import pytest
 
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
+from outrider.core.ports import TaskEnd
+from outrider.core.tasks import Wish
 from outrider.store import open_store
 from outrider.store.migrate import MIGRATIONS
 
@@ -23,6 +25,7 @@ async def furnish(home: Path) -> str:
     async with open_store(home) as store:
         session = await store.create("ann", "garden", "/folder")
         await store.accept(session.id, Input("hello"), "k", queue=20)
+        await store.create_task(session.id, Wish(kind="command", call="c1", command="make"), most=1)
         await store.search("ann", "hello")
         store.blobs.put(b"long")
         return session.id
@@ -114,15 +117,59 @@ async def test_an_upgrade_keeps_the_store_before_it_and_says_so(tmp_path: Path) 
         assert (store.notices, len(await store.read(session))) == ((), 1)
 
 
+async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(tmp_path: Path) -> None:
+    home, first = tmp_path / "home", tmp_path / "sql"
+    first.mkdir()
+    shutil.copy(MIGRATIONS / "0001_journal.sql", first)
+    async with open_store(home, migrations=first) as store:
+        session = await store.create("ann", "garden", "/garden")
+        await store.accept(session.id, Input("hello"), "k", queue=20)
+    wish = Wish(kind="command", call="c1", command="make", notify="always")
+    async with open_store(home) as store:
+        backup = home / "store.db.before-2"
+        assert store.notices == (f"The store was upgraded from version 1 to 2; the one before is kept as {backup}.",)
+        task, _ = await store.create_task(session.id, wish, most=1)
+        await store.end_task_and_tell_session(task.id, TaskEnd("succeeded", 0, "", 1), "done")
+        told = Input("done", "task", person="ann")
+        assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), told]
+        assert await store.check() == []
+    async with open_store(home) as store:
+        assert (store.notices, [each.id for each in await store.list_tasks("ann")]) == ((), [task.id])
+    backup.replace(home / "store.db")
+    async with open_store(home, migrations=first) as store:
+        assert (store.notices, len(await store.read(session.id))) == ((), 1)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_a_store_from_before_there_were_tasks_is_damaged_only_if_it_is(tmp_path: Path, is_damaged: bool) -> None:
+    home, first = tmp_path / "home", tmp_path / "sql"
+    first.mkdir()
+    shutil.copy(MIGRATIONS / "0001_journal.sql", first)
+    async with open_store(home, migrations=first) as store:
+        await store.create("ann", "garden", "/garden")
+        store.is_damaged = True  # so that the next start looks at everything
+    other = sqlite3.connect(home / "store.db", isolation_level=None)
+    other.execute("UPDATE sessions SET head = ?", (5 * is_damaged,))
+    other.close()
+    async with open_store(home) as store:
+        told = "\n".join(store.notices)
+        assert ("upgraded from version 1 to 2" in told) == (not is_damaged)
+        assert ("Session 'garden' lost its last 5 entries." in told) == is_damaged
+        assert await store.check() == []
+        assert await store.open_tasks() == []
+
+
 @pytest.mark.parametrize(
     "script",
     [
         "CREATE TABLE x (y); SELECT nonsense;",
         "DELETE FROM entries;",
         "CREATE TABLE x (y); DELETE FROM sessions;",
+        "DELETE FROM tasks;",
+        "DROP TABLE grants;",
         "COMMIT;",
     ],
-    ids=["an error", "lost entries", "lost sessions", "a cut transaction"],
+    ids=["an error", "lost entries", "lost sessions", "lost tasks", "lost grants", "a cut transaction"],
 )
 async def test_an_upgrade_that_fails_its_rehearsal_leaves_the_store_alone(tmp_path: Path, script: str) -> None:
     home = tmp_path / "home"

@@ -30,6 +30,16 @@ class RawEntry(Struct, frozen=True):
 
 def raw_entries(file: BinaryIO) -> Iterator[RawEntry]:
     """Every row that looks like an entry, in no order. Pages that were given up may repeat one."""
+    for row in raw_rows(file):
+        match row:
+            case [str(session), int(seq), int(at), str(), str() | None as key, bytes(body)]:
+                yield RawEntry(session, seq, at, key, body)
+            case _:
+                pass
+
+
+def raw_rows(file: BinaryIO) -> Iterator[list[Value]]:
+    """Every row of every table and index, in no order, those in pages that were given up among them."""
     number = 0
     while True:
         number += 1
@@ -38,11 +48,8 @@ def raw_entries(file: BinaryIO) -> Iterator[RawEntry]:
         if len(page) < _PAGE:
             return
         for start in _cells(page):
-            match _record(file, page, start):
-                case [str(session), int(seq), int(at), str(), str() | None as key, bytes(body)]:
-                    yield RawEntry(session, seq, at, key, body)
-                case _:
-                    pass
+            if row := _record(file, page, start):
+                yield row
 
 
 def _cells(page: bytes) -> list[int]:

@@ -89,14 +89,16 @@ def _salvaged(path: Path) -> Path:
 
 
 def _salvage_copy(path: Path, scratch: Path, saved: Path, steps: Sequence[Migration]) -> Salvaged:
-    remove(saved)
-    create(saved, steps)
-    first_page = saved.read_bytes()[:_PAGE]
     _copy_files(path, scratch)
     if not _opens(scratch):
-        # The file's first page tells where all else lies, and it is the same in every new store.
+        # The first page tells where all else lies. As the first migration made it, it is right for every store: what
+        # later ones added lies elsewhere in each.
+        remove(saved)
+        create(saved, steps[:1])
         _copy_files(path, scratch)
-        _replace_first_page(scratch, first_page)
+        _replace_first_page(scratch, saved.read_bytes()[:_PAGE])
+    remove(saved)
+    create(saved, steps)
     damaged, fresh = connect(scratch), connect_writing(saved)
     try:
         with scratch.open("rb") as pages:

@@ -15,6 +15,7 @@ from outrider.core.events import Body, Ended, Entry, Input
 from outrider.store import bodies, sql
 from outrider.store.faults import is_outside
 from outrider.store.pages import RawEntry, raw_entries
+from outrider.store.salvage_tasks import salvage_tasks
 from outrider.store.standing import Standing, advance
 
 LOST = "the end of this session was lost when its store was damaged"
@@ -51,7 +52,8 @@ def salvage(damaged: sqlite3.Connection, pages: BinaryIO, fresh: sqlite3.Connect
     ids = sorted(_ids(damaged))
     loose = _loose(pages, {id for id in ids if _is_short(damaged, id)})
     losses: list[str] = []
-    count = entries = 0
+    owners: dict[str, str] = {}
+    entries = 0
     fresh.execute("BEGIN IMMEDIATE")
     for id in ids:
         lines = _lines(damaged, id, loose.get(id, {}))
@@ -65,9 +67,11 @@ def salvage(damaged: sqlite3.Connection, pages: BinaryIO, fresh: sqlite3.Connect
         elif row.head > len(lines):
             losses.append(f"Session {row.name!r} lost its last {row.head - len(lines)} entries.")
         _write(fresh, id, row, lines, is_whole=row.head == len(lines))
-        count, entries = count + 1, entries + len(lines)
+        owners[id] = row.person
+        entries += len(lines)
+    losses += salvage_tasks(damaged, pages, fresh, owners)
     fresh.execute("COMMIT")
-    return Salvaged(count, entries, losses)
+    return Salvaged(len(owners), entries, losses)
 
 
 def _is_short(db: sqlite3.Connection, id: str) -> bool:

@@ -44,7 +44,7 @@ COUNT_OPEN = f"SELECT count(*) FROM tasks INDEXED BY tasks_open WHERE session = 
 # The number of the next task of a person.
 NEXT_NUMBER = "SELECT coalesce(max(number), 0) + 1 FROM tasks WHERE person = ?1"
 
-# One more task, or one that was salvaged.
+# One more task.
 INSERT_TASK = f"""
 INSERT INTO tasks ({_COLUMNS})
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
@@ -86,3 +86,7 @@ ALL_TASKS = f"SELECT {_COLUMNS} FROM tasks ORDER BY id"
 ALL_TASKS_BACKWARDS = ALL_TASKS + " DESC"
 ALL_GRANTS = _GRANT + "ORDER BY id"
 ALL_GRANTS_BACKWARDS = ALL_GRANTS + " DESC"
+
+# What a salvage writes; two rows that cannot both be right are settled for the first.
+SALVAGE_TASK = INSERT_TASK.replace("INSERT", "INSERT OR IGNORE", 1)
+SALVAGE_GRANT = INSERT_GRANT.replace("INSERT", "INSERT OR IGNORE", 1)

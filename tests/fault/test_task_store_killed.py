@@ -1,0 +1,144 @@
+"""kill -9 of a process that keeps tasks: a task's end and its notice are both there or both not, and told once."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from outrider.core.events import Answered, Input
+from outrider.core.tasks import Task
+from outrider.store import open_store
+from outrider.store.sqlite import SqliteStore
+from tests.contract.stores import bodies
+from tests.support.task_child import DONE, wish
+
+pytestmark = pytest.mark.anyio
+CHILD = Path(__file__).parents[1] / "support" / "task_child.py"
+COMMITS = ("session", "task", "begun", "flipped", "ended", "claimed", "started", "asked", "answered")
+"""What each commit of the child that does one thing after another makes durable."""
+
+
+@contextmanager
+def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
+    """The child, with its store open. It is gone afterwards."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD), str(home), act],
+        env={"OUTRIDER_FAIL": fail},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def lines_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> list[str]:
+    """What the child was told is durable."""
+    told: list[str] = []
+    assert process.stdout
+    for line in process.stdout:
+        if line.endswith("\n"):
+            told.append(line.strip())
+        if len(told) == kill_after:
+            process.kill()
+    return told
+
+
+def killed_at(home: Path, point: str, commit: str) -> None:
+    with child(home, "one", f"{point}:{COMMITS.index(commit) + 1}") as process:
+        assert commit not in lines_until_dead(process)
+        assert process.wait(20) == -9
+
+
+async def notices(store: SqliteStore, session: str) -> list[str]:
+    return [body.text for body in await bodies(store, session) if isinstance(body, Input) and body.source == "task"]
+
+
+@pytest.mark.promise("L6")
+@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there_or_both_not(
+    tmp_path: Path, point: str, is_there: bool
+) -> None:
+    killed_at(tmp_path / "home", point, "ended")
+    async with open_store(tmp_path / "home", wait=20) as store:
+        (task,) = await store.list_tasks("ann")
+        assert (task.is_open, task.is_told) == (not is_there, is_there)
+        assert await notices(store, task.session) == ([task.id] if is_there else [])
+        assert await store.waiting() == ([task.session] if is_there else [])
+        ended = await store.end_task_and_tell_session(task.id, DONE, task.id)
+        assert (ended.state, ended.is_told) == ("succeeded", True)
+        assert await notices(store, task.session) == [task.id]
+        assert (store.notices, await store.check()) == ((), [])
+
+
+@pytest.mark.promise("L6")
+@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
+    tmp_path: Path, point: str, is_there: bool
+) -> None:
+    killed_at(tmp_path / "home", point, "flipped")
+    async with open_store(tmp_path / "home", wait=20) as store:
+        (task,) = await store.open_tasks()
+        assert task.wish == wish("c", waited=not is_there)
+        assert (await store.end_task_and_tell_session(task.id, DONE, task.id)).is_told
+        assert await notices(store, task.session) == ([task.id] if is_there else [])
+
+
+@pytest.mark.promise("L4")
+@pytest.mark.parametrize("point", ["commit-before", "commit-after"])
+@pytest.mark.parametrize("commit", ["task", "begun"])
+async def test_killed_at_its_beginning_a_call_still_begins_one_task(tmp_path: Path, point: str, commit: str) -> None:
+    killed_at(tmp_path / "home", point, commit)
+    is_there = commit == "begun" or point == "commit-after"
+    async with open_store(tmp_path / "home", wait=20) as store:
+        session = await store.find("ann", "s")
+        assert session
+        before = await store.open_tasks()
+        task, is_new = await store.create_task(session.id, wish("c", waited=True), 9)
+        assert (is_new, list(before)) == (not is_there, [task] if is_there else [])
+        assert task.state == ("running" if (commit, point) == ("begun", "commit-after") else "queued")
+        assert await store.open_tasks() == [task]
+
+
+@pytest.mark.promise("L4")
+@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+async def test_killed_at_an_answer_only_one_counts(tmp_path: Path, point: str, is_there: bool) -> None:
+    killed_at(tmp_path / "home", point, "answered")
+    async with open_store(tmp_path / "home", wait=20) as store:
+        session = await store.find("ann", "s")
+        assert session
+        assert (await store.answer(session.id, "a1", "no", "ann") is None) == is_there
+        answers = [body for body in await bodies(store, session.id) if isinstance(body, Answered)]
+        assert answers == [Answered("a1", "once" if is_there else "no", "ann")]
+
+
+@pytest.mark.promise("L6")
+@pytest.mark.parametrize("seed", range(4))
+async def test_killed_at_any_moment_every_task_is_told_exactly_once(tmp_path: Path, seed: int) -> None:
+    with child(tmp_path / "home", "many") as process:
+        said = lines_until_dead(process, kill_after=random.Random(seed).randint(1, 600))
+    async with open_store(tmp_path / "home", wait=20) as store:
+        tasks = await all_tasks(store)
+        ended = {task.id for task in tasks if not task.is_open}
+        assert {line.split()[1] for line in said if line.startswith("ended")} <= ended
+        assert {line.split()[1] for line in said} <= {task.id for task in tasks}
+        assert await all_notices(store) == sorted(ended)
+        for task in tasks:
+            await store.end_task_and_tell_session(task.id, DONE, task.id)
+        assert await all_notices(store) == sorted(task.id for task in tasks)
+        assert (store.notices, await store.check()) == ((), [])
+
+
+async def all_tasks(store: SqliteStore) -> Sequence[Task]:
+    return await store.list_tasks("ann", limit=10_000)
+
+
+async def all_notices(store: SqliteStore) -> list[str]:
+    return sorted([text for session in await store.list("ann") for text in await notices(store, session.id)])

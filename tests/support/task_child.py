@@ -1,0 +1,74 @@
+"""A process of its own that keeps tasks in a store and says on stdout what it was told is durable. Killed by the tests.
+
+`task_child.py HOME one` makes, begins, flips and ends one task, a commit each, then answers an ask; `task_child.py HOME
+many` ends tasks of several sessions at once, for ever.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+
+from outrider.core.events import Asked, Started
+from outrider.core.ports import TaskEnd
+from outrider.core.tasks import Mark, Wish
+from outrider.store import open_store
+from outrider.store.sqlite import SqliteStore
+
+SESSIONS = 6
+DONE = TaskEnd("succeeded", 0, "", 1_700_000_000_000)
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def wish(call: str, *, waited: bool = False) -> Wish:
+    return Wish(kind="command", call=call, command="make", address="a", notify="always", waited=waited)
+
+
+async def one(store: SqliteStore) -> None:
+    session = await store.create("ann", "s", "/folder")
+    say("session")
+    task, _ = await store.create_task(session.id, wish("c", waited=True), 9)
+    say("task")
+    await store.begin_task(task.id, Mark(1, 2, "boot"))
+    say("begun")
+    await store.flip_task(task.id, "always")
+    say("flipped")
+    await store.end_task_and_tell_session(task.id, DONE, task.id)
+    say("ended")
+    claim = await store.claim(session.id)
+    await store.append(session.id, Started(), claim.generation)
+    await store.append(session.id, Asked("a1", "may I?"), claim.generation)
+    say("asked")
+    await store.answer(session.id, "a1", "once", "ann")
+    say("answered")
+
+
+async def many(store: SqliteStore, name: str) -> None:
+    session = await store.create("ann", name, "/folder")
+    number = 0
+    while True:
+        number += 1
+        task, _ = await store.create_task(session.id, wish(f"c{number}"), 9)
+        await store.begin_task(task.id, Mark(number, 2, "boot"))
+        say("begun", task.id)
+        await store.end_task_and_tell_session(task.id, DONE, task.id)
+        say("ended", task.id)
+
+
+async def main(home: Path, act: str) -> None:
+    async with open_store(home, label="outrider child") as store:
+        say("ready")
+        if act == "one":
+            await one(store)
+            return
+        async with anyio.create_task_group() as group:
+            for number in range(SESSIONS):
+                group.start_soon(many, store, f"s{number}")
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]), sys.argv[2])
