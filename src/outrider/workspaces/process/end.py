@@ -19,8 +19,9 @@ from outrider.workspaces.process.row import Row
 from outrider.workspaces.process.spec import Exit, Mark, Reason
 
 _SIGNALS = {int(number) for number in signal.Signals}
-_UNTOLD = {int(signal.SIGINT), int(signal.SIGPIPE)}
-"""Deaths that no shell remarks on."""
+_BY_CUSTOM = {int(number) for number in (signal.SIGINT, signal.SIGKILL, signal.SIGPIPE, signal.SIGTERM)}
+"""Whose statuses mean a signal wherever they are seen. Others, say 129, are also in use as plain statuses: for those
+the shell's remark on the death decides, in shells that make one."""
 _ROUND = 0.05
 _PATIENCE = 10.0
 
@@ -139,7 +140,7 @@ def _exit(folder: Path) -> Exit:
         # Cut off before it could write: killed itself, or the machine went down.
         return Exit(None, "killed" if killed else "lost", at=time.time_ns() // 1_000_000)
     code, at = int(status), _when(files.exit)
-    is_told = how == "silent" or code - 128 in _UNTOLD or bool(content(files.said))
+    is_told = how == "silent" or code - 128 in _BY_CUSTOM or bool(content(files.said))
     number = code - 128 if code - 128 in _SIGNALS and is_told else 0
     reason: Reason = "signal" if number else "exit"
     if killed and killed <= at:

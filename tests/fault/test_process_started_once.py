@@ -1,0 +1,87 @@
+"""A crash between "it shall run" and "it runs": the command ran once, or it never will."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.core.errors import Refused
+from outrider.workspaces.process import Exit, adopt, look, remove, start
+from outrider.workspaces.process.supervisor import supervise
+from tests.support.tasks import LONG, Task, Tasks, open_tasks
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("L4")]
+
+
+@pytest.fixture
+async def tasks(tmp_path: Path) -> AsyncGenerator[Tasks]:
+    async with open_tasks(tmp_path) as tasks:
+        yield tasks
+
+
+async def test_a_supervisor_that_did_start_is_found(tasks: Tasks) -> None:
+    task = tasks.run_from_another("echo ran >>count; echo ready; sleep 1000")
+    await task.says(b"ready")
+    assert (adopt(task.folder), adopt(task.folder)) == (task.mark, task.mark)
+    assert (tasks.home / "count").read_text() == "ran\n"
+
+
+async def test_a_command_that_ended_meanwhile_is_found_with_its_end(tasks: Tasks) -> None:
+    task = tasks.run("echo ran >>count; exit 3")
+    await task.ends()
+    mark = adopt(task.folder)
+    assert mark
+    assert (mark, await Task(task.folder, mark).ends()) == (task.mark, Exit(3, "exit"))
+
+
+async def test_a_supervisor_that_comes_too_late_does_not_run_the_command(tasks: Tasks) -> None:
+    spec = tasks.spec("echo ran >>count")
+    spec.folder.mkdir()
+    assert (look(spec.folder, None), adopt(spec.folder), adopt(spec.folder)) == (None, None, None)
+    late = _supervisor(supervise(spec), tasks.home)
+    assert late != 0
+    assert [path for path in (tasks.home / "count", spec.folder / "output") if path.exists()] == []
+    end = look(spec.folder, None)
+    assert (end and end.reason, adopt(spec.folder)) == ("lost", None)
+    with pytest.raises(Refused, match="given up before it was"):
+        start(spec)
+    remove(spec.folder)
+    assert _supervisor(supervise(spec), tasks.home) != 0
+    assert not (tasks.home / "count").exists()
+
+
+async def test_supervisor_and_heir_never_both_win(tasks: Tasks) -> None:
+    outcomes: list[tuple[bool, bool]] = []
+    for _ in range(60):
+        spec = tasks.spec("echo ran")
+        mark = start(spec)
+        # Somewhere in the middle of the supervisor's first steps.
+        await anyio.sleep(0.0001 * (len(outcomes) % 30))
+        adopted = adopt(spec.folder)
+        end = await Task(spec.folder, mark).ends()
+        assert adopted in (None, mark)
+        outcomes.append((adopted is not None, end == Exit(0, "exit")))
+    assert [outcome for outcome in outcomes if outcome[0] != outcome[1]] == []
+
+
+async def test_a_start_that_died_before_its_folder_was_made_never_happens(tasks: Tasks) -> None:
+    spec = tasks.spec("echo ran >>count")
+    assert adopt(spec.folder) is None
+    with pytest.raises(Refused, match="given up before it was"):
+        start(spec)
+    shutil.rmtree(spec.folder)
+
+
+def _supervisor(argv: Sequence[str], cwd: Path) -> int:
+    reads, writes = os.pipe()
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=writes, stderr=reads, cwd=cwd, timeout=LONG, check=False
+        ).returncode
+    finally:
+        os.close(reads)
+        os.close(writes)

@@ -1,0 +1,126 @@
+"""Commands for tests: started in a folder of their own, and gone afterwards whatever the test did to them."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from outrider.workspaces.process import Exit, Mark, Spec, adopt, ended, kill, look, size, start, tail
+
+LONG = 30.0
+"""Seconds after which a wait counts as failed."""
+
+_STARTER = """
+import os, pickle, sys
+from outrider.workspaces.process import start
+sys.stdout.buffer.write(pickle.dumps(start(pickle.load(sys.stdin.buffer))))
+sys.stdout.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+class Task(Struct, frozen=True):
+    """A started command."""
+
+    folder: Path
+    mark: Mark
+
+    async def ends(self) -> Exit:
+        """Its end, without the time of it."""
+        with anyio.fail_after(LONG):
+            return msgspec.structs.replace(await ended(self.folder, self.mark), at=0)
+
+    async def is_killed(self, grace: float = 2.0) -> Exit:
+        with anyio.fail_after(LONG):
+            return msgspec.structs.replace(await kill(self.folder, self.mark, grace), at=0)
+
+    def looks(self) -> Exit | None:
+        end = look(self.folder, self.mark)
+        return msgspec.structs.replace(end, at=0) if end else None
+
+    async def says(self, words: bytes) -> None:
+        with anyio.fail_after(LONG):
+            while True:
+                if words in tail(self.folder):
+                    return
+                await anyio.sleep(0.005)
+
+    def said(self) -> bytes:
+        return tail(self.folder, size(self.folder))
+
+
+class Tasks:
+    """Starts commands in one folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.started: list[Path] = []
+
+    def spec(
+        self,
+        text: str,
+        *,
+        stdin: Literal["closed", "open"] | bytes = "closed",
+        output: int = 1 << 20,
+        environ: Mapping[str, str] | None = None,
+        rlimits: Mapping[str, int] | None = None,
+    ) -> Spec:
+        folder = self.home / f"t{len(self.started)}"
+        self.started.append(folder)
+        environ = {"PATH": os.defpath} if environ is None else environ
+        return Spec(("/bin/sh", "-c", text), folder, self.home, environ, stdin, output, rlimits or {})
+
+    def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> Task:
+        spec = self.spec(text, stdin=stdin, output=output)
+        return Task(spec.folder, start(spec))
+
+    def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> Task:
+        """Started by a process that has been killed with SIGKILL since."""
+        spec = self.spec(text, stdin=stdin)
+        starter = subprocess.run(
+            [sys.executable, "-c", _STARTER],
+            input=pickle.dumps(spec),
+            capture_output=True,
+            timeout=LONG,
+            check=False,
+        )
+        assert (starter.returncode, starter.stderr) == (-9, b"")
+        return Task(spec.folder, pickle.loads(starter.stdout))
+
+
+@asynccontextmanager
+async def open_tasks(home: Path) -> AsyncGenerator[Tasks]:
+    tasks = Tasks(home)
+    try:
+        yield tasks
+    finally:
+        for folder in tasks.started:
+            if folder.exists() and (mark := adopt(folder)):
+                with anyio.fail_after(LONG):
+                    await kill(folder, mark, 0)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process does nothing any more; one that nobody has taken note of yet counts as gone."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].startswith(b"Z")
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
+async def until_gone(pid: int) -> None:
+    with anyio.fail_after(LONG):
+        while True:
+            if is_gone(pid):
+                return
+            await anyio.sleep(0.005)
