@@ -17,7 +17,7 @@ from outrider.config.load import load
 from outrider.core.events import Entry, Input, Result
 from outrider.core.ports import Session
 from outrider.core.prompt import FromPerson, FromTools, Prompt
-from outrider.models.scripted import ScriptedModel, Says, call, says
+from outrider.models.scripted import Says, ScriptedModel, call, says
 
 pytestmark = pytest.mark.anyio
 

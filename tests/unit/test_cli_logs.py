@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider.cli.logs import log_file, log_path
+from outrider.config.redact import Redactor
 
 
 def record(message: str, **extra: object) -> logging.LogRecord:
@@ -22,7 +23,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_line_says_when_where_and_what_and_never_a_secret(home: Path) -> None:
-    log = log_file(home, ["sk-very-secret", ""])
+    log = log_file(home, Redactor(["sk-very-secret", ""]).redact)
     try:
         raise ValueError("refused sk-very-secret")
     except ValueError:
@@ -30,8 +31,8 @@ def test_a_line_says_when_where_and_what_and_never_a_secret(home: Path) -> None:
     log.close()
     line = json.loads(log_path(home).read_text())
     assert line.pop("at").endswith("Z")
-    assert line.pop("traceback").endswith("ValueError: refused …")
-    assert line == {"level": "error", "logger": "outrider.test", "message": "asked with …\nand ?", "session": "s1"}
+    assert line.pop("traceback").endswith("ValueError: refused [secret]")
+    assert line == {"level": "error", "logger": "outrider.test", "message": "asked with [secret]\nand ?", "session": "s1"}
 
 
 def test_the_log_is_made_with_its_first_line_for_its_owner_alone(home: Path) -> None:

@@ -10,17 +10,18 @@ import anyio
 
 from outrider import plugins
 from outrider.app.agent import Agent, Home
-from outrider.app.channels import CHANNELS
 from outrider.app.place import HomePlace
 from outrider.app.tasks import ChildSessions, SessionTasks, TaskTerms, open_commands
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
+from outrider.config.redact import redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Tool
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
-from outrider.engine.keeper import Keeper, Keeping
+from outrider.engine.keeper import Keeper
+from outrider.engine.keeping import Keeping
 from outrider.engine.worker import Limits, Worker
 from outrider.models.open import open_by_choice
 from outrider.runtimes.native import NativeRuntime
@@ -90,13 +91,14 @@ async def open_agent(
         chosen = model if model and not isinstance(model, str) else None
         models = _Models(config, store.blobs, stack, chosen)
         commands = open_commands(config)
-        place = HomePlace(store, store.blobs, CHANNELS, config.rules, open_local, _now)
+        redact = redactor(config).redact
+        place = HomePlace(config, store, store.blobs, open_local, _now)
         native = NativeRuntime(models.get, _tools(tools), place, bounds)
         hub = Hub(store)
         worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
-        door = Door(store, worker.wake, longest=limits.input, queue=limits.queue)
+        door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
         children = ChildSessions(store, door, worker)
-        keeper = Keeper(Keeping(store, commands, children, worker.wake, _now), most=config.shell.tasks)
+        keeper = Keeper(Keeping(store, commands, children, worker.wake, _now, redact), most=config.shell.tasks)
         worker.at_rest = keeper.child_ended
         terms = TaskTerms(config, commands)
         place.tasks = lambda session: SessionTasks(keeper, store, terms, session)

@@ -1,16 +1,18 @@
 """Where a session's calls run: its workspace, its tasks, and what rules and grants allow there."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from outrider.core.approve import NO, Request, Rule, Verdict, decide_access
+from outrider.app.channels import CHANNELS
+from outrider.config.load import Config
+from outrider.config.redact import redactor
+from outrider.core.approve import NO, Request, Verdict, decide_access
 from outrider.core.events import Answered, Asked
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.ports import Blobs, Here, Session, Tasks, TaskStore, Workspace
 from outrider.core.route import channel_of, route
 from outrider.core.tasks import running_summary
-from outrider.core.traits import ChannelTraits
 
 
 class HomePlace:
@@ -18,17 +20,16 @@ class HomePlace:
 
     def __init__(
         self,
+        config: Config,
         store: TaskStore,
         blobs: Blobs,
-        channels: Mapping[str, ChannelTraits],
-        rules: Sequence[Rule],
         workspace: Callable[[Path], Workspace],
         now: Callable[[], int],
     ) -> None:
+        self._rules = config.rules
+        self._redactor = redactor(config)
         self._store = store
         self._blobs = blobs
-        self._channels = channels
-        self._rules = rules
         self._workspace = workspace
         self._now = now
         self.tasks: Callable[[Session], Tasks] | None = None
@@ -42,7 +43,7 @@ class HomePlace:
             call=call.id,
             tasks=self.tasks(session) if self.tasks else None,
             address=state.address,
-            route=route(state.address, self._channels),
+            route=route(state.address, CHANNELS),
         )
 
     async def verdict(self, request: Request, session: Session) -> Verdict:
@@ -51,8 +52,11 @@ class HomePlace:
         return decide_access(request, self._rules, frozenset(g.need for g in grants if g.place in places))
 
     def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
-        traits = self._channels.get(channel_of(address))
+        traits = CHANNELS.get(channel_of(address))
         return () if traits and traits.answers else [Answered(asked.ask, NO) for asked in asks]
+
+    def redact(self, text: str) -> str:
+        return self._redactor.redact(text)
 
     async def tail(self, session: Session) -> str:
         if not self.has_open(session.id):

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from outrider.config.load import Config
+from outrider.config.redact import redactor
 
 _LONGEST = 2_000_000
 _KEPT = 3
 _MOST_CHARACTERS = 64_000
 """Of one line, so that no error message fills the disk."""
-_SHORTEST_SECRET = 4
+Redact = Callable[[str], str]
 
 
 def log_path(home: Path) -> Path:
@@ -27,19 +28,19 @@ def log_path(home: Path) -> Path:
 def start_logs(home: Path, config: Config | None = None) -> Path:
     """Send everything that is logged from now on to this home's log. The file is made with its first line."""
     path = log_path(home)
-    secrets = [config.model.key.reveal(), *(key.reveal() for key in config.keys.values())] if config else []
+    redact = redactor(config).redact if config else str
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     # Libraries are heard when they warn; how much we say ourselves is a setting.
-    logging.basicConfig(handlers=[log_file(home, secrets)], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[log_file(home, redact)], level=logging.WARNING, force=True)
     logging.getLogger("outrider").setLevel((config.log.level if config else "info").upper())
     return path
 
 
-def log_file(home: Path, secrets: Sequence[str] = (), longest: int = _LONGEST) -> logging.Handler:
-    """Writes what it is given to this home's log, these secrets left out; moves a full file aside and keeps a few."""
+def log_file(home: Path, redact: Redact = str, longest: int = _LONGEST) -> logging.Handler:
+    """Writes what it is given to this home's log, secrets left out; moves a full file aside and keeps a few."""
     file = _LogFile(log_path(home), maxBytes=longest, backupCount=_KEPT, encoding="utf-8", delay=True)
-    file.setFormatter(_JsonLine(secrets))
+    file.setFormatter(_JsonLine(redact))
     return file
 
 
@@ -57,9 +58,9 @@ class _LogFile(RotatingFileHandler):
 class _JsonLine(logging.Formatter):
     """One JSON object a line: when, how bad, where, what; the session and the traceback where there are any."""
 
-    def __init__(self, secrets: Sequence[str]) -> None:
+    def __init__(self, redact: Redact) -> None:
         super().__init__()
-        self._secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+        self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -75,6 +76,4 @@ class _JsonLine(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
     def _clean(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "…")
-        return text[-_MOST_CHARACTERS:].encode("utf-8", "replace").decode()
+        return self._redact(text)[-_MOST_CHARACTERS:].encode("utf-8", "replace").decode()

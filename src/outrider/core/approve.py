@@ -90,12 +90,17 @@ def simple_argv(command: str) -> tuple[str, ...] | None:
 
 
 def question(request: Request) -> str:
-    """What the person is asked."""
-    wants = ", ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
-    why = f"\nBecause: {request.why}" if request.why else ""
-    return (
-        f"May this run with {wants or 'your approval'}?\n{request.tool}: {request.command}\nin {request.workspace}{why}"
-    )
+    """What the person is asked. The model's words stand behind a bar, so that they cannot pass for ours."""
+    wants = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
+    lines = [f"May {request.tool} run this with {wants or 'your approval'}, in {_plain(request.workspace)}?"]
+    lines += [f"| {_plain(line)}" for line in request.command.split("\n")]
+    if request.why:
+        lines += ["The model's reason:", *(f"| {_plain(line)}" for line in request.why.split("\n"))]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 _NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it"}

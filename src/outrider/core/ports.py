@@ -255,6 +255,10 @@ class Place(Protocol):
         """The turn waits for these. The answers that are certain now: a no where nobody can answer."""
         ...
 
+    def redact(self, text: str) -> str:
+        """The text without any secret that is known here."""
+        ...
+
     async def tail(self, session: Session) -> str:
         """Words for the end of this step's prompt, e.g. on the tasks that run now."""
         ...

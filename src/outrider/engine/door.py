@@ -12,11 +12,20 @@ from outrider.core.ports import Session, Store
 class Door:
     """The one way in. What `accept` returned is durable and will be dealt with."""
 
-    def __init__(self, store: Store, wake: Callable[[str], None], *, longest: int, queue: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        wake: Callable[[str], None],
+        *,
+        longest: int,
+        queue: int,
+        redact: Callable[[str], str] = str,
+    ) -> None:
         self._store = store
         self._wake = wake
         self._longest = longest
         self._queue = queue
+        self._redact = redact
 
     async def accept(
         self,
@@ -30,7 +39,7 @@ class Door:
         """The input's entry, and whether it is new. Raises Refused with words for the person."""
         self._check(text, images)
         point("J1")
-        body = Input(text, "person", tuple(images), session.person, address)
+        body = Input(self._redact(text), "person", tuple(images), session.person, address)
         entry, is_new = await self._store.accept(session.id, body, key, self._queue)
         point("J2")
         self._wake(session.id)

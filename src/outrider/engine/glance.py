@@ -5,14 +5,13 @@ Only tasks with a pattern or an open stdin are looked at, once a second; all oth
 
 import logging
 import re
-from collections.abc import Callable
 
 import anyio
 import anyio.to_thread
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.ports import Commands, TaskStore
 from outrider.core.tasks import Task, is_prompt, stalled_notice, watch_notice
+from outrider.engine.keeping import Keeping
 
 log = logging.getLogger("outrider.keeper")
 
@@ -37,13 +36,8 @@ class _Seen:
 
 
 class Glance:
-    def __init__(
-        self, store: TaskStore, commands: Commands, wake: Callable[[str], None], now: Callable[[], int]
-    ) -> None:
-        self._store = store
-        self._commands = commands
-        self._wake = wake
-        self._now = now
+    def __init__(self, keeping: Keeping) -> None:
+        self._on = keeping
         self._tasks: dict[str, _Seen] = {}
         self._any = anyio.Event()
 
@@ -76,35 +70,35 @@ class Glance:
 
     async def _watch(self, seen: _Seen) -> None:
         task = seen.task
-        start = self._commands.recall(task, "watched")
-        fresh = await anyio.to_thread.run_sync(self._commands.read, task, start, _READ)
+        start = self._on.commands.recall(task, "watched")
+        fresh = await anyio.to_thread.run_sync(self._on.commands.read, task, start, _READ)
         whole = fresh[: fresh.rfind(b"\n") + 1]
-        for line in whole.decode("utf-8", "replace").splitlines():
+        for line in self._on.redact(whole.decode("utf-8", "replace")).splitlines():
             if seen.pattern and seen.pattern.search(line[:2_000]):
                 if len(seen.matches) < MOST_LINES:
                     seen.matches.append(line)
                 else:
                     seen.left_out += 1
-        if seen.matches and self._now() - seen.last >= PAUSE:
+        if seen.matches and self._on.now() - seen.last >= PAUSE:
             last = task.notices + 1 == MOST_NOTICES
             notice = watch_notice(task, seen.matches, seen.left_out)
             if last:
                 notice += f"\n[This pattern was told {MOST_NOTICES} times and is not watched any more.]"
-            seen.task = await self._store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{start}")
-            seen.matches, seen.left_out, seen.last = [], 0, self._now()
-            self._wake(task.session)
+            seen.task = await self._on.store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{start}")
+            seen.matches, seen.left_out, seen.last = [], 0, self._on.now()
+            self._on.wake(task.session)
         if whole:
-            self._commands.remember(task, "watched", start + len(whole))
+            self._on.commands.remember(task, "watched", start + len(whole))
 
     async def _check_prompt(self, seen: _Seen) -> None:
         task = seen.task
-        if self._commands.quiet(task) < QUIET:
+        if self._on.commands.quiet(task) < QUIET:
             return
-        tail = await anyio.to_thread.run_sync(self._commands.read, task, -1_000, 1_000)
-        text = tail.decode("utf-8", "replace")
+        tail = await anyio.to_thread.run_sync(self._on.commands.read, task, -1_000, 1_000)
+        text = self._on.redact(tail.decode("utf-8", "replace"))
         if is_prompt(text):
             seen.is_stalled = True
-            seen.task = await self._store.note_task(
+            seen.task = await self._on.store.note_task(
                 task.id, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled"
             )
-            self._wake(task.session)
+            self._on.wake(task.session)

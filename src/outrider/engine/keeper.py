@@ -5,21 +5,18 @@ Beginning and taking up are the same act. A task's end and the notice to its ses
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
-from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.config.fail import point
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.outcome import Finished
-from outrider.core.ports import CommandEnd, Commands, TaskEnd, TaskStore
+from outrider.core.ports import CommandEnd, TaskEnd
 from outrider.core.tasks import Notify, Task, TaskState, Wish, age, ended_notice
 from outrider.engine.glance import Glance
+from outrider.engine.keeping import Keeping
 
 log = logging.getLogger("outrider.keeper")
 
@@ -28,31 +25,6 @@ _STARTS = 16
 _AGAIN = 2.0
 """Seconds before an end that could not be written down is tried again."""
 _TAIL = 8_000
-
-
-class Children(Protocol):
-    """What the keeper needs of child sessions."""
-
-    async def open(self, task: Task) -> str:
-        """The child session of this task, begun now if there is none, with its work handed in; its id."""
-        ...
-
-    async def outcome(self, child: str) -> Finished | None:
-        """What its last turn came to; None while it has something to do."""
-        ...
-
-    async def stop(self, child: str) -> None: ...
-
-
-class Keeping(Struct, frozen=True):
-    """What the keeper stands on."""
-
-    store: TaskStore
-    commands: Commands
-    children: Children
-    wake: Callable[[str], None]
-    now: Callable[[], int]
-    """Milliseconds since 1970."""
 
 
 class Keeper:
@@ -67,7 +39,7 @@ class Keeper:
         self._busy: Counter[str] = Counter()
         self._children: dict[str, anyio.Event] = {}
         self._killed: dict[str, str] = {}
-        self._glance = Glance(keeping.store, keeping.commands, keeping.wake, keeping.now)
+        self._glance = Glance(keeping)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch tasks until cancelled. The tasks themselves go on."""
@@ -249,7 +221,7 @@ class Keeper:
             return ended_notice(told, finished.text if finished else "", "")
         commands = self._on.commands
         tail = await anyio.to_thread.run_sync(commands.read, task, -_TAIL, _TAIL)
-        return ended_notice(told, tail.decode("utf-8", "replace"), commands.output_file(task))
+        return ended_notice(told, self._on.redact(tail.decode("utf-8", "replace")), commands.output_file(task))
 
 
 def _overdue(task: Task) -> TaskEnd:

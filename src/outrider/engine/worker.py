@@ -142,7 +142,7 @@ class Worker:
         except Exception as error:
             log.exception("the worker failed", extra={"session": session})
             self._warm.pop(session, None)
-            self._hub.break_off(session, error)
+            self._hub.break_off(session, Unavailable(f"internal error: {type(error).__name__}: {error}"))
 
     async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
         turn = carrying.turn = await self._open(session)

@@ -139,7 +139,11 @@ class NativeRuntime:
             except Refused as error:
                 result = Result(call.id, str(error), failed=True)
             point("J8")
-            await turn.record(result)
+            await self._record(turn, result)
+
+    async def _record(self, turn: Turn, result: Result) -> None:
+        text, details = self._place.redact(result.text), self._place.redact(result.details)
+        await turn.record(replace(result, text=text, details=details))
 
     async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> Here | None:
         """Where the call may run; None when it was denied, or when a person is asked first."""
@@ -173,7 +177,7 @@ class NativeRuntime:
             here = await self._place.here(turn.session, turn.state(), call)
             request = await tool.request(call, here)  # it was allowed, or it would not have begun
             result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
-        await turn.record(result or Result(call.id, UNKNOWN, failed=True))
+        await self._record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
 
 def _meaning(answer: str) -> Verdict:

@@ -84,7 +84,7 @@ class Lane:
             self._on_loop(self._break, batch, f"the store's thread ended: {error!r}")
             raise
         finally:
-            self._on_loop(self._gone.set_result, None)
+            self._on_loop(self._say_gone)
 
     def _next(self) -> tuple[list[_Wish], bool]:
         batch: list[_Wish] = []
@@ -98,6 +98,10 @@ class Lane:
             except Empty:
                 return batch, False
         return batch, True
+
+    def _say_gone(self) -> None:
+        if not self._gone.done():  # whoever waited for it may have been cancelled
+            self._gone.set_result(None)
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:

@@ -1,0 +1,37 @@
+"""What keeping tasks stands on."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from outrider.core.outcome import Finished
+from outrider.core.ports import Commands, TaskStore
+from outrider.core.tasks import Task
+
+
+class Children(Protocol):
+    """What the keeper needs of child sessions."""
+
+    async def open(self, task: Task) -> str:
+        """The child session of this task, begun now if there is none, with its work handed in; its id."""
+        ...
+
+    async def outcome(self, child: str) -> Finished | None:
+        """What its last turn came to; None while it has something to do."""
+        ...
+
+    async def stop(self, child: str) -> None: ...
+
+
+class Keeping(Struct, frozen=True):
+    """What the keeper stands on."""
+
+    store: TaskStore
+    commands: Commands
+    children: Children
+    wake: Callable[[str], None]
+    now: Callable[[], int]
+    """Milliseconds since 1970."""
+    redact: Callable[[str], str] = str
+    """Leaves secrets out of what commands wrote."""
