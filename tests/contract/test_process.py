@@ -3,9 +3,11 @@
 import os
 import re
 import resource
+import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -14,7 +16,20 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import Exit, Spec, changed, close_stdin, interrupt, read, remove, size, start, tail
+from outrider.workspaces.process import (
+    Exit,
+    Spec,
+    changed,
+    close_stdin,
+    interrupt,
+    proc,
+    ps,
+    read,
+    remove,
+    size,
+    start,
+    tail,
+)
 from outrider.workspaces.process import write as write_to
 from tests.support.tasks import LONG, Task, Tasks, is_gone, open_tasks
 
@@ -106,7 +121,7 @@ async def test_nothing_of_ours_leaks_into_the_command(tasks: Tasks) -> None:
         os.close(lock)
     mask = os.umask(0o022)
     os.umask(mask)
-    pipe = (task.folder / "pipe").read_text()
+    pipe = task.fact("pipe")
     seen = ["/dev/null", pipe, pipe, "not a tty", f"{mask:04o}", str(tasks.home.resolve())]
     assert task.said().decode().splitlines() == seen
     assert stat.S_IMODE(task.folder.stat().st_mode) == 0o700
@@ -291,7 +306,7 @@ async def test_watching_costs_nothing_while_nothing_happens(tasks: Tasks) -> Non
         await anyio.sleep(2)
         spent[1] = _cpu_seconds()
         for task in started:
-            os.killpg(int((task.folder / "group").read_text().split()[0]), 9)
+            os.killpg(task.group(), 9)
     assert spent[1] - spent[0] < 0.2
     assert ends == [Exit(137, "signal", 9)] * 50
 
@@ -330,6 +345,21 @@ def _cpu_seconds() -> float:
 
 def _status_of(number: int) -> int:
     return subprocess.run(["/bin/sh", "-c", f"exit {number}"], timeout=LONG, check=False).returncode
+
+
+@pytest.mark.skipif(not shutil.which("ps") or not os.path.exists(proc.STAT), reason="needs both ways to look")
+def test_both_ways_to_look_at_processes_agree() -> None:
+    own = os.getpid()
+    there, here = ps.row(own), proc.row(own)
+    assert there
+    assert here
+    assert (
+        (there.pid, there.parent, there.group)
+        == (here.pid, here.parent, here.group)
+        == (own, os.getppid(), os.getpgrp())
+    )
+    assert abs(there.started - time.time()) < 24 * 3600
+    assert own in {row.pid for row in ps.rows()} & {row.pid for row in proc.rows()}
 
 
 def test_a_spec_needs_little() -> None:

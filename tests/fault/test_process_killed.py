@@ -82,14 +82,14 @@ async def test_a_kill_that_was_cut_short_is_still_told_as_a_kill(tasks: Tasks) -
     task = tasks.run("echo ready; sleep 1000")
     await task.says(b"ready")
     (task.folder / "killed").touch()
-    os.killpg(int((task.folder / "group").read_text().split()[0]), signal.SIGTERM)
+    os.killpg(task.group(), signal.SIGTERM)
     assert await task.ends() == Exit(143, "killed", 15)
 
 
 async def test_a_command_that_ended_before_the_kill_is_told_as_ended(tasks: Tasks) -> None:
     task = tasks.run("exit 2")
     await task.ends()
-    later = (task.folder / "exit").stat().st_mtime + 1
+    later = (task.folder / "record").stat().st_mtime + 1
     (task.folder / "killed").touch()
     os.utime(task.folder / "killed", (later, later))
     assert task.looks() == Exit(2, "exit")

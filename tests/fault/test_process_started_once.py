@@ -41,6 +41,7 @@ async def test_a_command_that_ended_meanwhile_is_found_with_its_end(tasks: Tasks
 async def test_a_supervisor_that_comes_too_late_does_not_run_the_command(tasks: Tasks) -> None:
     spec = tasks.spec("echo ran >>count")
     spec.folder.mkdir()
+    (spec.folder / "record").write_text("pipe pipe:[0]\n")
     assert (look(spec.folder, None), adopt(spec.folder), adopt(spec.folder)) == (None, None, None)
     late = _supervisor(supervise(spec), tasks.home)
     assert late != 0

@@ -53,6 +53,14 @@ class Task(Struct, frozen=True):
                     return
                 await anyio.sleep(0.005)
 
+    def fact(self, name: str) -> str:
+        """A line of its record."""
+        lines = (self.folder / "record").read_text().splitlines()
+        return next(line.partition(" ")[2] for line in lines if line.startswith(f"{name} "))
+
+    def group(self) -> int:
+        return int(self.fact("first").split()[0])
+
     def said(self) -> bytes:
         return tail(self.folder, size(self.folder))
 

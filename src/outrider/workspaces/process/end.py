@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.workspaces.process.folder import Files, content
+from outrider.workspaces.process.folder import Files, content, record
 from outrider.workspaces.process.identity import is_alive, recorded, send
 from outrider.workspaces.process.members import attendants, members
 from outrider.workspaces.process.row import Row
@@ -83,8 +83,8 @@ async def kill(folder: Path, mark: Mark, grace: float = 2.0) -> Exit:
 
 def interrupt(folder: Path, mark: Mark) -> None:
     """What Ctrl-C does. Raises Refused when there is nothing to interrupt."""
-    first = content(Files(folder).group).split(b" ")[0]
-    reached = [row for row in members(folder, mark) if str(row.group).encode() == first.strip()]
+    first = record(folder).first.partition(b" ")[0].decode()
+    reached = [row for row in members(folder, mark) if str(row.group) == first]
     if not reached:
         raise Refused(f"task {folder.name} has no running command to interrupt")
     for row in reached:
@@ -133,14 +133,13 @@ def _named(rows: list[Row]) -> str:
 def _exit(folder: Path) -> Exit:
     """What the folder says, its supervisor being gone."""
     files = Files(folder)
-    line, newline, _ = content(files.exit).partition(b"\n")
-    status, _, how = line.decode("ascii", "replace").partition(" ")
+    status, _, how = record(folder).exit.partition(" ")
     killed = _when(files.killed)
-    if not newline or not status.isdecimal():
+    if not status.isdecimal():
         # Cut off before it could write: killed itself, or the machine went down.
         return Exit(None, "killed" if killed else "lost", at=time.time_ns() // 1_000_000)
-    code, at = int(status), _when(files.exit)
-    is_told = how == "silent" or code - 128 in _BY_CUSTOM or bool(content(files.said))
+    code, at = int(status), _when(files.record)
+    is_told = how == "silent" or code - 128 in _BY_CUSTOM or bool(content(files.started))
     number = code - 128 if code - 128 in _SIGNALS and is_told else 0
     reason: Reason = "signal" if number else "exit"
     if killed and killed <= at:

@@ -2,37 +2,60 @@
 
 from pathlib import Path
 
+from msgspec import Struct
+
 MARKER = "OUTRIDER_TASK"
 """The variable by which the processes of a task are found; its value is the folder."""
 
 
 class Files:
-    """By what they tell."""
+    """By what they tell. Few, since to make one is most of what it costs to start a command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.output = folder / "output"
-        self.exit = folder / "exit"
-        """The status and a newline. Room for it is taken at the start: a full disk cannot hide how a command ended."""
-        self.pid = folder / "pid"
-        """The supervisor, as the system describes it. Complete before there is `started`."""
+        self.record = folder / "record"
+        """What is known of the task, a line for each fact. It has content from the start, and so a block of the disk:
+        a full one cannot hide how a command ended."""
         self.started = folder / "started"
-        """A file: taken by the supervisor, the command runs. A folder: taken by `adopt`, it never will."""
-        self.group = folder / "group"
-        """The command's first process, as the system describes it."""
-        self.pipe = folder / "pipe"
-        """The name of the pipe that takes the output to the copier."""
+        """A file: taken by the supervisor, the command runs; it holds what the shell remarked on the command's death.
+        A folder: taken by `adopt`, it never will."""
         self.full = folder / "full"
         """There was more output than could be kept."""
         self.killed = folder / "killed"
         """Someone set out to kill it; written before the first signal."""
-        self.said = folder / "said"
-        """What the supervising shell remarked about the command's death."""
         self.stdin = folder / "stdin"
         self.hold = folder / "hold"
         """Whoever opens this to write ends the process that holds `stdin` open."""
         self.given = folder / "given"
         """Text for stdin, until the command has it."""
+
+
+class Record(Struct, frozen=True):
+    """The lines of a task's record, as far as they were written."""
+
+    pipe: str = ""
+    """The name of the pipe that takes the output to the copier."""
+    supervisor: bytes = b""
+    """As the system describes it. This and `boot` are complete before there is `started`."""
+    boot: str = ""
+    first: bytes = b""
+    """The command's first process, as the system describes it."""
+    exit: str = ""
+    """Its status, and `silent` if the shell does not remark on deaths."""
+
+
+def record(folder: Path) -> Record:
+    """Half a line counts as none."""
+    lines = (line.partition(b" ") for line in content(Files(folder).record).split(b"\n")[:-1])
+    facts = {name: fact for name, _, fact in lines}
+    return Record(
+        pipe=_text(facts.get(b"pipe")),
+        supervisor=facts.get(b"supervisor", b""),
+        boot=_text(facts.get(b"boot")),
+        first=facts.get(b"first", b""),
+        exit=_text(facts.get(b"exit")),
+    )
 
 
 def content(path: Path) -> bytes:
@@ -41,3 +64,7 @@ def content(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def _text(fact: bytes | None) -> str:
+    return (fact or b"").decode("ascii", "replace").strip()

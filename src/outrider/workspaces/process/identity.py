@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outrider.core.errors import Refused
 from outrider.workspaces.process import proc, ps
-from outrider.workspaces.process.folder import Files, content
+from outrider.workspaces.process.folder import Files, record
 from outrider.workspaces.process.row import Row
 from outrider.workspaces.process.spec import Mark
 
@@ -28,14 +28,14 @@ def recorded(folder: Path) -> Mark | None:
     files = Files(folder)
     if not files.started.is_file():
         return None
-    line, _, run = content(files.pid).partition(b"\n")
+    facts = record(folder)
     try:
-        row = system.parse(line)
+        row = system.parse(facts.supervisor)
     except ValueError:
         return UNKNOWN
     if system is ps and row.started > files.started.stat().st_mtime + 1:
         return UNKNOWN
-    return Mark(row.pid, row.started, run.decode("ascii", "replace").strip() or boot())
+    return Mark(row.pid, row.started, facts.boot or boot())
 
 
 def is_alive(mark: Mark) -> bool:

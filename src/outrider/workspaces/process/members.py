@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from outrider.workspaces.process.folder import MARKER, Files, content
+from outrider.workspaces.process.folder import MARKER, record
 from outrider.workspaces.process.identity import boot, is_alive, system
 from outrider.workspaces.process.row import Row
 from outrider.workspaces.process.spec import Mark
@@ -28,22 +28,21 @@ def _all(folder: Path, mark: Mark) -> list[Row]:
         return []
     everyone = [row for row in system.rows() if not row.is_dead and row.pid not in (1, os.getpid())]
     variable = os.fsencode(f"{MARKER}={folder}")
-    pipe = content(Files(folder).pipe).decode("ascii")
+    facts = record(folder)
     found = {
         row.pid
         for row in everyone
-        if system.has_variable(row.pid, variable) or (pipe and system.writes_to(row.pid, pipe))
+        if system.has_variable(row.pid, variable) or (facts.pipe and system.writes_to(row.pid, facts.pipe))
     }
     if is_alive(mark):
         found.add(mark.pid)
-    if leader := _leader(folder, everyone):
-        found.add(leader.pid)
+    if first := _first(facts.first, everyone):
+        found.add(first.pid)
     return _with_kin(found, everyone)
 
 
-def _leader(folder: Path, everyone: list[Row]) -> Row | None:
+def _first(line: bytes, everyone: list[Row]) -> Row | None:
     """The command's first process, if it still runs."""
-    line = content(Files(folder).group)
     try:
         then = system.parse(line)
     except ValueError:

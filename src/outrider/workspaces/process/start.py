@@ -55,12 +55,10 @@ def adopt(folder: Path) -> Mark | None:
 
 def _start(spec: Spec, argv: Sequence[str]) -> Mark:
     files = Files(spec.folder)
-    _create(files.output)
-    _create(files.exit, b" " * 64)
     stdin = _stdin(spec, files)
     reads, writes = os.pipe()
     try:
-        _create(files.pipe, f"pipe:[{os.fstat(reads).st_ino}]".encode())
+        _create(files.record, f"pipe pipe:[{os.fstat(reads).st_ino}]\n".encode())
         process = subprocess.Popen(
             argv,
             stdin=stdin,
@@ -90,7 +88,7 @@ def _stdin(spec: Spec, files: Files) -> int:
     return os.open(os.devnull, os.O_RDONLY)
 
 
-def _create(path: Path, content: bytes = b"") -> None:
+def _create(path: Path, content: bytes) -> None:
     with open(os.open(path, _PRIVATE, 0o600), "wb") as file:
         file.write(content)
 

@@ -10,7 +10,7 @@ from threading import Event
 
 from outrider.core.errors import Refused
 from outrider.workspaces.process.end import look
-from outrider.workspaces.process.folder import Files
+from outrider.workspaces.process.folder import Files, record
 
 MOST = 64 * 1024
 _ATOMIC = 4096
@@ -53,7 +53,7 @@ def close_stdin(folder: Path) -> None:
 def _open(folder: Path, path: Path) -> int:
     """A named pipe, once its reader is there: a supervisor needs a moment to come so far."""
     for _ in range(_PATIENCE):
-        is_running = Files(folder).group.exists()
+        is_running = bool(record(folder).first)
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except FileNotFoundError:

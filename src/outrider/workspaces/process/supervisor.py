@@ -23,23 +23,31 @@ LIMITS: Mapping[str, tuple[int, str, int]] = {
 
 _PLACES = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
 
-_NEW_SESSION = (
-    "import os,signal,sys;signal.signal(signal.SIGPIPE,signal.SIG_DFL);os.setsid();os.execvp(sys.argv[1],sys.argv[1:])"
-)
-"""What `setsid` does, where there is no such program."""
+_NEW_SESSION = """
+import os, signal, sys
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+if sys.argv[1] == "drop":
+    os.environ.pop("LC_CTYPE", None)
+os.setsid()
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What `setsid` does, where there is no such program. What Python changes for itself is taken back."""
 
 _SCRIPT = r"""
-exec 3<&2 2>"$1/said" || exit
+exec 3<&2 2>/dev/null
 if [ -r /proc/self/stat ]; then
   read -r outrider_self </proc/self/stat
   read -r outrider_boot </proc/sys/kernel/random/boot_id
 else
   outrider_self=$$ outrider_boot=
 fi
-printf '%s\n%s\n' "$outrider_self" "$outrider_boot" >"$1/pid" || exit
+[ -f "$1/record" ] || exit
+printf 'supervisor %s\nboot %s\n' "$outrider_self" "$outrider_boot" >>"$1/record" || exit
 set -C
 : >"$1/started" || exit
 set +C
+exec 2>>"$1/started"
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 
 {
@@ -48,7 +56,9 @@ trap : HUP INT QUIT TERM USR1 USR2 ALRM
   if ! { ulimit -f "$2" && "$3" >"$1/output"; }; then
     exec </dev/null
     echo full >"$1/full"
-    read -r outrider_leader outrider_rest <"$1/group"
+    while read -r outrider_fact outrider_leader outrider_rest; do
+      [ "$outrider_fact" = first ] && break
+    done <"$1/record"
     kill -s TERM -- "-$outrider_leader"
     outrider_turn=0
     while [ "$outrider_turn" -lt 40 ] && kill -s 0 -- "-$outrider_leader"; do
@@ -74,7 +84,7 @@ exec 3<&-
   else
     outrider_self=$("$SHELL" -c 'echo $PPID')
   fi
-  echo "$outrider_self" >"$1/group"
+  echo "first $outrider_self" >>"$1/record"
   [ "$5" ] || unset PWD
   LIMITS
   shift 5
@@ -85,7 +95,7 @@ outrider_code=$?
 exec >/dev/null 2>&1
 [ "$outrider_holder" ] && kill "$outrider_holder"
 while kill -s 0 "$outrider_copier"; do wait "$outrider_copier"; done
-printf '%s %s\n' "$outrider_code" "${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" 1<>"$1/exit"
+echo "exit $outrider_code ${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" >>"$1/record"
 """
 """Says who it is, takes `started`, and from then on sees the command to its end and writes down its status.
 
@@ -103,7 +113,7 @@ def supervise(spec: Spec) -> Sequence[str]:
     keep = "keep" if "PWD" in spec.environ else ""
     blocks = str(_least(resource.RLIMIT_FSIZE, max(spec.output, 512)) // 512)
     own = (str(spec.folder), blocks, _tool("cat"), _tool("sleep"), keep)
-    return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_in_own_session(), *spec.argv)
+    return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_in_own_session(spec), *spec.argv)
 
 
 def _limit(name: str, most: int) -> str:
@@ -122,9 +132,10 @@ def _least(number: int, most: int) -> int:
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
-def _in_own_session() -> Sequence[str]:
-    setsid = shutil.which("setsid", path=_PLACES)
-    return (setsid,) if setsid else (sys.executable, "-I", "-S", "-c", _NEW_SESSION)
+def _in_own_session(spec: Spec) -> Sequence[str]:
+    if setsid := shutil.which("setsid", path=_PLACES):
+        return (setsid,)
+    return (sys.executable, "-I", "-S", "-c", _NEW_SESSION, "keep" if "LC_CTYPE" in spec.environ else "drop")
 
 
 def _tool(name: str) -> str:
