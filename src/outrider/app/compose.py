@@ -18,6 +18,7 @@ from outrider.config.redact import redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Tool
+from outrider.engine.asks import Deadlines
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
 from outrider.engine.keeper import Keeper
@@ -108,6 +109,9 @@ async def open_agent(
             async with anyio.create_task_group() as group:
                 await group.start(worker.run)
                 await group.start(keeper.run)
+                if config.asks.seconds:
+                    deadlines = Deadlines(store, worker.wake, config.asks.seconds, group)
+                    place.expire = deadlines.begin
                 yield Agent(opened, hub, worker, keeper)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:

@@ -34,6 +34,8 @@ class HomePlace:
         self._now = now
         self.tasks: Callable[[Session], Tasks] | None = None
         self.has_open: Callable[[str], bool] = lambda session: False
+        self.expire: Callable[[Session, Asked], None] = lambda session, asked: None
+        """Called for every question that begins to wait."""
 
     async def here(self, session: Session, state: State, call: Call) -> Here:
         return Here(
@@ -53,7 +55,11 @@ class HomePlace:
 
     def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
         traits = CHANNELS.get(channel_of(address))
-        return () if traits and traits.answers else [Answered(asked.ask, NO) for asked in asks]
+        if not (traits and traits.answers):
+            return [Answered(asked.ask, NO) for asked in asks]
+        for asked in asks:
+            self.expire(session, asked)
+        return ()
 
     def redact(self, text: str) -> str:
         return self._redactor.redact(text)

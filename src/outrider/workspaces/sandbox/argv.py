@@ -30,12 +30,13 @@ _POSTURE = (
 _SHARED = frozenset({"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"})
 """What a workspace or a grant never is as a whole: the machine's, or full of other programs' doors."""
 _KERNEL = ("/dev", "/proc", "/sys")
-_SHM = 64 * MIB
+_SCRATCH = (("/tmp", 3), ("/var/tmp", 4))
+_SMALL = 64 * MIB
 
 _FILTER = 9
 _OUTSIDE = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_FILTER}<"$0" && exec "$@"'
 """Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
-_INSIDE = 'ulimit -u {0} 2>/dev/null || ulimit -p {0} && exec "$@"'
+_INSIDE = 'ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} && exec "$@"'
 """Inside, because the kernel counts processes by namespace there: outside, the person's own would count too."""
 
 
@@ -87,7 +88,7 @@ def arguments(system: System, room: Room, limits: Limits, environ: Mapping[str, 
     """All of bubblewrap's words up to the command."""
     words = [*_POSTURE] if room.network else [*_POSTURE, "--unshare-net"]
     mounts = [*_system(system, room), *_scratch(limits), *_room(room)]
-    blanks = _blanks(room)
+    blanks = [*_blanks(room), *_above(room)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
     for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
         words += mount.words  # parents first: what lies deeper is laid over what lies above it
@@ -108,11 +109,12 @@ def seccomp(filter_file: str | None) -> list[str]:
     return ["--seccomp", str(_FILTER)] if filter_file else []
 
 
-def inside(processes: int | None, command: Sequence[str]) -> list[str]:
+def inside(limits: Limits | None, command: Sequence[str]) -> list[str]:
     """The command as bubblewrap starts it; a shell tells by 127 and 126 that it cannot be started."""
     if not command or any("\0" in word for word in command):
         raise Refused("a command has at least one word, and no word holds a zero byte")
-    return ["/bin/sh", "-c", _INSIDE.format(processes) if processes else 'exec "$@"', "sh", *command]
+    script = _INSIDE.format(limits.processes, limits.memory // 1024) if limits else 'exec "$@"'
+    return ["/bin/sh", "-c", script, "sh", *command]
 
 
 def _system(system: System, room: Room) -> list[_Mount]:
@@ -125,16 +127,17 @@ def _system(system: System, room: Room) -> list[_Mount]:
     mounts += [_Mount("/proc", ("--proc", "/proc"))]
     mounts += [_Mount(path, ("--ro-bind", path, path)) for path in system.read_only]
     mounts += [_Mount(path, ("--ro-bind", "/dev/null", path)) for path in system.blank_files]
+    mounts += [_Mount(at, ("--dev-bind", source, at), 1) for at, source in system.devices]
     return mounts + [_Mount(path, ("--size", str(MIB), "--tmpfs", path)) for path in system.blank_folders]
 
 
 def _scratch(limits: Limits) -> list[_Mount]:
     return [
         _Mount("/dev", ("--dev", "/dev")),
-        _Mount("/dev/shm", ("--perms", "1777", "--size", str(_SHM), "--tmpfs", "/dev/shm")),
+        _Mount("/dev/shm", ("--perms", "1777", "--size", str(_SMALL), "--tmpfs", "/dev/shm")),
         _Mount("/tmp", ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")),
         _Mount(HOME, ("--perms", "0700", "--dir", HOME)),
-        _Mount("/var/tmp", ("--symlink", "/tmp", "/var/tmp")),
+        _Mount("/var/tmp", ("--perms", "1777", "--size", str(_SMALL), "--tmpfs", "/var/tmp")),
         _Mount("/run", ("--dir", "/run")),
     ]
 
@@ -150,6 +153,13 @@ def _room(room: Room) -> list[_Mount]:
 def _blanks(room: Room) -> list[str]:
     """The hidden folders that a grant to read would show: all others have nothing shown above them."""
     return [path for path in room.hidden if any(_within(path, shown) for shown in (*room.read, "/usr"))]
+
+
+def _above(room: Room) -> list[str]:
+    """Folders above what is shown, where scratch space would let a command write words that are lost with it."""
+    shown = [room.root, *room.write, *room.read]
+    firsts = {"/".join(path.split("/")[:depth]) for path in shown for top, depth in _SCRATCH if _within(path, top)}
+    return sorted(firsts - {path for path in firsts if any(_within(path, other) for other in (*shown, *room.hidden))})
 
 
 def _within(path: str, folder: str) -> bool:

@@ -41,9 +41,9 @@ class Sandbox(Struct, frozen=True):
         room = self._room(root, cwd, grant)
         words.check(room)
         begin = words.arguments(self.system, room, self.limits, words.environment(environ))
-        processes = None if self.cgroups else self.limits.processes
+        limits = None if self.cgroups else self.limits
         whole = [*words.outside(self.filter), self.program, *begin, *words.seccomp(self.filter), "--"]
-        return Wrapped((*whole, *words.inside(processes, argv)), rlimits=self._rlimits())
+        return Wrapped((*whole, *words.inside(limits, argv)), rlimits=self._rlimits())
 
     def _room(self, root: Path, cwd: Path, grant: Grant) -> words.Room:
         hidden = [os.path.realpath(path) for path in self.hidden]
@@ -59,8 +59,7 @@ class Sandbox(Struct, frozen=True):
 
     def _rlimits(self) -> Mapping[str, int]:
         limits = self.limits
-        bounds = {"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files}
-        return bounds if self.cgroups else {**bounds, "data": limits.memory}
+        return {"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files}
 
 
 def _folder(path: Path) -> str:

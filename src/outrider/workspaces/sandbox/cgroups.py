@@ -5,6 +5,7 @@ The groups are made below the one this process is in, so that what bounds Outrid
 
 import os
 import re
+import select
 import signal
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -18,6 +19,9 @@ from outrider.workspaces.sandbox.terms import Limits
 _OURS = "outrider"
 _NEEDED = ("memory", "pids")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_ROUNDS = 20
+_MOMENT = 10
+"""Milliseconds."""
 _ENTER = 'for group do shift; [ "$group" = -- ] && break; echo $$ >"$group/cgroup.procs" || exit 125; done; exec "$@"'
 
 
@@ -43,7 +47,10 @@ class Cgroups(Struct, frozen=True):
         return ("/bin/sh", "-c", _ENTER, "sh", *map(str, self._groups(task)), "--")
 
     def clean(self, task: str) -> bool:
-        """Ends what still runs in the task's groups and removes them; False when that takes the kernel a while yet."""
+        """Ends what still runs in the task's groups and removes them; False when that takes the kernel a while yet.
+
+        Waits a fifth of a second for each at the most.
+        """
         return all([_remove(group) for group in self._groups(task)])
 
     def left(self, alive: Collection[str] = ()) -> list[str]:
@@ -141,18 +148,35 @@ def _make(group: Path) -> None:
 
 
 def _remove(group: Path) -> bool:
-    for process in _processes(group):
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    try:
-        group.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
+    """bubblewrap's end is a moment before that of the last process within, which the kernel is still ending."""
+    for _ in range(_ROUNDS):
+        with suppress(OSError):
+            group.rmdir()
+        if not group.exists():
+            break
+        _end(group)
+    else:
         return False
     with suppress(OSError):  # others' tasks are still in it
         group.parent.rmdir()
     return True
+
+
+def _end(group: Path) -> None:
+    """Kills what is in the group and waits, not for long, until the first of them is gone."""
+    waiting = select.poll()
+    watched: list[int] = []
+    try:
+        for process in _processes(group):
+            with suppress(ProcessLookupError):
+                watched.append(os.pidfd_open(process))
+                signal.pidfd_send_signal(watched[-1], signal.SIGKILL)
+        for descriptor in watched:
+            waiting.register(descriptor, select.POLLIN)
+        waiting.poll(_MOMENT)
+    finally:
+        for descriptor in watched:
+            os.close(descriptor)
 
 
 def _processes(group: Path) -> Iterable[int]:

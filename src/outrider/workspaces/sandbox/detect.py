@@ -10,15 +10,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from outrider.core.errors import Refused
 from outrider.workspaces.sandbox.bubblewrap import Sandbox
 from outrider.workspaces.sandbox.cgroups import find_cgroups
+from outrider.workspaces.sandbox.devices import own_devices
 from outrider.workspaces.sandbox.filter import filter_of
 from outrider.workspaces.sandbox.system import read_system
 from outrider.workspaces.sandbox.terms import Limits, NoSandbox
 
 _PLACES = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
 _PATIENCE = 5.0
+_DEVICES = (Path("/run/outrider-dev"), Path("/dev/outrider"))
 _TRIAL = "test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside"
 """Nothing but looks and one write that must fail: the sandbox holds, or it is none."""
 
@@ -26,12 +30,15 @@ _INSTALL = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install
 
 
 def detect(
-    hidden: Sequence[Path] = (), limits: Limits | None = None, programs: Sequence[str] | None = None
+    hidden: Sequence[Path] = (),
+    limits: Limits | None = None,
+    programs: Sequence[str] | None = None,
+    devices: Sequence[Path] = _DEVICES,
 ) -> Sandbox | NoSandbox:
     """The sandbox of this machine. Starts a trivial command or two; remember the answer.
 
     `hidden` are Outrider's own files and folders, to be kept out of every command's sight. `programs` are the
-    bubblewraps to try in place of the installed ones.
+    bubblewraps to try in place of the installed ones. `devices` are folders for the devices root needs.
     """
     if sys.platform != "linux":
         return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
@@ -39,9 +46,13 @@ def detect(
     if not found:
         return NoSandbox("bubblewrap is not installed", _INSTALL)
     machine = filter_of(platform.machine())
+    try:
+        system = replace(read_system(), devices=own_devices(devices))
+    except OSError as error:
+        return NoSandbox(f"root may not make devices of its own here: {error}", "run Outrider as a normal user")
     plain = Sandbox(
         program="",
-        system=read_system(),
+        system=system,
         limits=limits or Limits(),
         hidden=tuple(map(str, hidden)),
         cgroups=find_cgroups(),

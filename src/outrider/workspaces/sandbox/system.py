@@ -52,6 +52,8 @@ class System(Struct, frozen=True):
     blank_files: tuple[str, ...] = ()
     blank_folders: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
+    devices: tuple[tuple[str, str], ...] = ()
+    """Path and source of devices to show in place of the machine's own."""
 
 
 def read_system(top: Path = Path("/")) -> System:
