@@ -14,7 +14,7 @@ import anyio.to_thread
 from outrider.core.errors import Refused, Unavailable
 from outrider.workspaces.process.folder import Files, content, record
 from outrider.workspaces.process.identity import is_alive, recorded, send
-from outrider.workspaces.process.members import attendants, members
+from outrider.workspaces.process.members import everything, members
 from outrider.workspaces.process.row import Row
 from outrider.workspaces.process.spec import Exit, Mark, Reason
 
@@ -22,7 +22,8 @@ _SIGNALS = {int(number) for number in signal.Signals}
 _BY_CUSTOM = {int(number) for number in (signal.SIGINT, signal.SIGKILL, signal.SIGPIPE, signal.SIGTERM)}
 """Whose statuses mean a signal wherever they are seen. Others, say 129, are also in use as plain statuses: for those
 the shell's remark on the death decides, in shells that make one."""
-_ROUND = 0.05
+_ROUND = 0.03
+_LONGEST_ROUND = 0.3
 _PATIENCE = 10.0
 
 
@@ -65,7 +66,7 @@ async def kill(folder: Path, mark: Mark, grace: float = 2.0) -> Exit:
         with suppress(FileExistsError):
             os.close(os.open(Files(folder).killed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     asked: set[tuple[int, int]] = set()
-    begun = time.monotonic()
+    begun, pause = time.monotonic(), _ROUND
     while True:
         number = signal.SIGTERM if time.monotonic() < begun + grace else signal.SIGKILL
         rest = await anyio.to_thread.run_sync(_signal, folder, mark, number, asked)
@@ -74,10 +75,12 @@ async def kill(folder: Path, mark: Mark, grace: float = 2.0) -> Exit:
             return end
         if not rest and time.monotonic() > begun + grace + _PATIENCE / 2:
             # Nothing is left for it to supervise, and yet it stays, say because somebody stopped it.
-            await anyio.to_thread.run_sync(_signal_attendants, folder, mark)
+            await anyio.to_thread.run_sync(_signal_everything, folder, mark)
         if time.monotonic() > begun + grace + _PATIENCE:
             raise Unavailable(f"task {folder.name} does not die: {_named(rest) or 'its supervisor'}", retry_after=5)
-        with anyio.move_on_after(_ROUND):
+        # Looking through all processes is dear when many tasks are killed at once.
+        pause = min(pause * 1.5, _LONGEST_ROUND)
+        with anyio.move_on_after(pause):
             await (anyio.sleep_forever() if end else ended(folder, mark))
 
 
@@ -109,9 +112,9 @@ async def _poll(folder: Path, mark: Mark) -> Exit:
 
 def _signal(folder: Path, mark: Mark, number: int, asked: set[tuple[int, int]]) -> list[Row]:
     """Signal all that are left, asking each only once; those that were there."""
-    rest = members(folder, mark)
-    if look(folder, mark):
-        rest += attendants(folder, mark)
+    is_over = look(folder, mark) is not None
+    # The supervisor is left alone as long as it may still write down how the command ended.
+    rest = [row for row in everything(folder, mark) if is_over or row.session != mark.pid]
     for row in rest:
         if number == signal.SIGKILL or (row.pid, row.started) not in asked:
             send(row, number)
@@ -121,8 +124,8 @@ def _signal(folder: Path, mark: Mark, number: int, asked: set[tuple[int, int]]) 
     return rest
 
 
-def _signal_attendants(folder: Path, mark: Mark) -> None:
-    for row in attendants(folder, mark):
+def _signal_everything(folder: Path, mark: Mark) -> None:
+    for row in everything(folder, mark):
         send(row, signal.SIGKILL)
 
 

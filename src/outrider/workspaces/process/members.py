@@ -11,17 +11,13 @@ from outrider.workspaces.process.spec import Mark
 
 def members(folder: Path, mark: Mark) -> list[Row]:
     """The living processes of the command, the supervisor's own not among them."""
-    return [row for row in _all(folder, mark) if row.session != mark.pid]
+    return [row for row in everything(folder, mark) if row.session != mark.pid]
 
 
-def attendants(folder: Path, mark: Mark) -> list[Row]:
-    """The supervisor and those it keeps beside the command."""
-    return [row for row in _all(folder, mark) if row.session == mark.pid]
+def everything(folder: Path, mark: Mark) -> list[Row]:
+    """All of them, the supervisor with those it keeps beside the command included: these share its session.
 
-
-def _all(folder: Path, mark: Mark) -> list[Row]:
-    """Those that carry the marker, write into the task's pipe, descend from the supervisor or share a session with one.
-
+    They are known by what they carry: the marker, the task's pipe, descent from the supervisor, a session with one.
     A number alone proves nothing: it may have been given to a stranger.
     """
     if mark.boot != boot():
@@ -52,7 +48,8 @@ def _first(line: bytes, everyone: list[Row]) -> Row | None:
 
 def _with_kin(found: set[int], everyone: list[Row]) -> list[Row]:
     while True:
-        sessions = {row.session for row in everyone if row.pid in found}
+        # Never the session of the kernel's threads, nor the one we live in, whoever else has found a way into them.
+        sessions = {row.session for row in everyone if row.pid in found} - {0, os.getsid(0)}
         kin = {row.pid for row in everyone if row.parent in found or row.session in sessions}
         if kin <= found:
             return [row for row in everyone if row.pid in found]
