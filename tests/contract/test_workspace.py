@@ -16,6 +16,8 @@ from outrider.core.errors import Refused
 from outrider.core.ports import Item, Listing, Workspace
 from outrider.workspaces.local import LocalWorkspace, open_local
 
+pytestmark = pytest.mark.promise("S16")
+
 CANARY = b"not yours\n"
 
 

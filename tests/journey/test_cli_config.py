@@ -47,6 +47,7 @@ def test_a_setting_is_written_read_and_removed(shell: Shell) -> None:
     assert shell.types("get", "limits.steps") == (0, "60\n", "")
 
 
+@pytest.mark.behaviour("C9")
 def test_every_setting_is_listed_by_category_with_its_value_and_source(shell: Shell) -> None:
     shell.environ["OUTRIDER_LIMITS_QUEUE"] = "7"
     shell.types("set", "model", "practice")
