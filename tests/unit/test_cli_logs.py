@@ -32,7 +32,8 @@ def test_a_line_says_when_where_and_what_and_never_a_secret(home: Path) -> None:
     line = json.loads(log_path(home).read_text())
     assert line.pop("at").endswith("Z")
     assert line.pop("traceback").endswith("ValueError: refused [secret]")
-    assert line == {"level": "error", "logger": "outrider.test", "message": "asked with [secret]\nand ?", "session": "s1"}
+    said = "asked with [secret]\nand ?"
+    assert line == {"level": "error", "logger": "outrider.test", "message": said, "session": "s1"}
 
 
 def test_the_log_is_made_with_its_first_line_for_its_owner_alone(home: Path) -> None:

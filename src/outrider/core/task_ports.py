@@ -94,6 +94,10 @@ class Commands(Protocol):
         """Find a command whose start was not recorded; None when it never started, and then it never will."""
         ...
 
+    def booted(self) -> int:
+        """When this machine started, in milliseconds since 1970."""
+        ...
+
     async def ended(self, task: Task) -> CommandEnd:
         """Wait for its end, without polling."""
         ...

@@ -145,13 +145,19 @@ class Keeper:
         if task.mark is None:
             mark = await anyio.to_thread.run_sync(self._on.commands.adopt, task)
             if mark is None:
-                return TaskEnd("failed", None, "Outrider stopped before this command was started: it did not run", 0)
+                return self._never_seen(task)
             task = await self._on.store.begin_task(task.id, mark)
         self._glance.add(task)
         with anyio.move_on_after(self._left(task)):
             return self._verdict(task, await self._on.commands.ended(task))
         await self._on.commands.kill(task)
         return _overdue(task)
+
+    def _never_seen(self, task: Task) -> TaskEnd:
+        """Its start was not recorded and nothing of it is there; what a machine that went down forgot, nobody knows."""
+        if task.created < self._on.commands.booted():
+            return TaskEnd("lost", None, "the machine went down while it was being started: it may have run or not", 0)
+        return TaskEnd("failed", None, "Outrider stopped before this command was started: it did not run", 0)
 
     def _verdict(self, task: Task, end: CommandEnd) -> TaskEnd:
         match end.reason:

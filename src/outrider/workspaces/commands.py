@@ -1,6 +1,7 @@
 """The commands of tasks on this machine, each in a folder of its own, confined where that is possible."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -70,6 +71,10 @@ class LocalCommands:
     def adopt(self, task: Task) -> Mark | None:
         found = process.adopt(self._folder(task))
         return Mark(found.pid, found.started, found.boot) if found else None
+
+    def booted(self) -> int:
+        since = time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
+        return int((time.time() - since) * 1000)
 
     async def ended(self, task: Task) -> CommandEnd:
         end = await process.ended(self._folder(task), _mark(task))
