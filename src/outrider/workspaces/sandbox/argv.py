@@ -25,8 +25,10 @@ ENVIRON: Mapping[str, str] = {
 _POSTURE = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup", "--disable-userns"),
     *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL"),
-    *("--die-with-parent", "--new-session", "--clearenv"),
+    *("--die-with-parent", "--new-session", "--clearenv", "--as-pid-1"),
 )
+"""The first process inside is our shell, not bubblewrap: that one's environment, arguments and program are the
+machine's, and could be read, or for their owner even changed, through /proc/1."""
 _SHARED = frozenset({"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"})
 """What a workspace or a grant never is as a whole: the machine's, or full of other programs' doors."""
 _KERNEL = ("/dev", "/proc", "/sys")
@@ -36,7 +38,15 @@ _SMALL = 64 * MIB
 _FILTER = 9
 _OUTSIDE = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_FILTER}<"$0" && exec "$@"'
 """Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
-_INSIDE = 'ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} && exec "$@"'
+_INSIDE = """\
+[ -c /proc/self/fd/0 ] && [ ! -t 0 ] && exec </dev/null
+[ -c /proc/self/fd/1 ] && [ ! -t 1 ] && exec >/dev/null
+[ -c /proc/self/fd/2 ] && [ ! -t 2 ] && exec 2>/dev/null
+{}"$@"
+exit $?"""
+"""Puts the sandbox's devices in place of the machine's, which their owner could change through an open descriptor, and
+stays to take leave of what the command leaves behind."""
+_ALONE = "ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} || exit 126\n"
 """Inside, because the kernel counts processes by namespace there: outside, the person's own would count too."""
 
 
@@ -92,7 +102,7 @@ def arguments(system: System, room: Room, limits: Limits, environ: Mapping[str, 
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
     for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
         words += mount.words  # parents first: what lies deeper is laid over what lies above it
-    for path in (*blanks, *system.blank_folders, "/dev", "/"):
+    for path in (*blanks, *system.blank_folders, "/proc", "/dev", "/"):
         words += ["--remount-ro", path]
     words += ["--chdir", room.cwd]
     for name, value in environ.items():
@@ -113,8 +123,8 @@ def inside(limits: Limits | None, command: Sequence[str]) -> list[str]:
     """The command as bubblewrap starts it; a shell tells by 127 and 126 that it cannot be started."""
     if not command or any("\0" in word for word in command):
         raise Refused("a command has at least one word, and no word holds a zero byte")
-    script = _INSIDE.format(limits.processes, limits.memory // 1024) if limits else 'exec "$@"'
-    return ["/bin/sh", "-c", script, "sh", *command]
+    bounds = _ALONE.format(limits.processes, limits.memory // 1024) if limits else ""
+    return ["/bin/sh", "-c", _INSIDE.format(bounds), "sh", *command]
 
 
 def _system(system: System, room: Room) -> list[_Mount]:

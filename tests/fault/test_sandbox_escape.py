@@ -1,0 +1,105 @@
+"""Hostile commands, run for real: none of them sees a canary, reaches a listener or changes the world outside."""
+
+import re
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+from outrider.workspaces.sandbox import Sandbox
+from tests.support.hostile import SECTIONS, hostile
+from tests.support.outer import Outer, guarded, outer_world, run, sandbox_here
+
+pytestmark = [pytest.mark.promise("S7"), pytest.mark.promise("S8")]
+
+SWEEP = """
+import os, stat
+for top, folders, files in os.walk("/"):
+    if top == "/usr":
+        folders.clear()
+    if top == "/proc":
+        folders += ["1/fd", "self/fd"]
+    links = [f"{top}/{name}" for name in ("exe", "cwd", "root") if top.startswith("/proc/")]
+    for path in [*(os.path.join(top, name) for name in (*folders, *files)), *links]:
+        try:
+            os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
+            print(os.path.realpath(path))
+        except OSError:
+            pass
+print("done")
+"""
+
+
+@pytest.fixture
+def outer(tmp_path: Path) -> Generator[Outer]:
+    with outer_world(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def sandbox(outer: Outer) -> Sandbox:
+    return sandbox_here([outer.home])
+
+
+def escapes(sandbox: Sandbox, outer: Outer, commands: Sequence[str]) -> dict[str, str]:
+    """The commands that got somewhere, with their output. All of them were tried."""
+    status, output = run(sandbox, guarded(commands), outer.workspace, environ=outer.environ)
+    assert status == 0, output
+    tried = re.findall(r"(?ms)^=== (\d+)\n(.*?)(?=^=== )", output)
+    assert [int(number) for number, _ in tried] == list(range(len(commands)))
+    return {
+        commands[int(number)]: said[-400:]
+        for number, said in tried
+        if outer.canary in said or said.rstrip().endswith("ESCAPED")
+    }
+
+
+def test_the_list_is_long_enough_to_mean_something() -> None:
+    assert sum(len(hostile(section)) for section in SECTIONS) >= 100
+
+
+@pytest.mark.promise("S11")
+@pytest.mark.promise("S10")
+def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(sandbox: Sandbox, outer: Outer) -> None:
+    before = outer.state()
+    assert escapes(sandbox, outer, hostile("reading")) == {}
+    assert outer.state() == before
+
+
+@pytest.mark.promise("S10")
+def test_a_command_changes_nothing_but_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
+    before = outer.state()
+    assert escapes(sandbox, outer, hostile("writing")) == {}
+    assert outer.state() == before
+
+
+def test_a_command_gets_no_more_out_of_the_kernel_than_it_was_given(sandbox: Sandbox, outer: Outer) -> None:
+    before = outer.state()
+    assert escapes(sandbox, outer, hostile("kernel")) == {}
+    assert outer.state() == before
+
+
+@pytest.mark.promise("S12")
+def test_a_command_reaches_no_listener_and_no_network(sandbox: Sandbox, outer: Outer) -> None:
+    assert escapes(sandbox, outer, hostile("network")) == {}
+    assert outer.knocked() == []
+
+
+@pytest.mark.promise("S10")
+def test_a_command_that_wants_to_ruin_everything_ruins_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
+    before = outer.state()
+    for command in hostile("ruinous"):
+        status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ)
+        assert (status != 99, outer.canary in output) == (True, False), command
+        assert outer.state() == before, command
+
+
+def test_nothing_that_is_seen_can_be_changed_but_what_is_the_commands_own(sandbox: Sandbox, outer: Outer) -> None:
+    """Whatever root owns, root may change, unless it is shown read-only: so all is tried, to be what it already is."""
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("this machine has no /usr/bin/python3")
+    (outer.workspace / "sweep.py").write_text(SWEEP)
+    status, output = run(sandbox, "python3 sweep.py", outer.workspace, environ=outer.environ)
+    own = ("/tmp", "/var/tmp", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/stdout", "/dev/stderr")
+    changed = [line for line in output.splitlines() if not line.startswith(own) and "/pipe:[" not in line]
+    assert (status, changed) == (0, ["done"])

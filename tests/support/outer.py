@@ -1,0 +1,191 @@
+"""The world outside a sandbox, full of canaries: what a command inside must neither see nor change."""
+
+import os
+import resource
+import secrets
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from outrider.workspaces.sandbox import Grant, Limits, NoSandbox, Sandbox, Wrapped, detect
+
+_WATCHED = ("/", "/etc", "/usr", "/usr/bin", "/usr/local/bin", "/etc/passwd", "/etc/hosts", "/etc/ld.so.preload")
+_SETTINGS = ("kernel/core_pattern", "kernel/hostname", "kernel/modprobe", "vm/swappiness", "user/max_user_namespaces")
+
+_GUARD = """
+[ "$(cat /proc/sys/kernel/hostname)" = sandbox ] || exit 99
+grep -q '^CapEff:.0000000000000000$' /proc/self/status || exit 99
+grep -Eq '^[^ ]+ / tmpfs ro,' /proc/mounts || exit 99
+grep -Eq '^[^ ]+ /usr [^ ]+ ro,' /proc/mounts || grep -Eq '^[^ ]+ /bin [^ ]+ ro,' /proc/mounts || exit 99
+[ ! -e "$OUTRIDER/store.db" ] || exit 99
+"""
+"""Whoever is not confined does not even try: this machine is dear to someone."""
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A person's home with Outrider's home in it, a process and some listeners."""
+
+    folder: Path
+    canary: str
+    victim: int
+    environ: Mapping[str, str]
+    doors: Sequence[socket.socket]
+
+    @property
+    def person(self) -> Path:
+        return self.folder / "person"
+
+    @property
+    def home(self) -> Path:
+        return self.person / ".outrider"
+
+    @property
+    def workspace(self) -> Path:
+        return self.home / "workspaces" / "mine"
+
+    def knocked(self) -> list[str]:
+        """The listeners that someone came to."""
+        return [str(door.getsockname()) for door in self.doors if _came(door)]
+
+    def state(self) -> dict[str, object]:
+        """All of the outside that can be compared: what is in the folders, and what the system looks like."""
+        found: dict[str, object] = {
+            str(path.relative_to(self.folder)): (path.lstat().st_mode, path.lstat().st_mtime_ns, _content(path))
+            for path in sorted(self.folder.rglob("*"))
+            if not path.is_relative_to(self.workspace)
+        }
+        found |= {path: _stamp(path) for path in _WATCHED}
+        found |= {str(path): _mode(path) for top in ("/dev", "/proc") for path in Path(top).glob("[a-z]*")}
+        found |= {name: _content(Path("/proc/sys") / name) for name in _SETTINGS}
+        found["victim"] = Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[0] in "SDR"
+        return found
+
+
+def sandbox_here(hidden: Sequence[Path] = (), limits: Limits | None = None) -> Sandbox:
+    """The sandbox of this machine; skips the test where there is none."""
+    found = detect(hidden, limits)
+    if isinstance(found, NoSandbox):
+        pytest.skip(f"no sandbox: {found.why}")
+    return found
+
+
+def start(wrapped: Wrapped, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*prefix, *wrapped.argv],
+        env=wrapped.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd="/",
+        start_new_session=True,
+        preexec_fn=_bound(wrapped.rlimits),
+    )
+
+
+def run(
+    sandbox: Sandbox, script: str, folder: Path, grant: Grant | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Exit status and output of a shell script in the sandbox, bounded as a task is."""
+    wrapped = sandbox.wrap(["/bin/sh", "-c", script], folder, folder, environ or {}, grant or Grant())
+    task = f"test-{secrets.token_hex(4)}"
+    with ExitStack() as stack:
+        prefix: Sequence[str] = ()
+        if sandbox.cgroups:
+            prefix = sandbox.cgroups.prepare(task, sandbox.limits)
+            stack.callback(sandbox.cgroups.clean, task)
+        process = stack.enter_context(start(wrapped, prefix))
+        try:
+            output, _ = process.communicate(timeout=90)
+        finally:
+            process.kill()
+    return process.returncode, output
+
+
+def guarded(commands: Sequence[str]) -> str:
+    """A script that tries each command in turn and tells which of them came to a good end."""
+    tries = [
+        f"printf '\\n=== {number}\\n'; timeout -s KILL 10 sh -c {shlex.quote(command)} 2>&1 && echo ESCAPED"
+        for number, command in enumerate(commands)
+    ]
+    return "\n".join([_GUARD, *tries, "printf '\\n=== end\\n'"])
+
+
+@contextmanager
+def outer_world(folder: Path) -> Generator[Outer]:
+    """Sets it up below this folder; the process and the listeners are gone afterwards."""
+    canary = f"CANARY-{secrets.token_hex(12)}"
+    person, home = folder / "person", folder / "person" / ".outrider"
+    other, mine = home / "workspaces" / "other", home / "workspaces" / "mine"
+    secret_files = [person / ".ssh/id_ed25519", person / ".bashrc", person / ".aws/credentials", other / "secret.txt"]
+    for path in [*secret_files, home / "config.toml", home / "store.db", home / "keys/api", folder / "nobody/x"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{canary}\n")
+    mine.mkdir()
+    (mine / "link").symlink_to(person)
+    (mine / "link-file").symlink_to(home / "store.db")
+    with ExitStack() as stack:
+        abstract = f"outrider-door-{secrets.token_hex(8)}"
+        doors = [stack.enter_context(socket.socket(family)) for family in (socket.AF_INET, *[socket.AF_UNIX] * 2)]
+        for door, at in zip(doors, (("127.0.0.1", 0), f"\0{abstract}", str(folder / "door")), strict=True):
+            door.bind(at)
+            door.listen()
+            door.setblocking(False)
+        victim = stack.enter_context(_victim(canary))
+        environ = {"PERSON": str(person), "OUTRIDER": str(home), "OTHER": str(other), "OUTER": str(folder / "nobody")}
+        environ |= {"VICTIM": str(victim), "PORT": str(doors[0].getsockname()[1]), "ABSTRACT": abstract}
+        yield Outer(folder, canary, victim, {**environ, "SOCKET": str(folder / "door")}, doors)
+
+
+@contextmanager
+def _victim(canary: str) -> Generator[int]:
+    command = ["sh", "-c", f"read -r _; : outrider-canary {canary}"]
+    environ = {"KEY": canary, "PATH": os.defpath}
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _bound(limits: Mapping[str, int]) -> Callable[[], None]:
+    def apply() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
+
+    return apply
+
+
+def _came(door: socket.socket) -> bool:
+    try:
+        door.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _content(path: Path) -> object:
+    if path.is_symlink():
+        return os.readlink(path)
+    return path.read_bytes() if path.is_file() else None
+
+
+def _mode(path: Path) -> object:
+    found = path.lstat()
+    return found.st_mode, found.st_uid, found.st_gid
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_mode, found.st_uid, found.st_mtime_ns
