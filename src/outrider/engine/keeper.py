@@ -69,7 +69,10 @@ class Keeper:
             await self._record(task, TaskEnd("failed", None, str(error), 0))
             raise
         point("task-started")
-        return await self._on.store.begin_task(task.id, mark)
+        task = await self._on.store.begin_task(task.id, mark)
+        if not task.is_open:  # ended by someone else while it was being started
+            await self._on.commands.kill(replace(task, mark=mark))
+        return task
 
     async def wait(self, task: Task, seconds: float) -> Task:
         """Wait for its end, at most so long."""
