@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from outrider.workspaces.sandbox.terms import Limits
 _OURS = "outrider"
 _NEEDED = ("memory", "pids")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_ROUNDS = 20
+_PATIENCE = 1.0
 _MOMENT = 10
 """Milliseconds."""
 _ENTER = 'for group do shift; [ "$group" = -- ] && break; echo $$ >"$group/cgroup.procs" || exit 125; done; exec "$@"'
@@ -49,7 +50,7 @@ class Cgroups(Struct, frozen=True):
     def clean(self, task: str) -> bool:
         """Ends what still runs in the task's groups and removes them; False when that takes the kernel a while yet.
 
-        Waits a fifth of a second for each at the most.
+        Usually a matter of milliseconds; waits a second for each group at the most.
         """
         return all([_remove(group) for group in self._groups(task)])
 
@@ -149,14 +150,15 @@ def _make(group: Path) -> None:
 
 def _remove(group: Path) -> bool:
     """bubblewrap's end is a moment before that of the last process within, which the kernel is still ending."""
-    for _ in range(_ROUNDS):
+    until = time.monotonic() + _PATIENCE
+    while True:
         with suppress(OSError):
             group.rmdir()
         if not group.exists():
             break
+        if time.monotonic() > until:
+            return False
         _end(group)
-    else:
-        return False
     with suppress(OSError):  # others' tasks are still in it
         group.parent.rmdir()
     return True
