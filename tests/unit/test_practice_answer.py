@@ -18,12 +18,15 @@ from outrider.models.practice.answer import MOST_CALLS
 from outrider.models.practice.phrases import ABOUT, EXAMPLES, INTRODUCTION, PLUG_IN
 from outrider.store.blobs import FileBlobs
 from outrider.tools.files import edit, list_folder, read, search, write
+from outrider.tools.shell import shell
+from outrider.tools.tasks import tasks
 from outrider.workspaces.local import open_local
 
 pytestmark = pytest.mark.anyio
 
 TOOLS = {tool.spec.name: tool for tool in (read, write, edit, list_folder, search)}
 SPECS = tuple(tool.spec for tool in TOOLS.values())
+ALL = (*SPECS, shell.spec, tasks.spec)
 
 
 class Home:
@@ -235,11 +238,23 @@ async def test_the_entry_point_opens_a_model_that_streams_words_and_counts_rough
 
 
 ENDINGS = st.sampled_from(
-    ["a.txt  3 bytes\nsrc/", "x: lines 1–2 of 9\nq\nr\n[… go on with offset=3 …]", "no match", ""]
+    [
+        '{"status":"auto_backgrounded","task":"t-a","output":"x","notify":true}',
+        '{"tasks":[{"task":"t-a","state":"running"}],"count":1}',
+        '{"status":3}',
+        "a.txt  3 bytes\nsrc/",
+        "x: lines 1–2 of 9\nq\nr\n[… go on with offset=3 …]",
+        "no match",
+        "",
+    ]
 )
 REQUESTS = st.text(max_size=60) | st.lists(
     st.sampled_from(
-        ["list the files", "read it", "append x to a.txt", "find x in src", "write b saying c", "then", "and", '"', ":"]
+        [
+            *("list the files", "read it", "append x to a.txt", "find x in src", "write b saying c"),
+            *("run ls", "run x in the background", "what is running?", "kill the last task", "wait for t-a"),
+            *("then", "and", '"', ":"),
+        ]
     ),
     max_size=12,
 ).map(" then ".join)
@@ -252,7 +267,7 @@ def test_every_request_ends_after_a_few_calls_whatever_the_tools_answer(
 ) -> None:
     messages: list[Message] = [FromPerson(text)]
     for n in range(MOST_CALLS + 1):
-        said = practise(Prompt("", messages, SPECS))
+        said = practise(Prompt("", messages, ALL))
         assert said.text or said.calls
         if not said.calls:
             return

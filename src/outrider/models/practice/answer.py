@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from outrider.core.compact import SUMMARISE, outline
 from outrider.core.events import Result
 from outrider.core.prompt import SUMMARY, FromModel, FromPerson, FromTools, Message, Prompt
-from outrider.models.practice.doing import Recall, do
+from outrider.models.practice.doing import do
+from outrider.models.practice.notices import parse_notice, parted
 from outrider.models.practice.phrases import INTRODUCTION
+from outrider.models.practice.recall import Recall
 from outrider.models.practice.request import MOST_STEPS, parse_request
-from outrider.models.practice.steps import Noting, Puzzled, Step, Talking
+from outrider.models.practice.steps import Noticed, Noting, Puzzled, Step, Talking
 from outrider.models.scripted import Says, Wanted
 from outrider.models.scripted_text import joined
 
@@ -29,6 +31,8 @@ def practise(prompt: Prompt) -> Says:
         recall.take_in(wanted, result)
     tools = frozenset(tool.name for tool in prompt.tools)
     steps = [step for message in present if isinstance(message, FromPerson) for step in steps_of(message)]
+    notices = (parse_notice(step.notice) for step in steps if isinstance(step, Noticed))
+    recall.ended |= {notice.task for notice in notices if notice and notice.is_end}
     said = answer(steps, recall, tools, _done(present))
     if isinstance(said, Wanted):
         return Says(calls=(said,))
@@ -45,8 +49,12 @@ def steps_of(message: FromPerson) -> Sequence[Step]:
     if message.text.startswith(SUMMARY):
         return []
     if message.source == "task":
-        return [Noting(message.text)]
-    steps = parse_request(message.text)
+        return [Noticed(message.text)]
+    notices, words = parted(message.text)
+    noticed = [Noticed(notice) for notice in notices]
+    if words == "" != message.text.strip():
+        return noticed
+    steps = [*noticed, *parse_request(words)]
     return [*steps, Noting("I cannot look at pictures.")] if message.images else steps
 
 

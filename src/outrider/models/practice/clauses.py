@@ -2,14 +2,17 @@
 
 import re
 
+from outrider.models.practice.commands import next_command
 from outrider.models.practice.quotes import Quotes
 
+_MOST_COMMANDS = 40
+"""Places in a request that are looked at as a command."""
 GAP = re.compile(r"\s{40}")
 """Patterns leave room for white space in many places, and a long gap would be tried in all of them: it is not read."""
 _WRITES = r"(?:write|create|make|save|append|add|put|insert|generate)"
 _VERBS = (
     r"(?:list|ls|read|show|open|display|print|cat|view|write|create|make|save|append|add|search|find|grep|look|count"
-    r"|replace|change|summari[sz]e|sum\s+up|outline|tell\s+me|give\s+me|say|echo|run|execute|how\s+many|what|where|rename|delete|move|copy)"
+    r"|replace|change|summari[sz]e|sum\s+up|outline|tell\s+me|give\s+me|say|echo|run|execute|wait\s+(?:for|until)|kill|stop|cancel|how\s+many|what|where|rename|delete|move|copy)"
 )
 _CONTENT = re.compile(rf"\b{_WRITES}\b(?:(?!\bthen\b)[^:;\n]){{0,300}}:(?=\s)", re.IGNORECASE)
 _THEN = re.compile(
@@ -41,9 +44,7 @@ _AFTER = re.compile(
 
 def clauses(quotes: Quotes) -> list[str]:
     """What the request asks for one after another. All words after a writing clause's colon are its content."""
-    masked = _MARK.sub("", quotes.masked, count=1)
-    colon = _CONTENT.search(masked)
-    head, content = (masked[: colon.end()], masked[colon.end() :].strip()) if colon else (masked, "")
+    head, content = _with_commands_hidden(_MARK.sub("", quotes.masked, count=1), quotes)
     head = "\n".join(line.strip() for line in head.splitlines() if line.strip())
     if GAP.search(head):
         return [head]
@@ -55,6 +56,30 @@ def clauses(quotes: Quotes) -> list[str]:
     if content and found:
         found[-1] += " " + quotes.hide(content)
     return found
+
+
+def _with_commands_hidden(masked: str, quotes: Quotes) -> tuple[str, str]:
+    """What to take apart, each command in it hidden and on a line of its own; and the content of a file after it."""
+    head, at, seek = "", 0, 0
+    colon = _CONTENT.search(masked)
+    for _ in range(_MOST_COMMANDS):
+        found = next_command(masked, seek, quotes)
+        if found is None or (colon and colon.end() <= found.start + 1):
+            break
+        if found.is_joined and _is_content(masked[at : found.start]):
+            seek = found.start + 1
+            continue
+        head += f"{masked[at : found.start]}\n{found.clause}"
+        at = seek = found.end
+        colon = _CONTENT.search(masked, at)
+    end = colon.end() if colon else len(masked)
+    return head + masked[at:end], masked[end:].strip()
+
+
+def _is_content(before: str) -> bool:
+    """Whether these words end inside a clause that writes."""
+    sentence = _SENTENCE.split(_THEN.split(before[-2_000:])[-1])[-1]
+    return _HAS_CONTENT.search(sentence) is not None
 
 
 def _parted(sentence: str) -> list[str]:

@@ -3,68 +3,60 @@
 Being run again from the start with the results so far, it needs no memory of its own.
 """
 
-from collections.abc import Generator
-
-from msgspec import Struct
-
 from outrider.core.events import Result
 from outrider.core.prompt import UNKNOWN
+from outrider.models.practice.notices import told
 from outrider.models.practice.phrases import ABOUT, EXAMPLES, PLUG_IN, clipped, code, counted, fenced
+from outrider.models.practice.recall import Doing, Recall
 from outrider.models.practice.results import Page, parse_listing, parse_matches, parse_page, summary
+from outrider.models.practice.running import run, tell_tasks, tend
 from outrider.models.practice.steps import (
     Appending,
     Listing,
+    Noticed,
     Noting,
-    Path,
     Puzzled,
     Reading,
-    Ref,
     Replacing,
     Running,
     Saying,
     Searching,
     Step,
     Talking,
+    Tasks,
+    Tending,
     Unable,
     Writing,
 )
 from outrider.models.scripted import Wanted
-
-Doing = Generator[Wanted, Result, str]
 
 _MOST_LINES = 200
 _MOST_NAMES = 100
 _MOST_MATCHES = 40
 
 
-class Recall(Struct):
-    """Which files the session was about last, for words like "it" and "the first one"."""
-
-    path: str = ""
-    files: list[str] = []
-
-    def take_in(self, wanted: Wanted, result: Result) -> None:
-        path = wanted.args.get("path")
-        if not isinstance(path, str):
-            return
-        if wanted.tool == "list" and not result.failed:
-            listing = parse_listing(path, result.text)
-            self.files = listing.files if listing else []
-        elif wanted.tool in ("read", "write", "edit"):
-            self.path = path
-
-    def find(self, path: Path) -> str | None:
-        match path:
-            case Ref(which=int(which)):
-                return self.files[which] if -len(self.files) <= which < len(self.files) else None
-            case Ref():
-                return self.path or (self.files[0] if len(self.files) == 1 else None)
-            case str():
-                return path
-
-
 def do(step: Step, recall: Recall, tools: frozenset[str]) -> Doing:
     """Do this step with these tools."""
+    match step:
+        case Talking() | Saying() | Noting() | Unable() | Puzzled():
+            return _words(step, tools)
+        case Noticed(notice=notice):
+            return told(notice, recall.answered)
+        case Running():
+            return (yield from _with(tools, "shell", run(step, recall)))
+        case Tending():
+            return (yield from _with(tools, "tasks", tend(step, recall)))
+        case Tasks():
+            return (yield from _with(tools, "tasks", tell_tasks(step)))
+        case Searching():
+            path = "" if step.path == "" else recall.find(step.path)
+            return _WHICH if path is None else (yield from _with(tools, "search", _search(step, path)))
+        case Listing() | Reading() | Writing() | Appending() | Replacing():
+            path = recall.find(step.path)
+            return _WHICH if path is None else (yield from _do_to(step, path, tools))
+
+
+def _words(step: Talking | Saying | Noting | Unable | Puzzled, tools: frozenset[str]) -> str:
     match step:
         case Talking(about=about):
             return _TALK[about]
@@ -73,17 +65,10 @@ def do(step: Step, recall: Recall, tools: frozenset[str]) -> Doing:
         case Noting(text=text):
             return f"Noted: {clipped(text)}"
         case Unable(wish=wish):
-            return f"I have no tool to {wish} anything. I can list, read, search, write and edit files."
+            commands = " A command might do it: `run …`." if "shell" in tools else ""
+            return f"I have no tool to {wish} anything. I can list, read, search, write and edit files.{commands}"
         case Puzzled(text=text):
             return f"I did not understand {code(clipped(text))}.\n\n{ABOUT}\n\n{EXAMPLES}\n\n{PLUG_IN}"
-        case Running(command=command):
-            return (yield from _with(tools, "shell", _run(command)))
-        case Searching():
-            path = "" if step.path == "" else recall.find(step.path)
-            return _WHICH if path is None else (yield from _with(tools, "search", _search(step, path)))
-        case Listing() | Reading() | Writing() | Appending() | Replacing():
-            path = recall.find(step.path)
-            return _WHICH if path is None else (yield from _do_to(step, path, tools))
 
 
 def _do_to(step: Listing | Reading | Writing | Appending | Replacing, path: str, tools: frozenset[str]) -> Doing:
@@ -159,10 +144,10 @@ def _read(step: Reading, path: str, can_list: bool) -> Doing:
     result = yield Wanted("read", args)
     if result.failed and can_list and "is a folder" in result.text:
         return (yield from _list(path, counts=False))
-    return _told(step, path, result)
+    return _answered(step, path, result)
 
 
-def _told(step: Reading, path: str, result: Result) -> str:
+def _answered(step: Reading, path: str, result: Result) -> str:
     if result.failed:
         return _failure(f"read {code(path)}", result)
     if result.images or result.text.startswith(f"{path} is no text"):
@@ -277,10 +262,3 @@ def _unique_end(lines: list[str]) -> str:
         if end.strip() and whole.find(end) == len(whole) - len(end):
             return end
     return whole
-
-
-def _run(command: str) -> Doing:
-    result = yield Wanted("shell", {"command": command})
-    if result.failed:
-        return f"{code(command)} failed:\n\n{fenced(result.text.splitlines()[:_MOST_LINES])}"
-    return f"{code(command)} said:\n\n{fenced(result.text.splitlines()[:_MOST_LINES] or ['(nothing)'])}"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 from outrider.models.practice.steps import (
     Appending,
@@ -13,6 +14,8 @@ from outrider.models.practice.steps import (
     Searching,
     Step,
     Talking,
+    Tasks,
+    Tending,
     Unable,
     Writing,
 )
@@ -93,7 +96,19 @@ def _define(words: Words) -> Step:
 
 
 def _run(words: Words) -> Step:
-    return Running(words.text("command"))
+    return Running(words.text("command"), words.has("background"))
+
+
+def _tend(action: Literal["read", "wait", "kill"]) -> Build:
+    def build(words: Words) -> Step | None:
+        task = words.task()
+        return None if task is None else Tending(action, task)
+
+    return build
+
+
+def _tasks(*, only_open: bool) -> Build:
+    return lambda words: Tasks(only_open)
 
 
 def _say(words: Words) -> Step:
@@ -154,7 +169,29 @@ _PHRASES: list[tuple[str, Build]] = [
     ("(create|make|touch|write) {new}", _write),
     ("(replace|change|substitute|swap|rename) {old} (with|by|to|into|for) {replacement} in {file}", _replace),
     ("in {file}[,] (replace|change|substitute) {old} (with|by|to|into|for) {replacement}", _replace),
-    ("(run|execute|$|run the command|run command|run:) {command}", _run),
+    ("run {command}[{background}]", _run),
+    (
+        "(what|which)[ (tasks|jobs|commands|things)]('s| is| are) [still ](running|going on|in the background){few}"
+        "|(is|are) [there ](anything|something|any (tasks|jobs|commands)) [still ](running|in the background)"
+        "|((list|show|see|display|give)[ me] |)[all ][the |my |your ](running|open|current) (tasks|jobs|commands)",
+        _tasks(only_open=True),
+    ),
+    (
+        "((list|show|see|display|give|ls)[ me] |)[all ][the |my |your |of the ]"
+        "[background ](tasks|jobs)|(what|which) (tasks|jobs) (are there|do (you|i|we) have)",
+        _tasks(only_open=False),
+    ),
+    (
+        "[(read|show|print|display|give|view|see|get|cat)[ me] |what (is|was) |what's ][the ][last |latest |current ]"
+        "(output|log|logs|status|state|result) (of|from|for) {task}",
+        _tend("read"),
+    ),
+    ("(read|show|view|check|check on|look at)[ me] {thetask}", _tend("read")),
+    ("what (did|does|has) {task} (say|said|write|written|print|printed|do|done|output)[ so far]", _tend("read")),
+    ("(is|has) {named} (done|finished|ended|over|ready|running|still running)[ yet]", _tend("read")),
+    ("how (is|did|does) {named}[ (doing|going|end|go)]", _tend("read")),
+    ("wait (for|until|till) {task}{ending}", _tend("wait")),
+    ("(kill|stop|end|cancel|abort|terminate) {task}", _tend("kill")),
     (
         "[(read|show|print|display|give|view|see|get) [me ]][the ]first [{n} ](line|lines) (of|in|from) {file}",
         _first_lines,

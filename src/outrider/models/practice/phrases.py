@@ -9,7 +9,7 @@ INTRODUCTION = "_This is the built-in practice model: a few rules, no language m
 ABOUT = (
     "I am Outrider's built-in practice model. I am no language model: I follow a few fixed rules, "
     "so that you can try Outrider without a key and without a network. "
-    "What I do with files is real, and what I say about them comes from them."
+    "What I do with files and commands is real, and what I say about them comes from them."
 )
 EXAMPLES = """I understand plain requests like these, also several joined by "then":
 
@@ -17,7 +17,9 @@ EXAMPLES = """I understand plain requests like these, also several joined by "th
 - `read README.md` · `show lines 10-20 of app.py` · `how many lines has app.py`
 - `find TODO in src` · `where is main defined`
 - `write notes.txt saying hello` · `append bye to notes.txt` · `replace hello with hi in notes.txt`
-- `summarise README.md` (its headings and first sentences)"""
+- `summarise README.md` (its headings and first sentences)
+- `run ls -la` · `run make in the background and tell me` · `what is running?`
+- `show the output of task t-abc123` · `wait for the last task` · `kill task t-abc123`"""
 
 
 def code(text: str) -> str:

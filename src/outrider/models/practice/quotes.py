@@ -44,5 +44,9 @@ class Quotes:
             return self._inner[int(only[1])]
         return _MARK.sub(lambda mark: self._outer[int(mark[1])], masked)
 
+    def outer(self, mark: str) -> str:
+        """What stands behind one mark, with its quotes."""
+        return self._outer[int(mark[len(OPEN) : -len(CLOSE)])]
+
     def is_quoted(self, masked: str) -> bool:
         return _MARK.fullmatch(masked.strip()) is not None

@@ -59,6 +59,22 @@ class Replacing(Struct, frozen=True):
 
 class Running(Struct, frozen=True):
     command: str
+    background: bool = False
+    """Whether nobody waits for it."""
+
+
+class Tending(Struct, frozen=True):
+    """Something to do with a background task."""
+
+    action: Literal["read", "wait", "kill"]
+    task: str = ""
+    """Its id; empty for the last one."""
+
+
+class Tasks(Struct, frozen=True):
+    """Which background tasks there are."""
+
+    only_open: bool = False
 
 
 class Saying(Struct, frozen=True):
@@ -69,6 +85,12 @@ class Saying(Struct, frozen=True):
 
 class Talking(Struct, frozen=True):
     about: Literal["hello", "help", "self", "mood", "thanks", "bye", "model"]
+
+
+class Noticed(Struct, frozen=True):
+    """What happened to a background task. Its words are told, never read as a request."""
+
+    notice: str
 
 
 class Noting(Struct, frozen=True):
@@ -97,8 +119,11 @@ Step = (
     | Appending
     | Replacing
     | Running
+    | Tending
+    | Tasks
     | Saying
     | Talking
+    | Noticed
     | Noting
     | Unable
     | Puzzled

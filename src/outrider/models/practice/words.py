@@ -17,6 +17,9 @@ _HERE = (
     r"(?:here|there|(?:in|of|inside)\s+(?:here|(?:this|the|my|your|our)\s+(?:current\s+)?"
     r"(?:folder|directory|workspace|project|repo|repository)))"
 )
+_ID = r"(?P<task>t-\w{1,40})"
+_THE_TASK = r"(?:(?:the|my|that|this)\s+)?(?:background\s+)?(?:task|job|command)"
+_LAST_TASK = r"(?:(?:the|my)\s+)?(?:last|latest|newest|current|running)\s+(?:background\s+)?(?:task|job|command)"
 _MACROS = {
     "path": _PATH,
     # Lazy, so that "the file" is first tried as a way to point at one.
@@ -38,7 +41,15 @@ _MACROS = {
     "pattern": r"(?P<pattern>.+?)",
     "word": rf"(?P<pattern>{QUOTED}|\S+?)",
     "name": rf"(?P<name>{QUOTED}|\S+?)",
-    "command": r"(?!(?:the|a|an|my|all|this|some)\s)(?P<command>.+)",
+    "command": rf"(?P<command>{QUOTED})",
+    "background": r"(?P<background>\s+in\s+the\s+background)",
+    "task": rf"(?:(?:{_THE_TASK}\s+)?(?:{_ID}|(?P<quoted>{QUOTED}))|{_LAST_TASK}|{_THE_TASK}|it|that)",
+    # Not to be taken for a file.
+    "thetask": rf"(?:{_THE_TASK}\s+{_ID}|{_LAST_TASK})",
+    "named": rf"(?:(?:{_THE_TASK}\s+)?{_ID}|{_LAST_TASK}|{_THE_TASK})",
+    "ending": (
+        r"(?:\s+(?:to\s+(?:finish|end|be\s+done|complete)|(?:is|has)\s+(?:done|finished|ended|over)|ends|finishes))?"
+    ),
     "n": r"(?P<count>\d+)",
     "from": r"(?P<first>\d+)",
     "to": r"(?P<last>\d+)",
@@ -58,6 +69,7 @@ def phrase(notation: str) -> re.Pattern[str]:
     return re.compile(whole, re.IGNORECASE | re.DOTALL)
 
 
+_TASK = re.compile(r"t-\w{1,40}", re.IGNORECASE)
 _FILEISH = re.compile(r"(?:.*/)?(?:[^/]+\.\w{1,10}|README|LICEN[CS]E|Makefile|Dockerfile|CHANGELOG)", re.IGNORECASE)
 _LANGUAGES = {
     "python": "*.py",
@@ -105,6 +117,11 @@ class Words:
         if not self.is_quoted("path") and shown.strip("."):
             shown = shown.rstrip(".")
         return shown.removeprefix("./") or "."
+
+    def task(self) -> str | None:
+        """The id of the task that was named, empty when the last was meant; None when no task can be called so."""
+        named = self.text("quoted") if self.has("quoted") else self.raw("task")
+        return named.lower() if not named or _TASK.fullmatch(named) else None
 
     def is_file(self) -> bool:
         """Whether the path is surely meant as a file's."""
