@@ -23,8 +23,11 @@ from outrider.workspaces.sandbox.terms import Limits, NoSandbox
 _PLACES = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
 _PATIENCE = 5.0
 _DEVICES = (Path("/run/outrider-dev"), Path("/dev/outrider"))
-_TRIAL = "test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside"
-"""Nothing but looks and one write that must fail: the sandbox holds, or it is none."""
+_TRIAL = (
+    "test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside && "
+    "! chmod 666 /dev/null && ! chmod 444 /proc/meminfo"
+)
+"""Looks, and changes that must fail (the last two to what is there already): the sandbox holds, or it is none."""
 
 _INSTALL = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
 
