@@ -11,7 +11,7 @@ import pytest
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
-from outrider.core.events import Entry, Reply
+from outrider.core.events import Entry, Input, Reply
 from outrider.core.ports import Session
 from outrider.models.practice.phrases import INTRODUCTION
 from tests.journey.support import Person
@@ -29,13 +29,17 @@ async def opened(folder: Path) -> AsyncGenerator[Agent]:
 
 
 async def says(agent: Agent, text: str, address: str = "terminal:test") -> str:
-    """What is answered to this."""
+    """What is answered to this, whatever else is told afterwards."""
     session = await agent.session("s")
     await agent.post(text, session=session, address=address)
+    is_heard = False
     with anyio.fail_after(60):
-        turn = await agent.wait(await agent.find(session.id))
-    assert turn
-    return turn.text
+        async for event in agent.follow(session):
+            body = event.body if isinstance(event, Entry) else None
+            is_heard = is_heard or (isinstance(body, Input) and body.text == text)
+            if is_heard and isinstance(body, Reply) and not body.calls:
+                return body.text
+    raise AssertionError("never answered")
 
 
 async def until_said(agent: Agent, session: Session, words: str) -> str:
