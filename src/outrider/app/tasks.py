@@ -90,6 +90,7 @@ class SessionTasks:
         return await self._store.list_tasks(self._session.person, self._session.id, limit=1_000)
 
     async def kill(self, task: Task) -> Task:
+        await self._keeper.flip(task, "never")  # the call's own result tells it
         return await self._keeper.kill(task, "killed by the model")
 
     async def said(self, task: Task) -> str:
