@@ -6,9 +6,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.cli.chat.calls import call_line
 from outrider.cli.chat.clean import width
 from outrider.cli.chat.recall import recall
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, call_line
+from outrider.cli.chat.shows import Block, Note, Person, Ran, Show
 from outrider.cli.chat.view import View
 from outrider.core.events import (
     Body,

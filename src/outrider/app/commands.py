@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.config.settings import nearest
 
-Takes = Literal["", "session", "model", "words", "file", "name"]
+Takes = Literal["", "session", "model", "words", "file", "name", "task", "grant", "choice"]
 
 
 class Command(Struct, frozen=True):
@@ -19,19 +19,41 @@ class Command(Struct, frozen=True):
     """What kind of argument it takes, if any; a surface may complete it."""
     required: bool = False
     aliases: tuple[str, ...] = ()
+    shape: str = ""
+    """How its argument is written, where the kind alone does not say it."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """The words a `choice` is made from, each with what it means."""
 
     @property
     def usage(self) -> str:
         """As people are shown it, e.g. `/switch SESSION`."""
-        if not self.takes:
+        shape = self.shape or "/".join(word for word, _ in self.choices) or self.takes.upper()
+        if not shape:
             return f"/{self.name}"
-        return f"/{self.name} {self.takes.upper()}" if self.required else f"/{self.name} [{self.takes.upper()}]"
+        return f"/{self.name} {shape}" if self.required else f"/{self.name} [{shape}]"
 
 
 COMMANDS: tuple[Command, ...] = (
     Command("help", "show the commands and keys", aliases=("?",)),
     Command("new", "begin another session; a turn that runs goes on in the background", "name"),
-    Command("stop", "stop the running turn"),
+    Command(
+        "stop",
+        "stop the turn and the command it waits for; all: background tasks too",
+        "choice",
+        choices=(("all", "also tasks in the background"),),
+    ),
+    Command("tasks", "list the tasks, or show one and the end of its output", "task"),
+    Command("tail", "follow a task's output; Ctrl-C ends that", "task", required=True),
+    Command("write", "write a line to a task that reads", "task", required=True, shape="TASK TEXT"),
+    Command("kill", "end a task and all it started", "task", required=True),
+    Command(
+        "yes",
+        "allow what is asked, once or from now on",
+        "choice",
+        choices=(("once", "for this one call"), ("session", "in this session"), ("workspace", "in this workspace")),
+    ),
+    Command("no", "do not allow what is asked"),
+    Command("grants", "list what is allowed from now on, or take one back", "grant", shape="forget GRANT"),
     Command("status", "show the session, its model, workspace, tokens and cost"),
     Command("model", "show the model, or use another one in this session", "model"),
     Command("sessions", "list the latest sessions"),
@@ -85,4 +107,6 @@ def parse_line(text: str) -> Line:
         return Mistaken(f"{command.usage} takes nothing after it")
     if command.required and not argument:
         return Mistaken(f"say which: {command.usage}")
+    if argument and command.choices and argument.lower() not in (word for word, _ in command.choices):
+        return Mistaken(f"{command.usage} takes nothing else after it")
     return Given(command, argument)

@@ -26,6 +26,6 @@ def _commands(start: str) -> Iterator[Suggestion]:
 
 
 def _arguments(command: Command, start: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterator[Suggestion]:
-    for word, meaning in known.get(command.takes, ()):
+    for word, meaning in command.choices or known.get(command.takes, ()):
         if start.lower() in word.lower() and word != start:
             yield word, meaning

@@ -12,6 +12,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 from outrider.app.agent import Agent
 from outrider.app.compose import only
 from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.face import Face
 from outrider.cli.chat.paint import Painter
 from outrider.cli.chat.shows import Note, Show
@@ -43,7 +44,7 @@ async def converse(agent: Agent, wish: Wish, root: Path | None) -> int:
             face.show(_greeting(chat, agent, wish, found))
             if found:
                 await chat.open(found)
-            for task in (chat.listen, chat.take_up):
+            for task in (chat.listen, chat.take_up, chat.running.watch_calls):
                 group.start_soon(task)
             group.start_soon(_offer_models, chat)
             await group.start(ending.watch, face)
@@ -85,6 +86,8 @@ async def _find(agent: Agent, wish: Wish, root: Path | None) -> Session | None:
     """The session to go on with, or None for a new one."""
     found = await agent.sessions(10_000) if wish.session or wish.is_continued else ()
     if wish.is_continued:
+        hidden = await children(agent)
+        found = [session for session in found if session.id not in hidden]
         own = str(agent.config.home / "workspaces") + "/"
         return next((s for s in found if (s.workspace == str(root) if root else s.workspace.startswith(own))), None)
     if not wish.session:
@@ -135,8 +138,12 @@ def _farewell(chat: Conversation) -> Sequence[Show]:
     if chat.session is None:
         return []
     back = f"outrider chat -s {one_line(chat.session.name)}"
+    if chat.view.asking:
+        return [Note(f"a question waits for you, and will be there when you come back: {back}", "warn")]
     if chat.is_working:
         return [
             Note(f"the turn is not over; it is taken up by `outrider resume`, or when you come back: {back}", "warn")
         ]
-    return [Note(f"to go on: {back}")]
+    count = chat.running.count
+    tasks = f"{count} task{'s go' if count > 1 else ' goes'} on, and you are told of the end there; " if count else ""
+    return [Note(f"{tasks}to go on: {back}")]

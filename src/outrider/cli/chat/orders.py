@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync
 
 from outrider.app.commands import COMMANDS, Given
+from outrider.cli.chat import orders_tasks
 from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_count, short_path, short_time
+from outrider.cli.chat.table import table
 from outrider.cli.lines import state_of
 from outrider.cli.transcript import ago, markdown_page
 from outrider.config.choose import choose
@@ -24,7 +27,8 @@ _KEYS = (
     ("Enter", "send; while the agent works, it reads it in its next step"),
     ("Alt-Enter, Ctrl-J", "begin a new line"),
     ("Up, Down, Ctrl-R", "what was typed before"),
-    ("Ctrl-C", "stop the running turn, or clear the line"),
+    ("o, s, w, n", "answer a question that waits: once, this session, this workspace, no"),
+    ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )
 
@@ -37,26 +41,15 @@ async def carry_out(chat: "Conversation", given: Given) -> Sequence[Show]:
 async def _help(chat: "Conversation", argument: str) -> Sequence[Show]:
     rows = [(command.usage, command.description) for command in COMMANDS]
     rows += [("//TEXT", "say something that begins with a slash")]
-    return [_table(rows), Note(""), _table(_KEYS)]
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> Note:
-    wide = max(len(left) for left, _ in rows)
-    return Note("\n".join(f"{left:<{wide}}  {right}" for left, right in rows), "plain")
+    return [table(rows), Note(""), table(_KEYS)]
 
 
 async def _new(chat: "Conversation", name: str) -> Sequence[Show]:
     if name and any(session.name == name for session in await chat.agent.sessions(10_000)):
         raise Refused(f"there is a session {name!r} already; /switch {name} goes on with it")
     goes_on = chat.is_working
-    chat.begin(name)
+    await chat.begin(name)
     return [Note("a new session" + ("; the turn before goes on, and you will be told when it ends" if goes_on else ""))]
-
-
-async def _stop(chat: "Conversation", argument: str) -> Sequence[Show]:
-    if chat.session and await chat.agent.stop(chat.session):
-        return []
-    return [Note("nothing runs in this session")]
 
 
 async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:
@@ -66,13 +59,18 @@ async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:
         ("session", f"{session.name} ({session.id})" if session else "new; it is made with your first message"),
         ("model", chat.model),
         ("workspace", chat.workspace),
-        ("state", "idle" if standing.seconds is None else f"working for {short_time(standing.seconds)}"),
+        ("state", "waits for you" if standing.is_asking else _doing(standing.seconds)),
         ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} from the cache), {usage.output:,} out"),
     ]
     rows += [("context", f"{view.state.context:,} tokens in the last prompt and reply")] if view.state.context else []
     rows += [("cost", f"${standing.cost:.4f}")] if standing.cost is not None else []
     rows += [("queued", str(standing.queued))] if standing.queued else []
-    return [_table([(left, one_line(right, 200)) for left, right in rows])]
+    rows += [("tasks", f"{standing.tasks} in the background")] if standing.tasks else []
+    return [table([(left, one_line(right, 200)) for left, right in rows])]
+
+
+def _doing(seconds: int | None) -> str:
+    return "idle" if seconds is None else f"working for {short_time(seconds)}"
 
 
 async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
@@ -85,7 +83,8 @@ async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
 
 
 async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
-    found = await chat.agent.sessions(15)
+    hidden = await children(chat.agent)
+    found = [session for session in await chat.agent.sessions(100) if session.id not in hidden][:15]
     if not found:
         return [Note("there are no sessions yet")]
     await chat.learn_names()
@@ -98,7 +97,7 @@ async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
         )
         for session in found
     ]
-    return [_table(rows)]
+    return [table(rows)]
 
 
 async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
@@ -121,7 +120,7 @@ async def _search(chat: "Conversation", words: str) -> Sequence[Show]:
     found = await chat.agent.search(words, 10)
     if not found:
         return [Note(f"nothing was found for {one_line(words, 60)}")]
-    return [_table([(one_line(place.name, 30), one_line(place.excerpt, 100)) for place in found])]
+    return [table([(one_line(place.name, 30), one_line(place.excerpt, 100)) for place in found])]
 
 
 async def _export(chat: "Conversation", file: str) -> Sequence[Show]:
@@ -158,7 +157,14 @@ def _write(file: str, page: str) -> Path:
 ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]] = {
     "help": _help,
     "new": _new,
-    "stop": _stop,
+    "stop": orders_tasks.stop,
+    "tasks": orders_tasks.tasks,
+    "tail": orders_tasks.tail,
+    "write": orders_tasks.write,
+    "kill": orders_tasks.kill,
+    "yes": orders_tasks.yes,
+    "no": orders_tasks.no,
+    "grants": orders_tasks.grants,
     "status": _status,
     "model": _model,
     "sessions": _sessions,

@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.theme import Theme
 
+from outrider.cli.chat.answers import offer
 from outrider.cli.chat.clean import clean
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, Tone, Typed
+from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show, Tone, Typed
 
 _STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": "yellow", "bad": "bold red"}
 
@@ -18,6 +19,8 @@ _STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": 
 _THEME = Theme({"markdown.code": "cyan", "markdown.table.header": "bold", "markdown.table.border": "dim"})
 _LONGEST = 30_000
 """Characters of a block that are still rendered as Markdown: more would hold up the typing."""
+_MOST_LINES = 400
+"""Lines of a question."""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -61,9 +64,13 @@ class Painter:
                 return Text(clean("› " + text.strip()), style="dim cyan")
             case Block(text=text):
                 return self._block(clean(text))
-            case Ran(what=what, came=came, failed=failed):
-                mark = ("  ✗ ", "red") if failed else ("  ⚙ ", "green")
+            case Ran(what=what, came=came, failed=failed, mark=sign):
+                mark = ("  ✗ ", "red") if failed else (f"  {sign} ", "green")
                 return Text.assemble(mark, clean(what), (f"  {clean(came)}", "red" if failed else "dim"))
+            case Output(lines=lines):
+                return Text("\n".join(f"    │ {clean(line)}" for line in lines), style="dim")
+            case Question(text=text, choices=choices):
+                return _question(clean(text), clean(offer(choices)) if self._is_plain else "")
             case Note(text=text, tone=tone):
                 return Text(clean(text), style=_STYLES[tone])
 
@@ -73,6 +80,24 @@ class Painter:
         from outrider.cli.chat.markdown import render  # Only a reply needs it, and it is slow to import.
 
         return Padding(render(text), (0, 1, 0, 0))
+
+
+def _question(text: str, choices: str) -> Text:
+    """All of it, since what is not seen would be allowed unseen; where that is far too much, it says so.
+
+    The choices stand above the prompt where there is such a place, and here where there is none.
+    """
+    shown = "\n".join(text[:_LONGEST].split("\n")[:_MOST_LINES])
+    first, _, rest = shown.partition("\n")
+    lines = Text.assemble(("? ", "bold yellow"), (first, "bold"))
+    for line in rest.split("\n") if rest else ():
+        lines.append(f"\n  {'│ ' + line[2:] if line.startswith('| ') else line}")
+    if len(shown) < len(text):
+        left_out = (
+            f"\n  [{len(text) - len(shown):,} more characters are not shown: say no unless you know what they are]"
+        )
+        lines.append(left_out, style="bold red")
+    return lines.append(f"\n  {choices}", style="bold yellow") if choices else lines
 
 
 def _trimmed(text: str) -> list[str]:
@@ -89,4 +114,8 @@ def _is_apart(last: Show, show: Show) -> bool:
     """Whether a blank line stands between these two."""
     if isinstance(last, Note | Typed) and isinstance(show, Note):
         return False
-    return not (isinstance(last, Ran) and isinstance(show, Ran))
+    if isinstance(show, Output):
+        return not isinstance(last, Ran | Output | Note)
+    if isinstance(last, Question) and isinstance(show, Note):
+        return False
+    return not (isinstance(last, Ran | Output) and isinstance(show, Ran))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show
+from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show
 from outrider.cli.chat.view import View
 from outrider.core.events import Entry
 
@@ -14,11 +14,15 @@ _MOST = 12
 
 
 def recall(journal: Iterable[Entry]) -> Sequence[Show]:
-    """What was said last, the calls left out."""
+    """What was said last, the calls left out, and so is a question that waits: whoever opens a session shows that."""
     view, shows = View(), list[Show]()
     for entry in journal:
         shows += view.take(entry)
-    said = [_short(show) for show in shows if not isinstance(show, Ran)]
+    said = [
+        _short(show)
+        for show in _without_calls(shows)
+        if not (isinstance(show, Question) and show.ask in view.state.asks)
+    ]
     begins = [index for index, show in enumerate(said) if isinstance(show, Person)]
     if not begins:
         return []
@@ -27,6 +31,14 @@ def recall(journal: Iterable[Entry]) -> Sequence[Show]:
     if len(last) > _MOST:
         last = [last[0], Note("…"), *last[-(_MOST - 2) :]]
     return [Note("earlier in this session:"), *last] if start else last
+
+
+def _without_calls(shows: Iterable[Show]) -> Iterable[Show]:
+    is_of_call = False
+    for show in shows:
+        is_of_call = isinstance(show, Ran) or (is_of_call and isinstance(show, Output))
+        if not is_of_call:
+            yield show
 
 
 def _short(show: Show) -> Show:

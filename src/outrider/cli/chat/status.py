@@ -21,6 +21,10 @@ class Standing(Struct, frozen=True):
     queued: int = 0
     elsewhere: int = 0
     """Turns that go on in other sessions."""
+    tasks: int = 0
+    """Tasks of this session that run in the background."""
+    is_asking: bool = False
+    """Whether a question waits for the person."""
 
 
 def status_line(standing: Standing, width: int = 200) -> str:
@@ -39,11 +43,18 @@ def _line(standing: Standing, longest: int) -> str:
         one_line(standing.session, longest) or "new session",
         f"{short_count(standing.tokens)} tokens" if standing.tokens else "",
         "" if standing.cost is None else f"${standing.cost:.4f}",
-        "idle" if standing.seconds is None else f"working {short_time(standing.seconds)}",
+        _doing(standing),
+        f"{standing.tasks} task{'s' if standing.tasks > 1 else ''}" if standing.tasks else "",
         f"queued {standing.queued}" if standing.queued else "",
         f"+{standing.elsewhere} elsewhere" if standing.elsewhere else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _doing(standing: Standing) -> str:
+    if standing.is_asking:
+        return "waits for you"
+    return "idle" if standing.seconds is None else f"working {short_time(standing.seconds)}"
 
 
 def short_count(number: int) -> str:

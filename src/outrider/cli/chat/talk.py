@@ -11,20 +11,26 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from outrider.app.agent import Agent
+from outrider.app.channels import TERMINAL
 from outrider.app.commands import Given, Mistaken, Takes, Words, parse_line
 from outrider.cli.chat import orders
+from outrider.cli.chat.answers import meant
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.complete import Suggestion, suggestions
+from outrider.cli.chat.elsewhere import Elsewhere
 from outrider.cli.chat.face import Face
 from outrider.cli.chat.recall import recall
+from outrider.cli.chat.running import Running
 from outrider.cli.chat.shows import Note, Typed
 from outrider.cli.chat.status import Standing, status_line
 from outrider.cli.chat.view import Line, View
 from outrider.config.choose import choose
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.outcome import Finished
+from outrider.core.events import Asked
 from outrider.core.ports import Session
 
+CHAT = f"{TERMINAL}:chat"
+"""Where what is said here is answered, now or when the chat is opened again."""
 _SLOWEST = 30.0
 
 
@@ -51,19 +57,24 @@ class Conversation:
         self._name = opened.name
         self._group = group
         self._following = anyio.CancelScope()
-        self._elsewhere: set[str] = set()
+        self.running = Running(agent, face, group)
+        self.elsewhere = Elsewhere(agent, face, group)
+        self.asked: Asked | None = None
+        """The question that was on the screen when the line that is being carried out was typed."""
         self._known: dict[Takes, Sequence[Suggestion]] = {}
-        self._lines, self._typed = anyio.create_memory_object_stream[str](math.inf)
+        self._lines, self._typed = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
         self._heard_all = anyio.Event()
         self._default = choose(agent.config)[0].name
 
     # What the terminal asks, at any moment.
 
     def typed(self, text: str) -> None:
-        self._lines.send_nowait(text)
+        self._lines.send_nowait((text, self.view.asking))
 
     def interrupted(self, *, is_empty: bool) -> bool:
-        if self.is_working:
+        if self.running.is_following:
+            self.running.stop_following()
+        elif self.is_working:
             self._group.start_soon(self._stop)
         elif is_empty:
             self.face.show([Note("nothing runs; Ctrl-D leaves")])
@@ -72,7 +83,8 @@ class Conversation:
         return False
 
     def live(self, width: int, height: int) -> Sequence[Line]:
-        return self.view.live(width, height)
+        following = self.running.live(width)
+        return [*self.view.live(width, height - len(following)), *following]
 
     def status(self, width: int) -> str:
         return status_line(self.standing(), width)
@@ -104,14 +116,17 @@ class Conversation:
             cost=view.cost,
             seconds=max(0, int(time.time() - view.began / 1000)) if view.is_open else None,
             queued=len(view.queued),
-            elsewhere=len(self._elsewhere - {self.session.id if self.session else ""}),
+            elsewhere=self.elsewhere.working,
+            tasks=self.running.count,
+            is_asking=view.asking is not None,
         )
 
     # What goes on in the background, all of it owned by the task group.
 
     async def listen(self) -> None:
         """Take every line that is typed, in order, until `hear_out`."""
-        async for line in self._typed:
+        async for line, asked in self._typed:
+            self.asked = asked
             try:
                 await self._take(line)
             except (Refused, Unavailable) as error:
@@ -126,10 +141,7 @@ class Conversation:
 
     async def take_up(self) -> None:
         """Take up what was left unfinished, here and in other sessions, and tell when those end."""
-        for session in await self.agent.finish():
-            if self.session is None or session.id != self.session.id:
-                self.face.show([Note(f"taking up the unfinished turn of session {one_line(session.name)}")])
-                self._wait_elsewhere(session)
+        await self.elsewhere.take_up(self.session)
         await self.learn_names()
 
     async def learn_names(self) -> None:
@@ -153,16 +165,29 @@ class Conversation:
     async def _take(self, line: str) -> None:
         match parse_line(line):
             case Words(text=text):
-                try:
-                    await self.agent.post(text, session=await self.at_hand())
-                except (Refused, Unavailable):
-                    self.face.put_back(line)
-                    raise
+                if self.asked and (answer := meant(text, self.asked.choices)):
+                    await self.answer(self.asked, answer)
+                else:
+                    await self._say(text, line)
             case Given() as given:
                 self.face.show([Typed(line)])
                 self.face.show(await orders.carry_out(self, given))
             case Mistaken(reason=reason):
                 self.face.show([Typed(line), Note(reason, "warn")])
+
+    async def _say(self, text: str, line: str) -> None:
+        try:
+            await self.agent.post(text, session=await self.at_hand(), address=CHAT)
+        except (Refused, Unavailable):
+            self.face.put_back(line)
+            raise
+        if self.view.asking:
+            self.face.show([Note("this waits behind the question; /yes or /no answers it")])
+
+    async def answer(self, asked: Asked, answer: str) -> None:
+        """Answer this question. What it means is shown when it is in the journal."""
+        if self.session is None or not await self.agent.answer(self.session, asked, answer):
+            self.face.show([Note("that question does not wait any more", "warn")])
 
     # Which session is open.
 
@@ -179,23 +204,26 @@ class Conversation:
         journal = await self.agent.journal(session)
         self._set_aside()
         self.session, self.view = session, View(journal)
+        self.elsewhere.leave(session)
         if not is_quiet:
-            self.face.show(recall(journal))
+            self.face.show([*recall(journal), *self.view.question()])
         if self.opened.model and self.view.state.settings.get("model") != self.opened.model:
             await self.agent.change(session, {"model": self.opened.model})
+        await self.running.turn_to(session, self.view)
         self._following = anyio.CancelScope()
         self._group.start_soon(self._follow, session, self.view, self._following)
 
-    def begin(self, name: str = "") -> None:
+    async def begin(self, name: str = "") -> None:
         """Make room for a new session; it is made with the first words said in it."""
         self._set_aside()
         self.session, self.view, self._name = None, View(), name
+        await self.running.turn_to(None, self.view)
         self.opened = Opened(self.opened.workspace)
 
     def _set_aside(self) -> None:
         self._following.cancel()
-        if self.session and self.is_working:
-            self._wait_elsewhere(self.session)
+        if self.session and (self.is_working or self.running.count):
+            self.elsewhere.watch(self.session, self.view.head, is_working=self.is_working)
 
     async def _follow(self, session: Session, view: View, scope: anyio.CancelScope) -> None:
         pause = 1.0
@@ -206,6 +234,7 @@ class Conversation:
                         async for event in stream:
                             if shows := view.take(event):
                                 self.face.show(shows)
+                            await self.running.take(event)
                             self.face.touch()
                             pause = 1.0
                 except (Refused, Unavailable) as error:
@@ -213,31 +242,3 @@ class Conversation:
                     self.face.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
                 await anyio.sleep(pause)
                 pause = min(_SLOWEST, pause * 2)
-
-    def _wait_elsewhere(self, session: Session) -> None:
-        if session.id not in self._elsewhere:
-            self._elsewhere.add(session.id)
-            self._group.start_soon(self._tell_when_ended, session)
-
-    async def _tell_when_ended(self, session: Session) -> None:
-        try:
-            told = _ending(session, await self.agent.wait(await self.agent.find(session.id)))
-        except (Refused, Unavailable) as error:
-            told = Note(f"✗ session {one_line(session.name)}: {error}", "bad")
-        self._elsewhere.discard(session.id)
-        if self.session is None or self.session.id != session.id:
-            self.face.show([told])
-        self.face.touch()
-
-
-def _ending(session: Session, turn: Finished | None) -> Note:
-    name = one_line(session.name)
-    match turn:
-        case Finished(outcome="done", text=text):
-            return Note(f"● session {name} is done: {one_line(text, 100)}  (/switch {name})", "good")
-        case Finished(outcome="interrupted"):
-            return Note(f"● session {name} was stopped", "warn")
-        case Finished(error=error):
-            return Note(f"● session {name} failed: {one_line(error, 160)}  (/switch {name})", "bad")
-        case None:
-            return Note(f"● session {name} is done  (/switch {name})", "good")

@@ -39,6 +39,7 @@ _STYLE = Style.from_dict(
         "dim": "fg:ansibrightblack",
         "call": "ansigreen",
         "queued": "ansicyan",
+        "ask": "bold ansiyellow",
         "status": "fg:ansibrightblack",
         "completion-menu": "noinherit",
         "completion-menu.completion.current": "reverse",

@@ -3,11 +3,15 @@
 Deltas only hurry things along. What is printed ends as the entries say, whatever deltas were lost or came late.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from outrider.cli.chat import answers
 from outrider.cli.chat.blocks import Blocks, split
+from outrider.cli.chat.calls import call_line, denied, mark_of, ran
 from outrider.cli.chat.clean import clean, one_line, wrap
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, call_line, ran
+from outrider.cli.chat.notices import told
+from outrider.cli.chat.shows import Block, Note, Person, Question, Show
+from outrider.core.approve import NO
 from outrider.core.events import (
     Answered,
     Asked,
@@ -48,6 +52,8 @@ class View:
         self.queued: list[str] = []
         """Inputs the model has not seen and that wait for its next step."""
         self.activity = ""
+        self.tails: Mapping[str, Sequence[str]] = {}
+        """The last lines of output of calls that run, by call; whoever can read them puts them here."""
         self._calls: dict[str, Call] = {}
         self._is_asked = False
         """The model has its prompt already: an input that comes now waits for the step after."""
@@ -69,21 +75,39 @@ class View:
     def is_open(self) -> bool:
         return self.state.is_open
 
+    @property
+    def asking(self) -> Asked | None:
+        """The question that a person is to answer next."""
+        return next(iter(self.state.asks.values()), None)
+
+    @property
+    def running(self) -> Sequence[Call]:
+        """Calls that run now; those that wait for an answer do not."""
+        waiting = {asked.call for asked in self.state.asks.values()}
+        return [call for call in self._calls.values() if call.id not in waiting]
+
     def take(self, event: Event) -> Sequence[Show]:
         """What to print now that this has happened."""
         return self._take_entry(event) if isinstance(event, Entry) else self._take_delta(event)
 
     def live(self, width: int, height: int) -> list[Line]:
         """What is under way, for the lines above the prompt: at most so many, none wider than that."""
-        lines: list[Line] = [("class:call", f"⚙ {call_line(call, width - 6)} …") for call in self._calls.values()]
+        lines: list[Line] = [line for call in self.running for line in self._call_lines(call, width)]
         if self.is_open and self.activity and not self._calls:
             lines.append(("class:dim", one_line(self.activity, width - 1)))
+        if self.asking:
+            lines.append(("class:ask", one_line(f"? your answer: {answers.offer(self.asking.choices)}", width)))
         lines += [("class:queued", one_line(f"› {text}", width - 10) + "  (queued)") for text in self.queued]
         lines = lines[-height:]
         left = height - len(lines)
         rest = self._blocks.rest[-(width * (left + 1)) :] if left > 0 else ""
         written = [("", line) for line in wrap(clean(rest).strip("\n"), width)][-left:] if rest.strip() else []
         return [*written, *lines]
+
+    def _call_lines(self, call: Call, width: int) -> Iterable[Line]:
+        yield "class:call", f"{mark_of(call)} {call_line(call, width - 6)} …"
+        for line in self.tails.get(call.id, ()):
+            yield "class:dim", f"  │ {one_line(line, width - 4)}"
 
     def stand_still(self) -> None:
         """The turn cannot go on for now, and no entry will tell."""
@@ -119,23 +143,28 @@ class View:
         self._printed += "".join(done)
         return _blocks(done)
 
-    def _take_entry(self, entry: Entry) -> Sequence[Show]:
-        self.state = fold([entry], self.state)
+    def _take_entry(self, entry: Entry) -> Sequence[Show]:  # noqa: C901 (one arm for each kind of entry)
+        asks, self.state = self.state.asks, fold([entry], self.state)
         match entry.body:
-            case Input(text=text):
-                return self._take_input(text)
+            case Input():
+                return self._take_input(entry.body)
             case Started():
                 self.began = entry.at
                 self._ask_anew()
             case Resumed(crashed=crashed):
                 self._ask_anew()
+                if self.asking:
+                    return []  # Nothing is taken up before there is an answer.
                 return [*self._next_step(is_asked=True), Note(f"taken up again{' after a crash' if crashed else ''}")]
             case Reply():
                 return self._take_reply(entry.body)
             case Result():
                 return self._take_result(entry.body)
-            case Asked(question=question):
-                return [Note(f"asks: {question}", "warn")]
+            case Asked():
+                return [] if asks else self.question()
+            case Answered(ask=ask, answer=answer, person=person) if ask in asks:
+                note = answers.given(answer, person)
+                return [note, *self.question()] if ask == next(iter(asks)) else [note]
             case Compacted(usage=usage, cost=cost):
                 self._spend(usage, cost)
                 return [Note("the earlier part of the session was summarised")]
@@ -149,12 +178,20 @@ class View:
         self._blocks, self._printed, self._owed, self._is_held = Blocks(), "", "", False
         self._is_asked, self.activity = True, "waiting for the model …"
 
-    def _take_input(self, text: str) -> Sequence[Show]:
+    def question(self) -> Sequence[Show]:
+        """The question that is to be answered next, if there is one."""
+        asked = self.asking
+        return [Question(asked.ask, asked.question, asked.choices)] if asked else []
+
+    def _take_input(self, body: Input) -> Sequence[Show]:
+        if body.source == "task":
+            self._is_asked = self._is_asked or self.is_open
+            return told(body.text)  # Told at once, whether or not the model has time for it.
         if self._is_asked:
-            self.queued.append(text)
+            self.queued.append(body.text)
             return []
         self._is_asked = self.is_open
-        return [Person(text)]
+        return [Person(body.text)]
 
     def _take_reply(self, reply: Reply) -> Sequence[Show]:
         self._spend(reply.usage, reply.cost)
@@ -167,11 +204,12 @@ class View:
         return [*shows, *([] if self._calls else self._next_step())]
 
     def _take_result(self, result: Result) -> Sequence[Show]:
-        line: Ran = ran(self._calls.pop(result.call, None), result)
+        call = self._calls.pop(result.call, None)
+        lines = denied(call) if self.state.answers.get(result.call) == NO else ran(call, result)
         if self._calls:
-            return [line]
+            return lines
         self.activity = "waiting for the model …"
-        return [line, *self._next_step(is_asked=True)]
+        return [*lines, *self._next_step(is_asked=True)]
 
     def _end(self, ended: Ended) -> Sequence[Show]:
         shows = self._settle(ended.partial) if ended.outcome == "interrupted" and ended.partial else []
@@ -202,8 +240,8 @@ class View:
     def _next_step(self, *, is_asked: bool = False) -> list[Show]:
         """The model reads everything so far next: what was queued is part of it now."""
         shows: list[Show] = [Person(text) for text in self.queued]
-        self._is_asked = is_asked or bool(self.queued)
-        if self.queued:
+        self._is_asked = is_asked or self.state.has_unseen
+        if self._is_asked:
             self.activity = "waiting for the model …"
         self.queued = []
         return shows

@@ -1,0 +1,220 @@
+"""Tasks and questions as a person reads them: made by code from what the journal holds, whatever is in it."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.cli.chat.answers import meant, offer
+from outrider.cli.chat.calls import call_line, last_lines, ran
+from outrider.cli.chat.notices import told, told_elsewhere
+from outrider.cli.chat.paint import Painter
+from outrider.cli.chat.recall import recall
+from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show
+from outrider.cli.chat.view import View
+from outrider.core.approve import ANSWERS
+from outrider.core.events import (
+    Answered,
+    Asked,
+    Begun,
+    Body,
+    Delta,
+    Ended,
+    Entry,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
+from outrider.core.parts import Call
+from outrider.core.tasks import Task, TaskState, Wish, ended_notice, stalled_notice, watch_notice
+
+ASKED = [Asked(f"ask-{n}", f"May {n}?\n| run {n}", n, ANSWERS, ("network",)) for n in ("a", "b")]
+CALLS = tuple(Call(n, "shell", {"command": f"run {n}"}) for n in ("a", "b"))
+BEFORE = (Input("go"), Started(), Reply("", saw=2, calls=CALLS))
+
+
+def task(state: TaskState = "succeeded", code: int | None = 0, why: str = "", **wish: str) -> Task:
+    asked = Wish(kind="command", call="c", command=wish.pop("command", "make test"), **wish)  # pyright: ignore[reportArgumentType]
+    return Task(
+        id="t-1", session="s", person="p", workspace="/w", wish=asked, state=state, created=0, ended=3_200,
+        exit_code=code, why=why,
+    )  # fmt: skip
+
+
+def notice() -> Input:
+    return Input(ended_notice(task(), "", "/out"), source="task")
+
+
+def journal(*bodies: Body) -> list[Entry]:
+    return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
+
+
+def shown(view: View, *bodies: Body) -> list[Show]:
+    shows: list[Show] = []
+    for body in bodies:
+        shows += view.take(Entry(view.head + 1, 1_000 * (view.head + 1), body))
+    return shows
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (task(), Note("✓ t-1 succeeded · make test · exit 0, 3.2 s", "good")),
+        (task(description="the tests"), Note("✓ t-1 succeeded · the tests · exit 0, 3.2 s", "good")),
+        (task("failed", 2), Note("✗ t-1 failed · make test · exit 2, 3.2 s", "bad")),
+        (task("killed", None, "by you"), Note("● t-1 was killed · make test · 3.2 s · by you", "warn")),
+        (task("lost", None), Note("✗ t-1 was lost · how it ended is not known · make test · 3.2 s", "bad")),
+        (task("timed_out", None), Note("● t-1 was ended at its time limit · make test · 3.2 s", "warn")),
+    ],
+)
+def test_a_tasks_end_is_one_line_of_ours(ended: Task, line: Note) -> None:
+    assert told(ended_notice(ended, "", "/out")) == [line]
+
+
+def test_what_it_wrote_last_stands_below_bounded() -> None:
+    output = "\n".join(f"line {n}" for n in range(50)) + "\n" + "x" * 500
+    _, lines = told(ended_notice(task(), output, "/out"))
+    assert isinstance(lines, Output)
+    assert lines.lines[:4] == ("line 46", "line 47", "line 48", "line 49")
+    assert (len(lines.lines), len(lines.lines[4])) == (5, 200)
+
+
+def test_a_prompt_left_waiting_and_watched_output_are_told_too() -> None:
+    stalled = told(stalled_notice(task("stalled", None), "Continue? [y/n] "))
+    watched = told(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
+    assert stalled == [
+        Note("● t-1 seems to wait for input · make test · /write t-1 TEXT answers it", "warn"),
+        Output(("Continue? [y/n]",)),
+    ]
+    assert watched == [Note("● t-1 wrote what was watched for (^E) · make test", "warn"), Output(("E1", "E2"))]
+
+
+def test_a_task_of_another_session_is_told_in_one_line_that_names_it() -> None:
+    told = told_elsewhere(ended_notice(task(), "much\noutput", "/out"), "site")
+    assert told == Note("✓ t-1 succeeded · make test · exit 0, 3.2 s  (session site; /switch site)", "good")
+
+
+@given(output=st.text(max_size=300), command=st.text(min_size=1, max_size=300))
+def test_nothing_a_command_is_called_or_writes_passes_for_words_of_ours(output: str, command: str) -> None:
+    shows = told(ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out"))
+    painted = Painter(is_plain=True).paint(shows, 400).splitlines()
+    assert painted[0].startswith("✓ t-1 succeeded · a")
+    assert painted[0].endswith(" · exit 0, 3.2 s")
+    assert [line for line in painted[1:] if not line.startswith("    │")] == []
+    assert len(painted) <= 6
+
+
+def test_a_notice_is_shown_at_once_whether_or_not_the_model_is_busy() -> None:
+    view = View(journal(Input("go"), Started()))
+    busy = [*view.take(Delta("Work")), *shown(view, notice())]
+    shows = shown(view, Reply("Working.", saw=2))
+    assert ([*busy, *shows], view.queued) == ([*told(notice().text), Block("Working.")], [])
+    assert view.activity == "waiting for the model …"
+    typed = shown(view, Input("and now?"))
+    assert (typed, view.queued) == ([], ["and now?"])
+
+
+def test_commands_read_as_they_were_typed_with_what_came_of_them() -> None:
+    def line(**outcome: object) -> list[Show]:
+        text = msgspec.json.encode(outcome).decode()
+        return list(ran(CALLS[0], Result("a", text, details=str(outcome.pop("details", "")))))
+
+    assert line(status="done", exit_code=0, output="x", details="exit 0, 1.0 s") == [
+        Ran("run a", "exit 0, 1.0 s", mark="$")
+    ]
+    assert line(status="done", exit_code=2, output="1\n2\n\n3\r33\n4\n", details="exit 2, 1.0 s") == [
+        Ran("run a", "exit 2, 1.0 s", mark="$"),
+        Output(("2", "33", "4")),
+    ]
+    assert line(status="background_started", task="t-1") == [Ran("run a", "runs as t-1", mark="$")]
+    assert line(status="auto_backgrounded", task="t-1") == [Ran("run a", "goes on as t-1", mark="$")]
+    assert ran(CALLS[0], Result("a", "{cut", details="exit 0")) == [Ran("run a", "exit 0", mark="$")]
+    assert ran(CALLS[0], Result("a", "no such need", failed=True)) == [
+        Ran("run a", "no such need", failed=True, mark="$")
+    ]
+    assert call_line(Call("x", "tasks", {"task": "t-1", "action": "wait"})) == "tasks wait t-1"
+
+
+def test_the_last_lines_are_what_a_terminal_would_show() -> None:
+    assert last_lines("10%\r50%\r100%\r\ndone \x1b[31mred\x1b[0m\n\n", 5) == ("100%", "done red")
+    assert last_lines("", 5) == ()
+
+
+def test_what_a_running_command_writes_is_seen_below_it() -> None:
+    view = View(journal(*BEFORE, Begun("a")))
+    view.tails = {"a": ("one", "会" * 40)}
+    assert [line for _, line in view.live(20, 10)] == ["$ run a …", "  │ one", "  │ 会会会会会会会…", "$ run b …"]
+
+
+def test_questions_come_one_after_the_other_and_the_next_when_one_is_answered_anywhere() -> None:
+    view = View(journal(*BEFORE))
+    first = shown(view, *ASKED)
+    assert (first, view.running) == ([Question("ask-a", ASKED[0].question, ANSWERS)], [])
+    assert view.live(80, 10) == [("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")]
+    second = shown(view, Answered("ask-a", "once", "somebody"))
+    assert second == [Note("✓ allowed, this once", "good"), Question("ask-b", ASKED[1].question, ANSWERS)]
+    last = shown(view, Answered("ask-b", "no", "p"), Answered("ask-b", "once", "p"), Result("b", "denied", failed=True))
+    assert last == [Note("✗ not allowed", "warn"), Ran("run b", "not run", failed=True, mark="$")]
+    assert view.asking is None
+
+
+def test_a_later_question_answered_elsewhere_leaves_the_first_where_it_is() -> None:
+    view = View(journal(*BEFORE, *ASKED))
+    assert shown(view, Answered("ask-b", "no")) == [Note("✗ not allowed: nobody was there to answer", "warn")]
+    assert view.asking == ASKED[0]
+
+
+def test_a_question_that_waits_is_shown_again_to_who_comes_back_and_nothing_is_said_to_be_taken_up() -> None:
+    entries = journal(*BEFORE, ASKED[0])
+    view = View(entries)
+    assert recall(entries) == [Person("go")]
+    assert view.question() == [Question("ask-a", ASKED[0].question, ANSWERS)]
+    assert (shown(view, Resumed()), next(line for _, line in view.live(80, 10))) == ([], "$ run b …")
+    assert shown(view, Ended("interrupted", 5, "stopped")) == [Note("■ stopped", "warn")]
+    assert view.asking is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("o", "once"),
+        (" Once ", "once"),
+        ("y", "once"),
+        ("S", "session"),
+        ("this session", "session"),
+        ("w", "workspace"),
+        ("n", "no"),
+        ("NO", "no"),
+        ("no way", None),
+        ("not", None),
+        ("", None),
+    ],
+)
+def test_a_letter_or_a_word_is_an_answer_and_nothing_else_is(typed: str, answer: str | None) -> None:
+    assert meant(typed, ANSWERS) == answer
+
+
+def test_choices_of_others_are_offered_by_their_letters_where_those_differ() -> None:
+    choices = ("accept", "accept always", "decline")
+    assert offer(choices) == "accept · accept always · [d]ecline"
+    assert [meant(typed, choices) for typed in ("a", "Accept Always", "d", "yes")] == [
+        None,
+        "accept always",
+        "decline",
+        None,
+    ]
+
+
+def test_a_question_is_shown_whole_or_says_that_it_is_not() -> None:
+    def painted(text: str, *, is_plain: bool) -> list[str]:
+        text = Painter(is_plain=is_plain).paint([Question("a", text, ("no",))], 80)
+        return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
+
+    assert painted("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
+    assert painted("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
+    long = painted("May it?\n" + "| x\n" * 500, is_plain=False)
+    assert (len(long), "405 more characters are not shown: say no unless" in long[-1]) == (401, True)
