@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -51,7 +52,6 @@ def check_installation() -> Iterator[Check]:
         yield Check("python", "odd", "runs with -O", "start it without -O")
     has_providers = find_spec("pydantic_ai") is not None
     yield Check("extras", "fine", "providers: " + ("installed" if has_providers else "not installed (optional)"))
-    yield Check("commands", "fine", "running commands is not in this version; the file tools stay in the workspace")
 
 
 def check_home(home: Path) -> Iterator[Check]:
@@ -92,6 +92,46 @@ def _nearest_folder(path: Path) -> Path:
     return found
 
 
+async def check_sandbox(config: Config) -> AsyncGenerator[Check, None]:
+    """Whether commands are confined here, and by what; found out by trying."""
+    from outrider.app.tasks import open_commands
+    from outrider.workspaces.sandbox import NoSandbox
+
+    commands = open_commands(config)
+    sandbox = await anyio.to_thread.run_sync(lambda: commands.sandbox)
+    if isinstance(sandbox, NoSandbox):
+        is_refused = config.sandbox.mode == "required"
+        then = "no command may run (sandbox.mode is required)" if is_refused else "every command is asked for"
+        verdict: Verdict = "broken" if is_refused else "odd"
+        yield Check("sandbox", verdict, f"none, so {then}: {one_line(sandbox.why)}", one_line(sandbox.hint))
+        return
+    network = "with the network" if config.sandbox.network else "without the network"
+    yield Check("sandbox", "fine", f"commands run confined, {network}, by {one_line(sandbox.why)}")
+    limits = sandbox.limits
+    how = "all together, by cgroups" if sandbox.cgroups else "by rlimits, memory for each process"
+    most = f"{limits.processes:,} processes, {limits.memory >> 20:,} MiB of memory"
+    yield Check("limits", "fine", f"a command may have {most} ({how})")
+
+
+def check_tasks(home: Path) -> Iterator[Check]:
+    """What is left on the disk of what ran."""
+    count, size = _measure(home / "tasks")
+    if count:
+        what = "1 task takes" if count == 1 else f"{count:,} tasks take"
+        yield Check("tasks", "fine", f"the output of {what} {size / 1e6:,.1f} MB in {home / 'tasks'}")
+
+
+def _measure(folder: Path) -> tuple[int, int]:
+    """How many folders are in this one, and how many bytes the files in them take."""
+    count = size = 0
+    for root, folders, files in os.walk(folder):
+        count = count or len(folders)
+        for name in files:
+            with suppress(OSError):  # gone since
+                size += os.lstat(os.path.join(root, name)).st_blocks * 512
+    return count, size
+
+
 def check_settings(config: Config | Refused) -> Iterator[Check]:
     """Whether what is set can be read."""
     if isinstance(config, Refused):
@@ -118,7 +158,7 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
                 Check("store", "broken", one_line(problem), "start Outrider again: it recovers what can be read")
                 for problem in await store.check()
             ]
-            waiting = len(await store.waiting())
+            waiting, tasks = len(await store.waiting()), await store.open_tasks()
     except HomeBusy as busy:
         yield Check("store", "odd", f"in use, so it was not looked through: {one_line(str(busy))}")
         return
@@ -129,6 +169,8 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
         yield finding
     if waiting:
         yield Check("turns", "odd", f"{waiting} unfinished", "outrider resume")
+    if tasks:
+        yield Check("tasks", "fine", f"{len(tasks)} open when last looked at; `outrider tasks list` shows them")
 
 
 def _is_there(path: Path) -> bool:

@@ -13,8 +13,10 @@ from outrider.cli.checks import (
     check_installation,
     check_model,
     check_offers,
+    check_sandbox,
     check_settings,
     check_store,
+    check_tasks,
 )
 from outrider.cli.lines import encode
 from outrider.cli.logs import start_logs
@@ -59,7 +61,11 @@ async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
         yield check
     async for check in check_store(home):
         yield check
+    for check in check_tasks(home):
+        yield check
     if isinstance(config, Config):
+        async for check in check_sandbox(config):
+            yield check
         async for check in check_model(config, online=is_online):
             yield check
     async for check in check_offers():

@@ -1,6 +1,6 @@
 """Events as JSON lines: what `--json` prints, the same words as in the journal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -25,9 +25,9 @@ def render_event(event: Event) -> Json:
             return {"type": "delta", "kind": kind, "text": text}
 
 
-def render_finished(finished: Finished, session: Session) -> Json:
-    """What a turn came to: the last line of its stream."""
-    return {"type": "finished", "name": session.name, **msgspec.to_builtins(finished)}
+def render_finished(finished: Finished, session: Session, tasks: Sequence[str] = ()) -> Json:
+    """What a turn came to: the last line of its stream. `tasks` are those that go on without it."""
+    return {"type": "finished", "name": session.name, **msgspec.to_builtins(finished), "tasks": list(tasks)}
 
 
 def render_session(session: Session) -> Json:

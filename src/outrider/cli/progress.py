@@ -3,14 +3,17 @@
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
+import msgspec
+from msgspec import Struct
 
 from outrider.app.compose import only
 from outrider.cli.plain import one_line, printable
-from outrider.core.events import Compacted, Delta, Entry, Event, Reply, Result, Resumed
+from outrider.core.approve import NO
+from outrider.core.events import Answered, Asked, Compacted, Delta, Entry, Event, Input, Reply, Result, Resumed
 from outrider.core.parts import Call
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -25,6 +28,8 @@ class Progress:
         self._drawn = 0
         self._frame = 0
         self._calls: dict[str, Call] = {}
+        self._asks: dict[str, Asked] = {}
+        self._is_held = False
 
     def show(self, event: Event) -> None:
         match event:
@@ -46,19 +51,39 @@ class Progress:
                 self._doing = "thinking"
 
     def _show_entry(self, entry: Entry) -> None:
-        body = entry.body
-        if isinstance(body, Reply) and body.calls:
-            self._calls |= {call.id: call for call in body.calls}
-            self._doing = "running " + ", ".join(one_line(call.tool) for call in body.calls)
-            if body.text:
-                self._print(printable(body.text))
-        elif isinstance(body, Result):
-            self._print(result_line(self._calls.get(body.call), body))
-            self._doing = "thinking"
-        elif isinstance(body, Resumed):
-            self._print("… taking up the unfinished turn")
-        elif isinstance(body, Compacted):
-            self._print("… the earlier part of the session was summarised")
+        match entry.body:
+            case Reply(calls=calls, text=text) if calls:
+                self._calls |= {call.id: call for call in calls}
+                self._doing = "running " + ", ".join(one_line(call.tool) for call in calls)
+                if text:
+                    self._print(printable(text))
+            case Result(call=call):
+                self._print(result_line(self._calls.get(call), entry.body))
+                self._doing = "thinking"
+            case Asked(ask=ask):
+                self._asks[ask] = entry.body
+                self._doing = "waiting for an answer"
+            case Answered(ask=ask):
+                self._print(answer_line(self._asks.get(ask), entry.body))
+                self._doing = "thinking"
+            case Input(text=text, source="task"):
+                self._print(f"● {one_line(text, 100)}")
+            case Resumed():
+                self._print("… taking up the unfinished turn")
+            case Compacted():
+                self._print("… the earlier part of the session was summarised")
+            case _:
+                pass
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """While the block runs, the last line belongs to somebody else."""
+        self._wipe()
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
 
     @asynccontextmanager
     async def moving(self) -> AsyncGenerator[None, None]:
@@ -78,10 +103,11 @@ class Progress:
             seconds = int(time.monotonic() - self._began)
             self._frame += 1
             line = f"{_FRAMES[self._frame % len(_FRAMES)]} {self._doing} {seconds} s"
-            self._wipe()
-            self._drawn = len(line)
-            sys.stderr.write(line[: shutil.get_terminal_size().columns - 1])
-            sys.stderr.flush()
+            if not self._is_held:
+                self._wipe()
+                self._drawn = len(line)
+                sys.stderr.write(line[: shutil.get_terminal_size().columns - 1])
+                sys.stderr.flush()
             await anyio.sleep(0.12)
 
     def _wipe(self) -> None:
@@ -102,7 +128,35 @@ def call_line(call: Call, longest: int = 100) -> str:
 
 
 def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
-    """A call and what came of it, in one line."""
+    """A call and what came of it, in one line; with its task where that goes on."""
     what = call_line(call, longest) if call else "a call"
     told = result.details or (result.text if result.failed else "")
+    if task := _going_on(result):
+        told = f"{told} as task {task}"
     return f"{'✗' if result.failed else '✓'} {what}" + (f" — {one_line(told, longest)}" if told else "")
+
+
+class _Begun(Struct, frozen=True):
+    """What a result says of a task."""
+
+    status: str = ""
+    task: str = ""
+
+
+def _going_on(result: Result) -> str:
+    """The task that this call left running, or nothing."""
+    if '"background_started"' not in result.text and '"auto_backgrounded"' not in result.text:
+        return ""
+    try:
+        begun = msgspec.json.decode(result.text, type=_Begun)
+    except ValueError:  # another tool's words
+        return ""
+    return one_line(begun.task) if begun.status in ("background_started", "auto_backgrounded") else ""
+
+
+def answer_line(asked: Asked | None, answered: Answered, longest: int = 160) -> str:
+    """A question and its answer, in one line."""
+    what = one_line(asked.question, longest) if asked else "a question"
+    if answered.answer == NO:
+        return f"✗ {what} — " + ("no" if answered.person else "no, since nobody answered")
+    return f"✓ {what} — {one_line(answered.answer)}"

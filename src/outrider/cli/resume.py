@@ -9,9 +9,11 @@ from outrider.app.agent import Agent
 from outrider.cli.lines import encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, say
+from outrider.cli.questions import deny_unanswerable, tell_waiting, wait_or_park
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config
 from outrider.core.errors import Refused, Unavailable
+from outrider.core.outcome import Finished
 from outrider.core.ports import Session
 
 
@@ -21,7 +23,8 @@ from outrider.core.ports import Session
 def command(session: str, is_json: bool) -> int:
     """Finish what a crash or a shutdown left unfinished, in all sessions or in one.
 
-    Ctrl-C leaves the turns as they are, to be taken up again.
+    A turn that waits for an answer is told with its question, and counts as not finished. Ctrl-C leaves the turns as
+    they are, to be taken up again.
     """
     check_text(session, "the session's name")
     config = open_config()
@@ -48,12 +51,16 @@ async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
 
 async def _finish(agent: Agent, session: Session, is_json: bool) -> bool:
     try:
-        outcome = await agent.wait(session)
+        await deny_unanswerable(agent, session)
+        outcome = await wait_or_park(agent, session)
     except (Refused, Unavailable) as error:
         notice(f"{session.name}: {error}")
         return False
     if outcome is None:
         return True
+    if not isinstance(outcome, Finished):
+        tell_waiting(session, outcome)
+        return False
     if is_json:
         say(encode(render_finished(outcome, session)))
     else:

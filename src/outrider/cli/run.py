@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,18 +12,22 @@ import click
 from msgspec import Struct
 
 from outrider.app.agent import Agent, last_turn
+from outrider.app.channels import PIPE, PROMPT
 from outrider.cli.asking import read_images, read_words
 from outrider.cli.lines import encode, render_event, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
 from outrider.cli.plain import check_text, notice, printable, say
+from outrider.cli.progress import Progress, answer_line
+from outrider.cli.questions import Asker, deny_unanswerable, is_attended
 from outrider.cli.root import DONE, FAILED, STOPPED
 from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.core.errors import Refused
-from outrider.core.events import Entry, Event
+from outrider.core.events import Answered, Asked, Entry, Event
 from outrider.core.outcome import Finished, finished
 from outrider.core.plan import fold
 from outrider.core.ports import Session
+from outrider.core.tasks import Task
 
 _LONGEST_KEY = 90
 
@@ -52,6 +56,8 @@ class Order(Struct, frozen=True):
     is_workspace_named: bool
     images: tuple[bytes, ...]
     key: str | None
+    address: str
+    """Where its answer goes: to someone who can be asked, or into a pipe."""
 
 
 @click.command("run")
@@ -94,6 +100,7 @@ def _order(wish: Wish, config: Config) -> Order:
         is_workspace_named=bool(wish.workspace),
         images=tuple(read_images(wish.images)),
         key=wish.key or None,
+        address=f"{PROMPT if is_attended() and not wish.is_quiet else PIPE}:run",
     )
 
 
@@ -104,24 +111,30 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         if not wish.is_quiet:
             await _tell_unfinished(agent, session)
         await _set_model(agent, session, order.model)
+        if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
+            notice("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
         try:
-            outcome = await _say(agent, session, order, _surface(wish), begun)
+            outcome = await _say(agent, session, order, wish, begun)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await _leave(agent, session, begun, wish, halt)
             raise
-        return _report(outcome, session, wish, config)
+        tasks = await agent.tasks(session, open_only=True)
+        code = _report(outcome, session, wish, config, tasks)
+        if tasks and not wish.is_quiet:
+            _tell_tasks(tasks)
+        return code
 
 
-async def _say(
-    agent: Agent, session: Session, order: Order, surface: Callable[[Event], None] | None, begun: list[Entry]
-) -> Finished:
-    progress = None
+async def _say(agent: Agent, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
+    surface, progress = _surface(wish), None
     if surface is None and sys.stderr.isatty():
-        from outrider.cli.progress import Progress
-
         progress = Progress()
+    asker = None
+    if order.address.startswith(f"{PROMPT}:"):
+        asker = Asker(agent, session, progress.held if progress else None)
+    asks: dict[str, Asked] = {}
 
     def show(event: Event) -> None:
         if not begun and isinstance(event, Entry):
@@ -130,9 +143,30 @@ async def _say(
             surface(event)
         elif progress:
             progress.show(event)
+        if asker:
+            asker.hear(event)
+        if not progress and not wish.is_quiet:
+            _tell_denied(event, asks)
 
-    async with progress.moving() if progress else nullcontext():
-        return await agent.say(order.text, session=session.id, images=order.images, key=order.key, on_event=show)
+    async with progress.moving() if progress else nullcontext(), asker.asking() if asker else nullcontext():
+        return await agent.say(
+            order.text, session=session.id, images=order.images, key=order.key, address=order.address, on_event=show
+        )
+
+
+def _tell_denied(event: Event, asks: dict[str, Asked]) -> None:
+    """Where nobody watches, the log of whoever ran this still says what was not done, and why."""
+    if isinstance(event, Entry) and isinstance(event.body, Asked):
+        asks[event.body.ask] = event.body
+    if isinstance(event, Entry) and isinstance(event.body, Answered) and not event.body.person:
+        notice(answer_line(asks.get(event.body.ask), event.body))
+
+
+def _tell_tasks(tasks: Sequence[Task]) -> None:
+    if len(tasks) == 1:
+        notice(f"task {tasks[0].id} goes on: outrider tasks wait {tasks[0].id}")
+    else:
+        notice(f"{len(tasks)} tasks go on: outrider tasks list")
 
 
 def _surface(wish: Wish) -> Callable[[Event], None] | None:
@@ -156,11 +190,13 @@ async def _leave(agent: Agent, session: Session, begun: list[Entry], wish: Wish,
     elif outcome.text:
         say(outcome.text)
     notice("stopped")
+    if tasks := await agent.tasks(session, open_only=True):
+        _tell_tasks(tasks)
 
 
-def _report(outcome: Finished, session: Session, wish: Wish, config: Config) -> int:
+def _report(outcome: Finished, session: Session, wish: Wish, config: Config, tasks: Sequence[Task]) -> int:
     if wish.is_json:
-        say(encode(render_finished(outcome, session)))
+        say(encode(render_finished(outcome, session, [task.id for task in tasks])))
     elif outcome.text and config.chat.markdown and sys.stdout.isatty():
         _render(outcome.text)
     elif outcome.text:

@@ -122,9 +122,9 @@ def _remark(entry: Entry) -> str:
         case Changed(name=name, value=value):
             return one_line(f"{name} = {value}", 100)
         case Asked(question=question):
-            return f"asked: {one_line(question, 100)}"
-        case Answered(answer=answer):
-            return f"answered: {one_line(answer, 100)}"
+            return f"asked: {one_line(question, 300)}"
+        case Answered(answer=answer, person=person):
+            return f"answered: {one_line(answer, 100)}" + ("" if person else ", since nobody answered")
         case Bound(runtime=runtime, thread=thread):
             return one_line(f"known to {runtime} as {thread}", 100)
         case Begun() | Started() | Input() | Reply() | Result() | Ended():

@@ -1,0 +1,75 @@
+"""`outrider grants`: what was allowed for a whole session or workspace, and taking it back."""
+
+from functools import partial
+
+import click
+import msgspec
+
+from outrider.app.agent import OWNER
+from outrider.cli.lines import encode
+from outrider.cli.opening import Halt, carry_out, open_config
+from outrider.cli.plain import check_text, one_line, say
+from outrider.cli.root import DONE
+from outrider.cli.task_desk import Reads, open_desk, open_resting
+from outrider.cli.task_lines import aligned
+from outrider.cli.transcript import moment
+from outrider.config.load import Config
+from outrider.core.approve import Grant
+from outrider.core.errors import Refused
+
+_LABEL = "outrider grants"
+
+
+@click.group("grants")
+def command() -> None:
+    """List what you allowed for a session or a workspace, and take it back."""
+
+
+@command.command("list")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def list_grants(is_json: bool) -> int:
+    """Everything that is allowed without asking again."""
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_desk(config, _LABEL) as desk:
+            found = await desk.reads.grants(OWNER)
+            rows = [("GRANT", "NEED", "IN", "SINCE")]
+            rows += [
+                (grant.id, one_line(grant.need), await _place(desk.reads, grant), moment(grant.created))
+                for grant in found
+            ]
+        if is_json:
+            say(encode([msgspec.to_builtins(grant) for grant in found], is_pretty=True))
+        else:
+            say("\n".join(aligned(rows)) if found else "nothing was allowed for longer than one call")
+        return DONE
+
+    return carry_out(carry)
+
+
+async def _place(reads: Reads, grant: Grant) -> str:
+    if grant.scope != "session":
+        return one_line(grant.place)
+    session = await reads.find(OWNER, grant.place)
+    return f"session {one_line(session.name if session else grant.place)}"
+
+
+@command.command("forget")
+@click.argument("grant")
+def forget(grant: str) -> int:
+    """Take a grant back: from now on it is asked for again. GRANT is an id, or the beginning of one."""
+    check_text(grant, "the grant's id")
+    return carry_out(partial(_forget, open_config(), grant))
+
+
+async def _forget(config: Config, name: str, halt: Halt) -> int:
+    async with open_resting(config, _LABEL) as agent:
+        found = [grant for grant in await agent.grants() if name and grant.id.startswith(name)]
+        exact = [grant for grant in found if grant.id == name] or found
+        if len(exact) != 1:
+            what = f"{len(found)} grants begin with {name!r}" if found else f"there is no grant {name!r}"
+            raise Refused(f"{what}; `outrider grants list` shows them")
+        await agent.forget_grant(exact[0].id)
+        say(f"{exact[0].need} is asked for again in {exact[0].place}")
+    return DONE

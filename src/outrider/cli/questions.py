@@ -1,0 +1,173 @@
+"""Questions to the person outside the chat: shown, put at a terminal, or left for later where a turn waits for one."""
+
+import os
+import sys
+import termios
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+
+import anyio
+from msgspec import Struct
+
+from outrider.app.agent import Agent
+from outrider.app.channels import CHANNELS
+from outrider.app.compose import only
+from outrider.cli.chat.answers import meant, offer
+from outrider.cli.plain import notice, printable
+from outrider.core.approve import NO
+from outrider.core.events import Asked, Entry, Event
+from outrider.core.outcome import Finished
+from outrider.core.plan import State, Wait, decide, fold
+from outrider.core.ports import Session
+from outrider.core.route import channel_of
+
+_MOST = 1_000
+
+
+class Waiting(Struct, frozen=True):
+    """A question that a session waits to have answered."""
+
+    session: Session
+    asked: Asked
+
+    @property
+    def name(self) -> str:
+        """What people call it: the beginning of its session's id, and of which call it is."""
+        call = self.asked.call.removeprefix("c").lstrip("0")
+        return f"{self.session.id[:8]}.{call or self.asked.ask}"
+
+
+def how_to_answer(waiting: Waiting) -> str:
+    """In one line."""
+    return f"outrider asks answer {waiting.name} {'|'.join(waiting.asked.choices)}"
+
+
+def tell_waiting(session: Session, asks: Sequence[Asked]) -> None:
+    """Say on stderr what a turn waits for, and how to go on."""
+    for asked in asks:
+        sys.stderr.write(f"{printable(asked.question)}\n")
+        notice(f"session {session.name} waits for an answer: {how_to_answer(Waiting(session, asked))}")
+
+
+def is_attended() -> bool:
+    """Whether someone sits here who can be shown a question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Asker:
+    """Puts the questions of a turn to whoever sits at this terminal, one after the other."""
+
+    def __init__(self, agent: Agent, session: Session, hold: Callable[[], AbstractContextManager[None]] | None) -> None:
+        self._agent = agent
+        self._session = session
+        self._hold = hold or nullcontext
+        """Keeps everything else off the terminal's last line."""
+        self._put, self._asks = anyio.create_memory_object_stream[Asked](_MOST)
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Entry) and isinstance(event.body, Asked):
+            self._put.send_nowait(event.body)
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncGenerator[None]:
+        """While the block runs, questions are put: those that wait already, and those that are heard."""
+        with self._put, self._asks:
+            for asked in await self._agent.asks(self._session):
+                self._put.send_nowait(asked)
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._run)
+                    yield
+                    group.cancel_scope.cancel()
+            except BaseExceptionGroup as several:
+                raise only(several) from several
+
+    async def _run(self) -> None:
+        async for asked in self._asks:
+            with self._hold():
+                answer = await _put_at_terminal(asked)
+            await self._agent.answer(self._session, asked, answer)
+
+
+async def _put_at_terminal(asked: Asked) -> str:
+    sys.stderr.write(f"\n{printable(asked.question)}\n")
+    with suppress(termios.error):
+        # What was typed before the question was seen is no answer to it.
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    while True:
+        sys.stderr.write(f"{offer(asked.choices)}? ")
+        sys.stderr.flush()
+        typed = await _read_line()
+        if not typed:  # Ctrl-D: whoever goes away has not agreed
+            sys.stderr.write("\n")
+            return NO
+        if answer := meant(typed, asked.choices):
+            return answer
+
+
+async def _read_line() -> str:
+    """A line typed at the terminal; empty at its end. May be cancelled while nobody types."""
+    heard = b""
+    while not heard.endswith(b"\n"):
+        await anyio.wait_readable(sys.stdin.fileno())
+        piece = os.read(sys.stdin.fileno(), 4096)
+        if not piece:
+            break
+        heard += piece
+    return heard.decode("utf-8", "replace")
+
+
+async def wait_or_park(agent: Agent, session: Session) -> Finished | Sequence[Asked] | None:
+    """Wait until nothing is left to do in this session, or until it waits for a person.
+
+    `session` as it was before it was taken up. None when there was nothing to do.
+    """
+    found: list[Finished | Sequence[Asked] | None] = []
+
+    async def wait() -> None:
+        found.append(await agent.wait(session))
+        group.cancel_scope.cancel()
+
+    async def watch() -> None:
+        found.append(await _parked(agent, session))
+        group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            group.start_soon(watch)
+    except BaseExceptionGroup as several:
+        raise only(several) from several
+    return found[0]
+
+
+async def _parked(agent: Agent, session: Session) -> Sequence[Asked]:
+    """The questions that have brought the session to rest, once some have."""
+    state = State()
+    async with aclosing(agent.follow(session)) as stream:
+        async for event in stream:
+            if isinstance(event, Entry):
+                state = fold([event], state)
+                if event.seq > session.head and is_parked(state):
+                    return tuple(state.asks.values())
+    raise AssertionError("a follower never ends by itself")
+
+
+def is_parked(state: State) -> bool:
+    """Whether nothing happens until a person answers. Where nobody can, the answer is no and the turn goes on."""
+    return isinstance(decide(state, {}), Wait) and _can_answer(state.address)
+
+
+async def deny_unanswerable(agent: Agent, session: Session, address: str = "") -> int:
+    """Say no to what a session still asks when its turn goes on where nobody can answer; how many those were."""
+    state = fold(await agent.journal(session))
+    if _can_answer(address or state.address):
+        return 0
+    for asked in state.asks.values():
+        await agent.answer(session, asked, NO)
+    return len(state.asks)
+
+
+def _can_answer(address: str) -> bool:
+    traits = CHANNELS.get(channel_of(address))
+    return bool(traits and traits.answers)

@@ -1,0 +1,116 @@
+"""Tasks for people: a table, a page, a line; and for programs, as JSON."""
+
+from collections.abc import Mapping, Sequence
+
+from outrider.cli.lines import Json
+from outrider.cli.plain import one_line, printable
+from outrider.cli.transcript import moment
+from outrider.core.tasks import Task, TaskState, age
+
+_LONGEST = 60
+_WORDS: dict[TaskState, str] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "killed": "was killed",
+    "lost": "was lost",
+    "timed_out": "was ended at its time limit",
+    "stalled": "seems to wait for input",
+    "queued": "waits to be started",
+    "running": "runs",
+}
+
+
+def render_task(task: Task, session: str, output_file: str) -> Json:
+    """A task, flat. `session` is its session's name."""
+    wish = task.wish
+    return {
+        "id": task.id,
+        "kind": wish.kind,
+        "state": task.state,
+        "session": task.session,
+        "name": session,
+        "command": wish.command,
+        "description": wish.description,
+        "workspace": task.workspace,
+        "workdir": wish.workdir,
+        "created": task.created,
+        "ended": task.ended,
+        "exit_code": task.exit_code,
+        "why": task.why,
+        "address": wish.address,
+        "notify": wish.notify,
+        "is_told": task.is_told,
+        "is_interactive": wish.is_open,
+        "watch": wish.watch,
+        "grants": list(wish.grants),
+        "child": task.child,
+        "pid": task.mark.pid if task.mark else None,
+        "output_file": output_file if wish.kind == "command" else "",
+    }
+
+
+def table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str]:
+    """One aligned line for each, under a head."""
+    rows = [("TASK", "STATE", "TIME", "EXIT", "SESSION", "WHAT")]
+    rows += [
+        (
+            task.id,
+            task.state,
+            age((task.ended or now) - task.created),
+            "" if task.exit_code is None else str(task.exit_code),
+            one_line(names.get(task.session, task.session), 24),
+            one_line(task.wish.description or task.wish.command, _LONGEST),
+        )
+        for task in tasks
+    ]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines whose columns stand below each other."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def state_line(task: Task) -> str:
+    """What is the matter with it, in one line."""
+    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
+    why = f": {one_line(task.why, 200)}" if task.why else ""
+    return f"task {task.id} {_WORDS[task.state]}{code}{why}"
+
+
+def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
+    """All there is to say of a task but its output."""
+    wish = task.wish
+    span = age((task.ended or now) - task.created)
+    facts = {
+        "state": f"{task.state} ({f'for {span}' if task.is_open else f'after {span}'})",
+        "exit code": "" if task.exit_code is None else str(task.exit_code),
+        "reason": one_line(task.why),
+        "what": one_line(wish.description),
+        "asked to" if wish.kind == "session" else "command": printable(wish.command),
+        "session": one_line(session),
+        "folder": f"{task.workspace}/{wish.workdir}" if wish.workdir else task.workspace,
+        "begun": moment(task.created),
+        "ended": moment(task.ended) if task.ended else "",
+        "told": _telling(task),
+        "watches": one_line(wish.watch),
+        "input": "can be written to" if wish.is_open and task.is_open else "",
+        "allowed": ", ".join(map(one_line, wish.grants)),
+        "process": str(task.mark.pid) if task.mark and task.is_open else "",
+        "child": task.child,
+        "output": output_file if wish.kind == "command" else "",
+    }
+    indent = " " * 11
+    lines = [f"{name:<10} " + value.replace("\n", f"\n{indent}") for name, value in facts.items() if value]
+    return [f"task {task.id}", *lines]
+
+
+def _telling(task: Task) -> str:
+    """Where its end goes."""
+    if not task.is_open:
+        return "yes" if task.is_told else "no"
+    if task.wish.waited:
+        return "a turn waits for it"
+    when = {"always": "when it ends", "failures": "if it fails", "never": "nobody: look with `outrider tasks`"}
+    return when[task.wish.notify]

@@ -1,0 +1,245 @@
+"""`outrider tasks`: looks after background work, also while another process uses the home. None of it holds the home
+for longer than a moment: whoever waits, waits beside it."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.to_thread
+import click
+
+from outrider.app.agent import OWNER
+from outrider.app.tasks import open_commands
+from outrider.cli.lines import encode
+from outrider.cli.opening import Halt, carry_out, open_config
+from outrider.cli.plain import check_text, notice, one_line, printable, say
+from outrider.cli.root import DONE, FAILED, LATER
+from outrider.cli.task_desk import Desk, has_ended, open_desk
+from outrider.cli.task_lines import page, render_task, state_line, table
+from outrider.cli.task_output import last_lines, pass_on, passing
+from outrider.config.load import Config
+from outrider.core.errors import Refused
+from outrider.core.tasks import Task, quoted_tail
+
+_LABEL = "outrider tasks"
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+_ENDED_SHOWN = 10
+_MOST = 10_000
+_LOOK = 0.2
+
+
+def _at_desk(act: Callable[[Desk], Awaitable[int]]) -> int:
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_desk(config, _LABEL) as desk:
+            return await act(desk)
+
+    return carry_out(carry)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@click.group("tasks")
+def command() -> None:
+    """List, show, follow, wait for, write to and kill background tasks."""
+
+
+@command.command("list")
+@click.option("--all", "is_all", is_flag=True, help="All of them, not only open ones and the latest others.")
+@click.option("--session", "-s", default="", metavar="SESSION", help="All tasks of this session.")
+@_JSON
+def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
+    """The open tasks, then those that ended, latest first."""
+    check_text(session, "--session")
+
+    async def act(desk: Desk) -> int:
+        within = (await desk.session(session)).id if session else ""
+        found = await desk.reads.list_tasks(OWNER, within, limit=_MOST)
+        ended = [task for task in found if not task.is_open]
+        shown = ended if is_all or session else ended[:_ENDED_SHOWN]
+        tasks = [*(task for task in found if task.is_open), *shown]
+        names = {id: await _name(desk, id) for id in {task.session for task in tasks}}
+        if is_json:
+            rows = [render_task(task, names[task.session], desk.commands.output_file(task)) for task in tasks]
+            say(encode(rows, is_pretty=True))
+        elif tasks:
+            say("\n".join(table(tasks, names, _now())))
+        else:
+            say("there are no tasks")
+        if len(ended) > len(shown) and not is_json:
+            notice(f"{len(ended) - len(shown)} more have ended: outrider tasks list --all")
+        return DONE
+
+    return _at_desk(act)
+
+
+async def _name(desk: Desk, session: str) -> str:
+    found = await desk.reads.find(OWNER, session)
+    return found.name if found else session
+
+
+@command.command("show")
+@click.argument("task")
+@_JSON
+def show(task: str, is_json: bool) -> int:
+    """All about a task, and the end of its output."""
+    check_text(task, "the task's id")
+
+    async def act(desk: Desk) -> int:
+        found = await desk.find(task)
+        name, file = await _name(desk, found.session), desk.commands.output_file(found)
+        output = await _tail(desk, found)
+        if is_json:
+            say(encode({**render_task(found, name, file), "output": output}, is_pretty=True))
+        else:
+            say("\n".join([*page(found, name, file, _now()), "", *map(printable, quoted_tail(output))]))
+        return DONE
+
+    return _at_desk(act)
+
+
+async def _tail(desk: Desk, task: Task) -> str:
+    if task.wish.kind == "session":
+        return await desk.said(task)
+    try:
+        content = await anyio.to_thread.run_sync(desk.commands.read, task, -4_000, 4_000)
+    except Refused:  # it never started, or what it wrote is no longer kept
+        return ""
+    return content.decode("utf-8", "replace")
+
+
+@command.command("tail")
+@click.argument("task")
+@click.option("--follow", "-f", "is_following", is_flag=True, help="Go on until the task has ended.")
+@click.option("--lines", "-n", type=click.IntRange(0, 1_000_000), default=20, show_default=True)
+def tail(task: str, is_following: bool, lines: int) -> int:
+    """The end of a task's output. With -f also what comes; exits with 0 when the task has ended, however it did."""
+    check_text(task, "the task's id")
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_desk(config, _LABEL) as desk:
+            found = await desk.find(task)
+            if found.wish.kind == "session" and not (is_following and found.is_open):
+                say(await desk.said(found))
+                return DONE
+        if found.wish.kind == "session":
+            found = await _waited(config, found, None)
+            async with open_desk(config, _LABEL) as desk:
+                say(await desk.said(found))
+            return DONE
+        return await _follow(config, found, lines, is_following)
+
+    return carry_out(carry)
+
+
+async def _follow(config: Config, task: Task, lines: int, is_following: bool) -> int:
+    commands, write = open_commands(config), passing()
+    shown, end = last_lines(commands, task, lines)
+    write(shown)
+    if not is_following or not task.is_open:
+        return DONE
+    while not await has_ended(commands, task, _LOOK):
+        end = pass_on(commands, task, end, write)
+    pass_on(commands, task, end, write)
+    async with open_desk(config, _LABEL) as desk:
+        notice(state_line(await desk.settled(task)))
+    return DONE
+
+
+@command.command("wait")
+@click.argument("task")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up waiting after so long.")
+@_JSON
+def wait(task: str, timeout: float | None, is_json: bool) -> int:
+    """Wait until a task has ended, and print the end of its output.
+
+    Exits with 0 when it succeeded, 1 when it did not, 75 when the time ran out first.
+    """
+    check_text(task, "the task's id")
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_desk(config, _LABEL) as desk:
+            found = await desk.find(task)
+        if found.is_open:
+            found = await _waited(config, found, timeout)
+        async with open_desk(config, _LABEL) as desk:
+            output = await _tail(desk, found)
+            if is_json:
+                name, file = await _name(desk, found.session), desk.commands.output_file(found)
+                say(encode({**render_task(found, name, file), "output": output}))
+            elif not found.is_open and output:
+                say(output.removesuffix("\n"))
+        notice(state_line(found))
+        if found.is_open:
+            return LATER
+        return DONE if found.state == "succeeded" else FAILED
+
+    return carry_out(carry)
+
+
+async def _waited(config: Config, task: Task, seconds: float | None) -> Task:
+    """This task once it has ended, or when the time has run out. Nothing of the home is held meanwhile."""
+    commands = open_commands(config)
+    with anyio.move_on_after(seconds):
+        while task.is_open and not (task.wish.kind == "command" and await has_ended(commands, task, 60)):
+            async with open_desk(config, _LABEL) as desk:
+                task = await desk.find(task.id)
+                if task.is_open and task.wish.kind == "session" and desk.agent:
+                    raise Refused(f"task {task.id} is a session that nothing carries on now: outrider resume")
+            await anyio.sleep(_LOOK)
+    async with open_desk(config, _LABEL) as desk:
+        return await desk.settled(task)
+
+
+@command.command("write")
+@click.argument("task")
+@click.argument("text", nargs=-1)
+@click.option("--close", "is_last", is_flag=True, help="Then let it see the end of its input (Ctrl-D).")
+@click.option("--no-newline", "is_bare", is_flag=True, help="Do not end the text with a newline.")
+@click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it, as Ctrl-C does.")
+def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_interrupt: bool) -> int:
+    """Give a task something to read. Only tasks that were started to be written to take it."""
+    words = check_text(" ".join(text), "the text")
+    content = (words if is_bare or not text else f"{words}\n").encode()
+    if not content and not is_last and not is_interrupt:
+        raise Refused("there is nothing to write: say a text, --close or --ctrl-c")
+
+    async def act(desk: Desk) -> int:
+        found = await desk.find(check_text(task, "the task's id"))
+        if not found.is_open:
+            raise Refused(state_line(found))
+        if found.wish.kind == "session":
+            raise Refused(f"task {found.id} is a session; say it there: outrider run --session …")
+        if content or is_last:
+            await anyio.to_thread.run_sync(lambda: desk.commands.write(found, content, close=is_last))
+        if is_interrupt:
+            await anyio.to_thread.run_sync(desk.commands.interrupt, found)
+        done = [f"wrote {len(content):,} bytes"] * bool(content)
+        done += ["closed its input"] * is_last + ["interrupted it"] * is_interrupt
+        say(f"task {found.id}: {', '.join(done)}")
+        return DONE
+
+    return _at_desk(act)
+
+
+@command.command("kill")
+@click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
+def kill(tasks: tuple[str, ...]) -> int:
+    """End tasks and all they started. They are gone when this returns."""
+
+    async def act(desk: Desk) -> int:
+        found = [await desk.find(check_text(name, "the task's id")) for name in tasks]
+        for task in found:
+            if not task.is_open:
+                notice(f"{state_line(task)}: there is nothing to kill")
+                continue
+            killed = await desk.kill(task)
+            say(f"{state_line(killed)} ({one_line(task.wish.description or task.wish.command, 60)})")
+        return DONE
+
+    return _at_desk(act)

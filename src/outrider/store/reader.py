@@ -1,0 +1,114 @@
+"""Looks into a store from beside the process that owns it: reads alone. No lock of the home, and nothing is written.
+
+For another process than the owner: the write-ahead log lets readers see every commit while the owner goes on.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from anyio import CancelScope
+
+from outrider.core.approve import Grant
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Entry
+from outrider.core.ports import Session
+from outrider.core.tasks import Task
+from outrider.store import read, read_tasks
+from outrider.store.connect import PATIENCE
+from outrider.store.faults import explain
+from outrider.store.lane import Lane
+from outrider.store.migrate import MIGRATIONS, known, version_of
+
+T = TypeVar("T")
+
+
+def is_held(home: Path) -> bool:
+    """Whether a process owns this home now. Asks the kernel, and waits for nobody."""
+    try:
+        descriptor = os.open(home / "lock", os.O_RDWR)
+    except OSError:  # whoever opens the home is told why
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class StoreReader:
+    """What a store says, without the power to change it."""
+
+    def __init__(self, home: Path, lane: Lane, db: sqlite3.Connection) -> None:
+        self._home = home
+        self._lane = lane
+        self._db = db
+
+    async def find(self, person: str, session: str) -> Session | None:
+        return await self._do(partial(read.find, self._db, person, session))
+
+    async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
+        return await self._do(partial(read.entries, self._db, session, after, limit))
+
+    async def waiting(self) -> Sequence[str]:
+        return await self._do(partial(read.waiting, self._db))
+
+    async def find_task(self, person: str, task: str) -> Task | None:
+        return await self._do(partial(read_tasks.find, self._db, person, task))
+
+    async def list_tasks(
+        self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
+    ) -> Sequence[Task]:
+        return await self._do(partial(read_tasks.tasks, self._db, person, session, limit, open_only=open_only))
+
+    async def grants(self, person: str) -> Sequence[Grant]:
+        return await self._do(partial(read_tasks.grants, self._db, person))
+
+    async def _do(self, act: Callable[[], T]) -> T:
+        try:
+            return await self._lane.do(act)
+        except (sqlite3.Error, OSError) as error:
+            raise explain(error, self._home) from error
+
+
+@asynccontextmanager
+async def open_reader(home: Path) -> AsyncGenerator[StoreReader]:
+    """The store of this home, to be read while another process owns it.
+
+    Raises Refused when there is none, Unavailable when its owner has not brought it to this version yet.
+    """
+    path = home / "store.db"
+    if not path.exists():
+        raise Refused(f"there is no store in {home} yet")
+    async with AsyncExitStack() as stack:
+        lane = Lane("reader")
+        stack.push_async_callback(lane.close)
+        opened: list[sqlite3.Connection] = []
+        stack.push_async_callback(_close, lane, opened)
+        try:
+            await lane.do(lambda: opened.append(_connect(path)))
+            version = await lane.do(lambda: version_of(opened[0]))
+        except (sqlite3.Error, OSError) as error:
+            raise explain(error, home) from error
+        if version != known(MIGRATIONS)[-1].version:
+            raise Unavailable(f"the store in {home} is of another version than this Outrider; try again in a moment")
+        yield StoreReader(home, lane, opened[0])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Read-only in the file system's sense too: closing this connection never touches the owner's log.
+    uri = path.absolute().as_uri() + "?mode=ro"
+    return sqlite3.connect(uri, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+
+
+async def _close(lane: Lane, opened: list[sqlite3.Connection]) -> None:
+    with CancelScope(shield=True):
+        for db in opened:
+            await lane.do(db.close)

@@ -1,0 +1,215 @@
+"""`outrider tasks`, with real commands that go on after whoever began them, and beside whoever owns the home."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import outrider
+from outrider.config.load import load
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script
+from outrider.models.scripted import ScriptedModel, Wanted, call, says
+from tests.journey.support import Person, Ran, ended, interrupt
+
+
+def background(command: str, **others: object) -> Wanted:
+    return call("shell", command=command, background=True, **others)
+
+
+def begin(person: Person, command: str, **others: object) -> str:
+    """Have a command begun by a run into a pipe, which then ends; its task."""
+    rule = Rule("go", ((says("", background(command, **others)),), (says("begun"),)))
+    with ScriptServer(Script(rules=(rule,))) as server:
+        person.uses(server.url)
+        lines = person.types("run", "--json", "-s", "s", "go").lines
+    (result,) = [json.loads(line["text"]) for line in lines if line["type"] == "result"]
+    return result["task"]
+
+
+def listed(person: Person, *words: str) -> dict[str, dict[str, Any]]:
+    return {task["id"]: task for task in json.loads(person.types("tasks", "list", "--json", *words).out)}
+
+
+def has_reader(fifo: Path) -> bool:
+    """Whether a process still has this pipe open to read it."""
+    try:
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def fifo(person: Person) -> Path:
+    """What a command in the project reads for as long as the test likes."""
+    path = person.project / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.behaviour("B3")
+def test_a_command_begun_by_a_pipe_promises_nothing_goes_on_and_is_seen_to_end(person: Person, fifo: Path) -> None:
+    with ScriptServer(script(says("", background("cat fifo", notify="always")), says("started"))) as server:
+        person.uses(server.url)
+        ran = person.types("run", "--json", "-s", "s", "build it and tell me")
+    (result,) = [json.loads(line["text"]) for line in ran.lines if line["type"] == "result"]
+    task = result["task"]
+    assert (result["status"], result["notify"]) == ("background_started", False)
+    assert "cannot be told" in result["message"]
+    assert "Poll it" in result["message"]
+    assert ran.err == f"outrider: task {task} goes on: outrider tasks wait {task}\n"
+    assert (ran.lines[-1]["text"], ran.lines[-1]["tasks"]) == ("started", [task])
+
+    assert {name: listed(person)[task][name] for name in ("state", "notify", "name", "command")} == {
+        "state": "running",
+        "notify": "never",
+        "name": "s",
+        "command": "cat fifo",
+    }
+    assert person.types("tasks", "wait", task, "--timeout", "0.1") == Ran(75, "", f"outrider: task {task} runs\n")
+    waiting = person.begins("tasks", "wait", task)
+    fifo.write_text("built\n")
+    assert ended(waiting) == Ran(0, "built\n", f"outrider: task {task} succeeded, exit code 0\n")
+    row = listed(person)[task]
+    assert (row["state"], row["exit_code"], row["is_told"]) == ("succeeded", 0, False)
+    assert person.types("resume").out == "nothing is unfinished\n"
+
+
+def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
+    task = begin(person, "echo oh no; exit 3")
+    waited = Ran(1, "oh no\n", f"outrider: task {task} failed, exit code 3\n")
+    assert person.types("tasks", "wait", task) == waited
+    assert person.types("tasks", "wait", task[:4]) == waited
+    line = person.types("tasks", "wait", task, "--json").lines[0]
+    assert (line["id"], line["state"], line["exit_code"], line["output"]) == (task, "failed", 3, "oh no\n")
+
+
+def test_a_table_has_the_open_ones_first_and_a_page_has_it_all(person: Person, fifo: Path) -> None:
+    first = begin(person, "cat fifo", description="the long one")
+    second = begin(person, "echo done")
+    person.types("tasks", "wait", second)
+    head, one, two = person.types("tasks", "list").out.splitlines()
+    assert head.split() == ["TASK", "STATE", "TIME", "EXIT", "SESSION", "WHAT"]
+    assert (one.split()[:2], one.endswith("the long one")) == ([first, "running"], True)
+    assert (two.split()[:2], two.endswith("echo done")) == ([second, "succeeded"], True)
+    page = person.types("tasks", "show", second).out
+    for part in (f"task {second}", "state      succeeded", "exit code  0", "command    echo done", "| done"):
+        assert part in page
+    assert list(listed(person, "--session", "s")) == [first, second]
+    assert person.types("tasks", "kill", first).code == 0
+    for words in (("show", "t-none"), ("list", "--session", "none"), ("kill", first, "t-none")):
+        assert person.types("tasks", *words).code == 2
+
+
+def test_following_a_task_shows_what_it_writes_holds_nothing_and_ends_with_it(person: Person, fifo: Path) -> None:
+    task = begin(person, "printf 'one\\ntwo\\n'; cat fifo; exit 4")
+    following = person.begins("tasks", "tail", "-f", "-n", "1", task)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"two\n"
+    descriptor = os.open(fifo, os.O_WRONLY)
+    os.write(descriptor, b"thr\xc3")
+    assert person.types("run", "hello", environ={"OUTRIDER_MODEL": "practice"}).code == 0  # the home is free
+    os.write(descriptor, b"\xa9e\n")
+    assert following.stdout.readline().decode() == "thrée\n"
+    os.close(descriptor)
+    ran = ended(following)
+    assert (ran.code, ran.err) == (0, f"outrider: task {task} failed, exit code 4\n")
+    assert person.types("tasks", "tail", "-n", "2", task) == Ran(0, "two\nthrée\n", "")
+
+
+def test_a_task_is_killed_with_all_it_started_and_that_is_written_down(person: Person, fifo: Path) -> None:
+    task = begin(person, "setsid cat fifo & cat fifo")
+    ran = person.types("tasks", "kill", task)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"task {task} was killed")
+    assert not has_reader(fifo)
+    row = listed(person)[task]
+    assert (row["state"], row["why"]) == ("killed", "killed by the person")
+    again = person.types("tasks", "kill", task)
+    assert (again.code, again.out, "nothing to kill" in again.err) == (0, "", True)
+    assert person.types("tasks", "wait", task).code == 1
+
+
+def test_a_task_that_reads_can_be_written_to_and_interrupted(person: Person) -> None:
+    task = begin(person, "read name; echo hello $name; wc -c", interactive=True)
+    assert person.types("tasks", "write", task, "Ada", "Byron") == Ran(0, f"task {task}: wrote 10 bytes\n", "")
+    assert person.types("tasks", "write", task, "--no-newline", "--close", "123").code == 0
+    assert person.types("tasks", "wait", task).out == "hello Ada Byron\n3\n"
+    assert person.types("tasks", "write", task, "more").code == 2
+    other = begin(person, "echo ready; cat", interactive=True)
+    following = person.begins("tasks", "tail", "-f", other)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"ready\n"
+    assert person.types("tasks", "write", other, "--ctrl-c").out == f"task {other}: interrupted it\n"
+    assert ended(following).err == f"outrider: task {other} failed, exit code 130: ended by signal 2\n"
+
+
+def test_tasks_are_looked_after_beside_whoever_owns_the_home(person: Person, fifo: Path) -> None:
+    begun = says("", background("read word; echo $word; cat fifo", interactive=True), background("cat fifo"))
+    with ScriptServer(script(begun, Stall("headers"))) as server:
+        person.uses(server.url)
+        owner = person.begins("run", "-s", "s", "go")
+        server.wait(2)
+        assert "outrider run" in person.types("sessions", "list").err  # it is busy, for those who must own it
+        tasks = listed(person)
+        assert {(task["state"], task["name"]) for task in tasks.values()} == {("running", "s")}
+        (reads,) = [id for id, task in tasks.items() if task["is_interactive"]]
+        (other,) = [id for id, task in tasks.items() if not task["is_interactive"]]
+
+        following = person.begins("tasks", "tail", "-f", reads)
+        assert person.types("tasks", "write", reads, "word").code == 0
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"word\n"
+        assert person.types("tasks", "tail", reads).out == "word\n"
+        assert "| word" in person.types("tasks", "show", reads).out
+        assert person.types("tasks", "wait", other, "--timeout", "0.1").code == 75
+
+        for task in (reads, other):
+            ran = person.types("tasks", "kill", task)
+            assert (ran.code, ran.out.startswith(f"task {task} was killed")) == (0, True), ran
+        assert not has_reader(fifo)
+        assert ended(following).err.startswith(f"outrider: task {reads} was killed")
+        assert person.types("tasks", "wait", other).code == 1
+        assert {task["state"] for task in listed(person).values()} == {"killed"}
+        interrupt(owner)
+    assert {task["state"] for task in listed(person).values()} == {"killed"}
+
+
+@pytest.mark.anyio
+async def test_looking_at_tasks_writes_their_ends_down_and_begins_no_turn(person: Person, fifo: Path) -> None:
+    model = ScriptedModel(says("", background("cat fifo")), says("I will tell you"))
+    config = load(person.home, {})
+    async with outrider.open(config=config, model=model, workspace=person.project) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address="terminal:test")
+        with anyio.fail_after(30):
+            await agent.wait(await agent.find("s"))
+    fifo.write_text("built\n")
+    with ScriptServer(script(says("unused"), says("unused"), says("it is built"))) as server:
+        person.uses(server.url)
+        (task,) = await anyio.to_thread.run_sync(lambda: listed(person))
+        waited = await anyio.to_thread.run_sync(lambda: person.types("tasks", "wait", task))
+        assert (waited.code, waited.out) == (0, "built\n")
+        assert len(server.requests) == 0
+        shown = await anyio.to_thread.run_sync(lambda: person.types("sessions", "show", "s").out)
+        assert f"[Task {task} succeeded]" in shown
+        resumed = await anyio.to_thread.run_sync(lambda: person.types("resume"))
+        assert (resumed.code, resumed.out) == (0, "[s]\nit is built\n\n")
+        assert len(server.requests) == 1
+
+
+def test_a_terminal_sees_the_task_that_goes_on(person: Person, fifo: Path) -> None:
+    with ScriptServer(script(says("", background("cat fifo")), says("begun"))) as server:
+        person.uses(server.url)
+        code, shown = person.types_at_a_terminal("run", "go")
+    (task,) = listed(person)
+    assert (code, f"in the background as task {task}" in shown) == (0, True), shown
+    assert f"task {task} goes on: outrider tasks wait {task}" in shown
+    assert f"as task {task}" in person.types("sessions", "show", next(iter(listed(person).values()))["session"]).out
+    assert person.types("tasks", "kill", task).code == 0
+    doctor = person.types("doctor").out
+    assert "the output of 1 task takes" in doctor
+    assert "✓ sandbox" in doctor or "! sandbox" in doctor
