@@ -95,6 +95,34 @@ def test_several_questions_are_shown_one_after_the_other(person: Person) -> None
     assert (person.project / "ran").read_text() == "one\n"
 
 
+def test_a_terminal_that_cannot_move_its_cursor_asks_in_plain_lines(person: Person) -> None:
+    with at_work(person, shell("touch ran", **NETWORK), says("It ran.")), Terminal(person, TERM="dumb") as terminal:
+        terminal.sees("/help")
+        terminal.says("go")
+        terminal.sees(f"  │ to fetch the list\n  {CHOICES}")
+        terminal.says("once")
+        terminal.sees("It ran.")
+    assert (person.project / "ran").exists()
+
+
+def test_a_question_is_left_to_wait_in_its_session_and_found_there_again(person: Person) -> None:
+    with at_work(person, shell("touch ran", **NETWORK), says("It ran.")), Terminal(person) as terminal:
+        terminal.rests()
+        terminal.says("go")
+        terminal.sees("waits for you")
+        terminal.says("/new")
+        terminal.sees("the question before waits in its own (/switch session-1)")
+        terminal.sees("idle · +1 elsewhere")
+        terminal.says("/yes")
+        terminal.sees("no question waits")
+        terminal.says("/switch session-1")
+        terminal.sees("? May shell", times=2)
+        terminal.says("/yes workspace")
+        terminal.sees("It ran.")
+        terminal.rests()
+    assert (person.project / "ran").exists()
+
+
 def test_ctrl_c_at_a_question_stops_the_turn(person: Person) -> None:
     with at_work(person, shell("touch ran", **NETWORK), says("never")), Terminal(person) as terminal:
         terminal.rests()

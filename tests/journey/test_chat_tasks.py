@@ -172,10 +172,10 @@ def test_tasks_are_listed_shown_followed_written_to_and_killed(person: Person) -
 
 def test_stop_ends_the_command_the_turn_waits_for_and_stop_all_those_in_the_background(person: Person) -> None:
     calls = (
-        call("shell", command="cat gate", background=True, notify="never"),
+        call("shell", command="cat gate", background=True),
         call("shell", command="cat other", timeout=300),
     )
-    with at_work(person, says("", *calls), says("never")), Terminal(person) as terminal:
+    with at_work(person, says("", *calls), [Stall(), says("never")]), Terminal(person) as terminal:
         gate(person)
         gate(person, "other")
         terminal.rests()
@@ -188,7 +188,7 @@ def test_stop_ends_the_command_the_turn_waits_for_and_stop_all_those_in_the_back
         terminal.says("/stop all")
         terminal.waits(lambda screen: screen.splitlines()[-1].endswith("idle"), "rest")
         terminal.says("/tasks")
-        terminal.sees("killed")
+        terminal.sees("killed", times=2)
 
 
 @pytest.mark.behaviour("B4")

@@ -216,5 +216,10 @@ def test_a_question_is_shown_whole_or_says_that_it_is_not() -> None:
 
     assert painted("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
     assert painted("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
+    assert painted("May it?\n| " + "x" * 70 + " " * 20 + "[o]nce", is_plain=False) == [
+        "? May it?",
+        "  │ " + "x" * 70,
+        "  │ " + " " * 13 + "[o]nce",
+    ]
     long = painted("May it?\n" + "| x\n" * 500, is_plain=False)
     assert (len(long), "405 more characters are not shown: say no unless" in long[-1]) == (401, True)

@@ -45,7 +45,7 @@ def ran(call: Call | None, result: Result) -> Sequence[Show]:
     what, mark = call_line(call) if call else "a call", mark_of(call)
     if result.failed:
         return [Ran(what, one_line(result.details or result.text or "failed", 160), failed=True, mark=mark)]
-    outcome = _outcome(result) if mark == "$" else _Outcome()
+    outcome = _outcome(result) if call and call.tool in (SHELL, "delegate") else _Outcome()
     match outcome.status:
         case "background_started":
             return [Ran(what, f"runs as {one_line(outcome.task)}", mark=mark)]

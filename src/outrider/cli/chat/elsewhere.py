@@ -30,6 +30,8 @@ class Elsewhere:
         self._agent = agent
         self._face = face
         self._group = group
+        self._here = ""
+        """The session that is open."""
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._working: set[str] = set()
 
@@ -38,17 +40,17 @@ class Elsewhere:
         """In how many of them a turn goes on."""
         return len(self._working)
 
-    async def take_up(self, opened: Session | None) -> None:
+    async def take_up(self) -> None:
         """Take up what was left unfinished, here too, and tell what comes of it in the others."""
         # Tasks first: one that ends before the next line has left its session something to do.
         running = await self._agent.tasks(open_only=True)
         unfinished = await self._agent.finish()
-        hidden = {*await children(self._agent), opened.id if opened else ""}
+        hidden = await children(self._agent)
         for session in unfinished:
-            if session.id not in hidden:
+            if session.id not in {*hidden, self._here}:
                 await self._take_up(session)
         for task in running:
-            if task.session not in hidden and task.session not in self._scopes:
+            if task.session not in {*hidden, *self._scopes, self._here}:
                 await self._wait_for_tasks(task.session)
 
     async def _take_up(self, session: Session) -> None:
@@ -71,18 +73,23 @@ class Elsewhere:
 
     def watch(self, session: Session, after: int, *, is_working: bool) -> None:
         """Tell what happens in this session after that entry."""
-        if session.id in self._scopes:
+        if session.id == self._here or session.id in self._scopes:
             return
         scope = self._scopes[session.id] = anyio.CancelScope()
         if is_working:
             self._working.add(session.id)
         self._group.start_soon(self._follow, session, after, scope)
 
-    def leave(self, session: Session) -> None:
-        """It is open here from now on."""
-        if scope := self._scopes.pop(session.id, None):
+    def turn_to(self, session: Session | None) -> None:
+        """This session is open from now on, and no other."""
+        self._here = session.id if session else ""
+        if scope := self._scopes.get(self._here):
             scope.cancel()
-        self._working.discard(session.id)
+            self._forget(self._here)
+
+    def _forget(self, session: str) -> None:
+        del self._scopes[session]
+        self._working.discard(session)
 
     async def _follow(self, session: Session, after: int, scope: anyio.CancelScope) -> None:
         with scope:
@@ -91,7 +98,7 @@ class Elsewhere:
             except (Refused, Unavailable) as error:
                 self._face.show([Note(f"✗ session {one_line(session.name)}: {error}", "bad")])
         if self._scopes.get(session.id) is scope:
-            self.leave(session)
+            self._forget(session.id)
         self._face.touch()
 
     async def _tell(self, session: Session, after: int) -> None:

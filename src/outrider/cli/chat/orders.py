@@ -47,9 +47,13 @@ async def _help(chat: "Conversation", argument: str) -> Sequence[Show]:
 async def _new(chat: "Conversation", name: str) -> Sequence[Show]:
     if name and any(session.name == name for session in await chat.agent.sessions(10_000)):
         raise Refused(f"there is a session {name!r} already; /switch {name} goes on with it")
-    goes_on = chat.is_working
+    goes_on = ""
+    if chat.session and chat.view.asking:
+        goes_on = f"; the question before waits in its own (/switch {one_line(chat.session.name)})"
+    elif chat.is_working:
+        goes_on = "; the turn before goes on, and you will be told when it ends"
     await chat.begin(name)
-    return [Note("a new session" + ("; the turn before goes on, and you will be told when it ends" if goes_on else ""))]
+    return [Note(f"a new session{goes_on}")]
 
 
 async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:

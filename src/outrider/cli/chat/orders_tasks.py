@@ -27,7 +27,10 @@ _SHOWN = 20
 
 
 async def stop(chat: "Conversation", argument: str) -> Sequence[Show]:
-    if chat.session and await chat.agent.stop(chat.session, tasks=argument.lower() == "all"):
+    everything = argument.lower() == "all"
+    if chat.session and await chat.agent.stop(chat.session, tasks=everything):
+        if everything:  # Nor is the model to begin anew because it was told that its tasks are gone.
+            await chat.agent.stop(chat.session)
         return []
     hint = f"; /stop all ends its {chat.running.count} in the background" if chat.running.count else ""
     return [Note(f"nothing runs in this session{hint}")]
@@ -42,7 +45,7 @@ async def tasks(chat: "Conversation", name: str) -> Sequence[Show]:
     ended = [task for task in own if not (task.is_open or task.wish.waited)]
     shown = [*(task for task in own if task.is_open), *ended[:_ENDED]]
     others = [task for task in everything if task.is_open and task.session != here]
-    chat.know({"task": [(task.id, label(task)) for task in (*shown, *others)]})
+    chat.know({"task": [(task.id, one_line(label(task), 40)) for task in (*shown, *others)]})
     if not shown and not others:
         return [Note("there are no tasks; the agent begins them with commands that take long")]
     shows: list[Show] = [table(_rows(shown)) if shown else Note("there are no tasks in this session")]

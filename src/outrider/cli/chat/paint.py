@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from outrider.cli.chat.answers import offer
-from outrider.cli.chat.clean import clean
+from outrider.cli.chat.clean import clean, wrap
 from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show, Tone, Typed
 
 _STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": "yellow", "bad": "bold red"}
@@ -51,12 +51,12 @@ class Painter:
             if self._last is not None and _is_apart(self._last, show):
                 painted.append("")
             with console.capture() as capture:
-                console.print(self._renderable(show))
+                console.print(self._renderable(show, console.width))
             painted += _trimmed(capture.get())
             self._last = show
         return "".join(line + "\n" for line in painted)
 
-    def _renderable(self, show: Show) -> RenderableType:
+    def _renderable(self, show: Show, width: int) -> RenderableType:
         match show:
             case Person(text=text):
                 return Text(clean("› " + text.strip().replace("\n", "\n  ")), style="bold cyan")
@@ -68,9 +68,9 @@ class Painter:
                 mark = ("  ✗ ", "red") if failed else (f"  {sign} ", "green")
                 return Text.assemble(mark, clean(what), (f"  {clean(came)}", "red" if failed else "dim"))
             case Output(lines=lines):
-                return Text("\n".join(f"    │ {clean(line)}" for line in lines), style="dim")
+                return Text("\n".join(_barred(clean("\n".join(lines)), "    ", width)), style="dim")
             case Question(text=text, choices=choices):
-                return _question(clean(text), clean(offer(choices)) if self._is_plain else "")
+                return _question(clean(text), clean(offer(choices)) if self._is_plain else "", width)
             case Note(text=text, tone=tone):
                 return Text(clean(text), style=_STYLES[tone])
 
@@ -82,7 +82,12 @@ class Painter:
         return Padding(render(text), (0, 1, 0, 0))
 
 
-def _question(text: str, choices: str) -> Text:
+def _barred(text: str, indent: str, width: int) -> list[str]:
+    """Somebody else's words, every line behind a bar, also where one is broken."""
+    return [f"{indent}│ {line}" for line in wrap(text, width - len(indent) - 2)]
+
+
+def _question(text: str, choices: str, width: int) -> Text:
     """All of it, since what is not seen would be allowed unseen; where that is far too much, it says so.
 
     The choices stand above the prompt where there is such a place, and here where there is none.
@@ -91,7 +96,9 @@ def _question(text: str, choices: str) -> Text:
     first, _, rest = shown.partition("\n")
     lines = Text.assemble(("? ", "bold yellow"), (first, "bold"))
     for line in rest.split("\n") if rest else ():
-        lines.append(f"\n  {'│ ' + line[2:] if line.startswith('| ') else line}")
+        is_quoted = line.startswith("| ")
+        for part in _barred(line[2:], "  ", width) if is_quoted else [f"  {line}"]:
+            lines.append(f"\n{part}")
     if len(shown) < len(text):
         left_out = (
             f"\n  [{len(text) - len(shown):,} more characters are not shown: say no unless you know what they are]"

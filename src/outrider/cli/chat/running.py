@@ -35,7 +35,8 @@ class Running:
         self._group = group
         self._session: Session | None = None
         self._view = View()
-        self._tasks: Sequence[Task] = ()
+        self.tasks: Sequence[Task] = ()
+        """Those that run, whether or not the turn waits for them."""
         self._awaited: set[str] = set()
         self._begun = anyio.Event()
         self._following: anyio.CancelScope | None = None
@@ -44,7 +45,7 @@ class Running:
     @property
     def count(self) -> int:
         """Tasks in the background."""
-        return sum(not task.wish.waited for task in self._tasks)
+        return sum(not task.wish.waited for task in self.tasks)
 
     @property
     def is_following(self) -> bool:
@@ -58,7 +59,7 @@ class Running:
 
     async def turn_to(self, session: Session | None, view: View) -> None:
         """Another session is open now."""
-        self._session, self._view, self._tasks = session, view, ()
+        self._session, self._view, self.tasks = session, view, ()
         self._begun.set()
         await self.look()
 
@@ -79,7 +80,7 @@ class Running:
             found = await self._agent.tasks(session, open_only=True) if session else ()
             if session is not self._session:
                 return
-            self._tasks = found
+            self.tasks = found
             for task in found:
                 if task.id not in self._awaited:
                     self._awaited.add(task.id)
@@ -108,11 +109,11 @@ class Running:
 
     async def _read_tails(self, calls: Sequence[str]) -> None:
         view = self._view
-        if any(call not in {task.wish.call for task in self._tasks} for call in calls):
+        if any(call not in {task.wish.call for task in self.tasks} for call in calls):
             await self.look()
         tails = {
             task.wish.call: last_lines(await read_tail(self._agent, task), _LINES)
-            for task in self._tasks
+            for task in self.tasks
             if task.wish.call in calls
         }
         if tails != view.tails:

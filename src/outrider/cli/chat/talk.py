@@ -28,6 +28,7 @@ from outrider.config.choose import choose
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
+from outrider.core.tasks import label
 
 CHAT = f"{TERMINAL}:chat"
 """Where what is said here is answered, now or when the chat is opened again."""
@@ -90,7 +91,9 @@ class Conversation:
         return status_line(self.standing(), width)
 
     def suggestions(self, line: str) -> Iterable[Suggestion]:
-        return suggestions(line, self._known)
+        running = [(task.id, one_line(label(task), 40)) for task in self.running.tasks]
+        listed = [known for known in self._known.get("task", ()) if known not in running]
+        return suggestions(line, {**self._known, "task": [*running, *listed]})
 
     @property
     def is_working(self) -> bool:
@@ -141,7 +144,7 @@ class Conversation:
 
     async def take_up(self) -> None:
         """Take up what was left unfinished, here and in other sessions, and tell when those end."""
-        await self.elsewhere.take_up(self.session)
+        await self.elsewhere.take_up()
         await self.learn_names()
 
     async def learn_names(self) -> None:
@@ -204,7 +207,7 @@ class Conversation:
         journal = await self.agent.journal(session)
         self._set_aside()
         self.session, self.view = session, View(journal)
-        self.elsewhere.leave(session)
+        self.elsewhere.turn_to(session)
         if not is_quiet:
             self.face.show([*recall(journal), *self.view.question()])
         if self.opened.model and self.view.state.settings.get("model") != self.opened.model:
@@ -222,6 +225,7 @@ class Conversation:
 
     def _set_aside(self) -> None:
         self._following.cancel()
+        self.elsewhere.turn_to(None)
         if self.session and (self.is_working or self.running.count):
             self.elsewhere.watch(self.session, self.view.head, is_working=self.is_working)
 
