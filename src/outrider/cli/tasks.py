@@ -123,15 +123,14 @@ def tail(task: str, is_following: bool, lines: int) -> int:
     async def carry(halt: Halt) -> int:
         async with open_desk(config, _LABEL) as desk:
             found = await desk.find(task)
-            if found.wish.kind == "session" and not (is_following and found.is_open):
-                say(await desk.said(found))
-                return DONE
-        if found.wish.kind == "session":
+        if found.wish.kind == "command":
+            return await _follow(config, found, lines, is_following)
+        if is_following and found.is_open:
             found = await _waited(config, found, None)
-            async with open_desk(config, _LABEL) as desk:
-                say(await desk.said(found))
-            return DONE
-        return await _follow(config, found, lines, is_following)
+        async with open_desk(config, _LABEL) as desk:
+            if said := await desk.said(found):
+                say(said)
+        return DONE
 
     return carry_out(carry)
 
