@@ -32,6 +32,8 @@ class _Seen:
         self.matches: list[str] = []
         self.left_out = 0
         self.last = 0
+        self.read = -1
+        """How far the output was read; what matched since the last notice is remembered by that notice only."""
         self.is_stalled = task.state == "stalled"
 
 
@@ -58,7 +60,7 @@ class Glance:
             for seen in tuple(self._tasks.values()):
                 try:
                     await self._look(seen)
-                except (Unavailable, Refused) as error:
+                except (Unavailable, Refused, OSError) as error:
                     log.warning("a task could not be looked at: %s", error, extra={"task": seen.task.id})
             await anyio.sleep(EVERY)
 
@@ -70,9 +72,12 @@ class Glance:
 
     async def _watch(self, seen: _Seen) -> None:
         task = seen.task
-        start = self._on.commands.recall(task, "watched")
-        fresh = await anyio.to_thread.run_sync(self._on.commands.read, task, start, _READ)
-        whole = fresh[: fresh.rfind(b"\n") + 1]
+        if seen.read < 0:
+            seen.read = self._on.commands.recall(task, "watched")
+        fresh = await anyio.to_thread.run_sync(self._on.commands.read, task, seen.read, _READ)
+        # A line that is longer than all that is read at once is taken in parts.
+        whole = fresh if len(fresh) == _READ and b"\n" not in fresh else fresh[: fresh.rfind(b"\n") + 1]
+        seen.read += len(whole)
         for line in self._on.redact(whole.decode("utf-8", "replace")).splitlines():
             if seen.pattern and seen.pattern.search(line[:2_000]):
                 if len(seen.matches) < MOST_LINES:
@@ -84,11 +89,11 @@ class Glance:
             notice = watch_notice(task, seen.matches, seen.left_out)
             if last:
                 notice += f"\n[This pattern was told {MOST_NOTICES} times and is not watched any more.]"
-            seen.task = await self._on.store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{start}")
+            seen.task = await self._on.store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{seen.read}")
             seen.matches, seen.left_out, seen.last = [], 0, self._on.now()
             self._on.wake(task.session)
-        if whole:
-            self._on.commands.remember(task, "watched", start + len(whole))
+        if whole and not seen.matches:
+            self._on.commands.remember(task, "watched", seen.read)
 
     async def _check_prompt(self, seen: _Seen) -> None:
         task = seen.task

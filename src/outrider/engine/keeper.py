@@ -5,8 +5,10 @@ Beginning and taking up are the same act. A task's end and the notice to its ses
 
 import logging
 from collections import Counter
+from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 from msgspec.structs import replace
@@ -39,6 +41,8 @@ class Keeper:
         self._busy: Counter[str] = Counter()
         self._children: dict[str, anyio.Event] = {}
         self._killed: dict[str, str] = {}
+        self._beginning: dict[tuple[str, str], anyio.Event] = {}
+        """Calls whose task is being begun at this moment, by session and call."""
         self._glance = Glance(keeping)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -46,33 +50,63 @@ class Keeper:
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self._glance.run)
-            for task in await self._on.store.open_tasks():
+            tasks = await self._on.store.open_tasks()
+            self._on.commands.tidy([task.id for task in tasks])
+            for task in tasks:
                 self._watch(task)
             task_status.started()
             await anyio.sleep_forever()
 
     async def begin(self, session: str, wish: Wish) -> Task:
-        """Begin a task, or take up the one that this call began before a crash."""
-        task, is_new = await self._on.store.create_task(session, wish, self._most)
-        if not is_new:
+        """Begin a task, or take up the one that this call began before a crash.
+
+        A turn that is stopped meanwhile does not cut this short: what has begun is watched, whoever asked for it.
+        """
+        with anyio.CancelScope(shield=True):
+            return await self._begin(session, wish)
+        raise AssertionError("a shielded scope ends only by itself")
+
+    async def _begin(self, session: str, wish: Wish) -> Task:
+        key = (session, wish.call)
+        self._beginning[key] = anyio.Event()
+        try:
+            task, is_new = await self._on.store.create_task(session, wish, self._most)
+            if not is_new:
+                return task
+            point("task-created")
+            if wish.kind == "command":
+                return await self._start(task)
+            self._watch(task)
             return task
-        point("task-created")
-        if wish.kind == "command":
-            task = await self._start(task)
-        self._watch(task)
-        return task
+        finally:
+            self._beginning.pop(key).set()
 
     async def _start(self, task: Task) -> Task:
         try:
             mark = await anyio.to_thread.run_sync(self._on.commands.start, task, limiter=self._starting)
-        except Refused as error:
-            await self._record(task, TaskEnd("failed", None, str(error), 0))
-            raise
+        except (Refused, Unavailable) as error:
+            await self._refuse(task, str(error))
+            raise Refused(str(error)) from error
         point("task-started")
-        task = await self._on.store.begin_task(task.id, mark)
+        try:
+            task = await self._on.store.begin_task(task.id, mark)
+        except Unavailable as error:  # it runs all the same, and is found by whoever watches it
+            log.warning("the start of a task could not be written down: %s", error, extra={"task": task.id})
+        except Refused:  # its session was deleted meanwhile
+            await self._on.commands.kill(replace(task, mark=mark))
+            raise
         if not task.is_open:  # ended by someone else while it was being started
             await self._on.commands.kill(replace(task, mark=mark))
+            return task
+        self._watch(task)
         return task
+
+    async def _refuse(self, task: Task, why: str) -> None:
+        """It was not started. Whoever began it is told so at once; a notice would say it twice."""
+        if not task.wish.waited:
+            with suppress(Unavailable):
+                task = await self.flip(task, "never")
+        self._watch(task, TaskEnd("failed", None, why, 0))
 
     async def wait(self, task: Task, seconds: float) -> Task:
         """Wait for its end, at most so long."""
@@ -87,27 +121,49 @@ class Keeper:
 
     async def kill(self, task: Task, why: str = "") -> Task:
         """End a task and all it started. It has ended, and that is written down, when this returns."""
+        if begun := self._beginning.get((task.session, task.wish.call)):
+            await begun.wait()
         task = await self._now(task)
         if not task.is_open:
             return task
         self._killed[task.id] = why
         if task.wish.kind == "session":
-            await self._on.children.stop(task.child)
-            self.child_ended(task.child)
-        else:
-            await self._on.commands.kill(task)
+            child = task.child or await self._on.children.open(task)
+            await self._stop_child(task, child)
+            self.child_ended(child)
+        elif started := await self._started(task):
+            await self._on.commands.kill(started)
         if end := self._ends.get(task.id):
             await end.wait()
         return await self._now(task)
 
+    async def _started(self, task: Task) -> Task | None:
+        """As it runs; None when it never started, which is found out and told by whoever watches it."""
+        if task.mark:
+            return task
+        mark = await anyio.to_thread.run_sync(self._on.commands.adopt, task)
+        return await self._on.store.begin_task(task.id, mark) if mark else None
+
+    async def _stop_child(self, task: Task, child: str) -> None:
+        await self._on.children.stop(child)
+        await self.kill_waited(child, task.person, everything=True)
+
     async def kill_waited(self, session: str, person: str, *, everything: bool = False) -> int:
         """End what a stopped turn was waiting for, or every task of the session; how many those were."""
+        await self._settle(session)
         tasks = await self._on.store.list_tasks(person, session, open_only=True, limit=10_000)
         doomed = [task for task in tasks if everything or task.wish.waited]
         async with anyio.create_task_group() as group:
             for task in doomed:
                 group.start_soon(self.kill, task, "its turn was stopped")
         return len(doomed)
+
+    async def _settle(self, session: str) -> None:
+        """A turn that was stopped just now may be beginning a task at this very moment: let it, and see it."""
+        await anyio.lowlevel.checkpoint()
+        for call, begun in tuple(self._beginning.items()):
+            if call[0] == session:
+                await begun.wait()
 
     async def said(self, task: Task) -> str:
         """The last words of the child session that is this task's body."""
@@ -127,22 +183,35 @@ class Keeper:
     async def _now(self, task: Task) -> Task:
         return await self._on.store.find_task(task.person, task.id) or task
 
-    def _watch(self, task: Task) -> None:
+    def _watch(self, task: Task, end: TaskEnd | None = None) -> None:
         if self._group and task.id not in self._ends:
             self._ends[task.id] = anyio.Event()
             self._busy[task.session] += 1
-            self._group.start_soon(self._watch_to_end, task)
+            self._group.start_soon(self._watch_to_end, task, end)
 
-    async def _watch_to_end(self, task: Task) -> None:
-        """See one task to its end, whatever became of it meanwhile, and have that told."""
+    async def _watch_to_end(self, task: Task, end: TaskEnd | None) -> None:
+        """See one task to its end, whatever became of it meanwhile, and have that told. Trouble that may pass is
+        waited out: one task in trouble is not the end of all others."""
         try:
-            end = await (self._child_end(task) if task.wish.kind == "session" else self._command_end(task))
-            await self._record(task, end)
+            while True:
+                try:
+                    end = end or await self._end_of(task)
+                    await self._record(task, end)
+                    break
+                except (Unavailable, OSError) as error:
+                    log.warning("a task could not be looked after: %s", error, extra={"task": task.id})
+                    await anyio.sleep(_AGAIN)
         finally:
             self._ends.pop(task.id).set()
             self._busy[task.session] -= 1
             self._killed.pop(task.id, None)
             self._glance.drop(task)
+
+    async def _end_of(self, task: Task) -> TaskEnd:
+        try:
+            return await (self._child_end(task) if task.wish.kind == "session" else self._command_end(task))
+        except Refused as error:
+            return TaskEnd("failed", None, str(error), 0)
 
     async def _command_end(self, task: Task) -> TaskEnd:
         if task.mark is None:
@@ -182,11 +251,13 @@ class Keeper:
             task = await self._on.store.begin_task(task.id, None, child)
         self._children[child] = anyio.Event()
         try:
+            if task.id in self._killed:  # before it had a session that could be stopped
+                await self._on.children.stop(child)
             self._on.wake(child)
             with anyio.move_on_after(self._left(task)) as limit:
                 await self._child_rests(child)
             if limit.cancelled_caught:
-                await self._on.children.stop(child)
+                await self._stop_child(task, child)
                 return _overdue(task)
         finally:
             del self._children[child]
@@ -229,7 +300,10 @@ class Keeper:
             finished = await self._on.children.outcome((await self._now(task)).child)
             return ended_notice(told, finished.text if finished else "", "")
         commands = self._on.commands
-        tail = await anyio.to_thread.run_sync(commands.read, task, -_TAIL, _TAIL)
+        try:
+            tail = await anyio.to_thread.run_sync(commands.read, task, -_TAIL, _TAIL)
+        except (Refused, OSError):  # nothing was started, or nothing can be read now: no reason to be silent
+            return ended_notice(told, "", "")
         return ended_notice(told, self._on.redact(tail.decode("utf-8", "replace")), commands.output_file(task))
 
 

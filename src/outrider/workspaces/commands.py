@@ -1,21 +1,23 @@
 """The commands of tasks on this machine, each in a folder of its own, confined where that is possible."""
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from outrider.core.approve import HOST, NETWORK
-from outrider.core.errors import Refused
+from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import Mark, Task, Wish
 from outrider.workspaces import process
-from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox
+from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox, inner_group
 
 
 class Means(Struct, frozen=True):
@@ -38,11 +40,23 @@ class LocalCommands:
 
     def __init__(self, means: Means) -> None:
         self._means = means
+        # Control groups of all homes lie side by side.
+        self._tag = blake2b(os.fsencode(means.folder), digest_size=5).hexdigest()
+        self._alive: Sequence[str] | None = None
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
         """Found out when it is first asked for, by trying; takes a moment."""
-        return self._means.detect()
+        found = self._means.detect()
+        if isinstance(found, Sandbox) and found.cgroups and self._alive is not None:
+            alive = [self._group(task) for task in self._alive]
+            for group in found.cgroups.left(alive):
+                if group.startswith(self._tag):
+                    found.cgroups.clean(group)
+        return found
+
+    def tidy(self, alive: Sequence[str]) -> None:
+        self._alive = alive
 
     def start(self, task: Task) -> Mark:
         wish, folder = task.wish, self._folder(task)
@@ -54,18 +68,25 @@ class LocalCommands:
             wrapped = self._confined().wrap(argv, root, cwd, {}, self._grant(wish.grants))
             argv = (*self._bounds(task), *wrapped.argv)
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        started = process.start(
-            process.Spec(
-                argv=argv,
-                folder=folder,
-                cwd=cwd,
-                environ=environ,
-                stdin=_stdin(wish),
-                output=self._means.output,
-                rlimits=rlimits,
+        try:
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            started = process.start(
+                process.Spec(
+                    argv=argv,
+                    folder=folder,
+                    cwd=cwd,
+                    environ=environ,
+                    stdin=_stdin(wish),
+                    output=self._means.output,
+                    rlimits=rlimits,
+                )
             )
-        )
+        except (Refused, Unavailable):
+            self._clean(task)
+            raise
+        except OSError as error:
+            self._clean(task)
+            raise Unavailable(f"the command was not started: {error.strerror}") from error
         return Mark(started.pid, started.started, started.boot)
 
     def adopt(self, task: Task) -> Mark | None:
@@ -85,7 +106,13 @@ class LocalCommands:
         return self._seen_off(task, end)
 
     def interrupt(self, task: Task) -> None:
-        process.interrupt(self._folder(task), _mark(task))
+        """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
+        first = process.first(self._folder(task))
+        group = inner_group(first) if first and HOST not in task.wish.grants else None
+        if group:
+            os.killpg(group, signal.SIGINT)
+        else:
+            process.interrupt(self._folder(task), _mark(task))
 
     def output_file(self, task: Task) -> str:
         return str(self._folder(task) / "output")
@@ -129,6 +156,9 @@ class LocalCommands:
     def _folder(self, task: Task) -> Path:
         return self._means.folder / task.id
 
+    def _group(self, task: str) -> str:
+        return f"{self._tag}-{task}"
+
     def _confined(self) -> Sandbox:
         if isinstance(self.sandbox, NoSandbox):
             why = self.sandbox.why
@@ -145,12 +175,15 @@ class LocalCommands:
 
     def _bounds(self, task: Task) -> tuple[str, ...]:
         sandbox = self._confined()
-        return sandbox.cgroups.prepare(task.id, sandbox.limits) if sandbox.cgroups else ()
+        return sandbox.cgroups.prepare(self._group(task.id), sandbox.limits) if sandbox.cgroups else ()
 
     def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
-        if HOST not in task.wish.grants and isinstance(self.sandbox, Sandbox) and self.sandbox.cgroups:
-            self.sandbox.cgroups.clean(task.id)
+        self._clean(task)
         return CommandEnd(end.code, end.reason, end.signal)
+
+    def _clean(self, task: Task) -> None:
+        if HOST not in task.wish.grants and isinstance(self.sandbox, Sandbox) and self.sandbox.cgroups:
+            self.sandbox.cgroups.clean(self._group(task.id))
 
 
 def _below(root: Path, workdir: str) -> Path:
