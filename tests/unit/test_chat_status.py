@@ -19,6 +19,12 @@ def test_at_work_it_says_what_it_took_so_far_and_what_waits() -> None:
     )
 
 
+def test_it_says_how_many_tasks_run_and_that_a_question_waits() -> None:
+    asking = Standing("practice", "/srv/project", "notes", seconds=12, tasks=2, is_asking=True)
+    assert status_line(asking) == "practice · /srv/project · notes · waits for you · 2 tasks"
+    assert status_line(Standing("practice", "/srv", "s", tasks=1)) == "practice · /srv · s · idle · 1 task"
+
+
 def test_a_cost_of_nothing_is_known_and_said() -> None:
     assert "$0.0000" in status_line(Standing("practice", "/srv", "s", cost=0.0))
 

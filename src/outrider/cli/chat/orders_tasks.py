@@ -105,6 +105,8 @@ async def kill(chat: "Conversation", name: str) -> Sequence[Show]:
     if not task.is_open:
         return [Note(f"{task.id} has ended already: {state_words(task)}")]
     ended = await chat.agent.kill_task(task)
+    if ended.is_told and chat.session and ended.session == chat.session.id:
+        return []  # Its notice says so.
     return [Note(f"{ended.id} and all it started are gone: {state_words(ended)}", "good")]
 
 

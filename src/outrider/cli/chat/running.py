@@ -22,7 +22,9 @@ _LOOK = 0.4
 """Seconds between two looks at what a command writes, while somebody sees it."""
 _TAIL = 2_000
 _AT_ONCE = 64 * 1024
-"""Bytes of output printed between two looks; of more, only the end."""
+"""Bytes of output read between two looks; of more, only the end."""
+_MOST_LINES = 100
+"""Lines of those that are printed, the last ones."""
 _LINES = 3
 
 
@@ -149,7 +151,10 @@ class Running:
 
     async def _print(self, task: Task) -> Task:
         commands = self._agent.commands
-        at = max(0, await run_sync(commands.size, task) - _TAIL)
+        size = await run_sync(commands.size, task)
+        at = max(0, size - _TAIL)
+        if at:  # From the beginning of a line.
+            at += (await run_sync(commands.read, task, at, _TAIL)).find(b"\n") + 1
         while True:
             task = await self._agent.wait_task(task, _LOOK)
             size = await run_sync(commands.size, task)
@@ -157,12 +162,19 @@ class Running:
                 self._face.show([Note(f"… {size - at - _AT_ONCE:,} bytes left out")])
                 at = size - _AT_ONCE
             content = await run_sync(commands.read, task, at, _AT_ONCE)
-            whole = content[: content.rfind(b"\n") + 1] if task.is_open else content
-            if lines := last_lines(whole.decode("utf-8", "replace"), 200):
-                self._face.show([Output(lines)])
+            end = content.rfind(b"\n") + 1
+            is_endless = not end and len(content) > _TAIL  # A line that is written over again and again.
+            whole = content[:end] if task.is_open and not is_endless else content
+            self._print_lines(last_lines(whole.decode("utf-8", "replace"), _AT_ONCE))
             at += len(whole)
             if not task.is_open:
                 return task
+
+    def _print_lines(self, lines: tuple[str, ...]) -> None:
+        if len(lines) > _MOST_LINES:
+            self._face.show([Note(f"… {len(lines) - _MOST_LINES:,} lines left out")])
+        if lines:
+            self._face.show([Output(lines[-_MOST_LINES:])])
 
 
 async def read_tail(agent: Agent, task: Task) -> str:
