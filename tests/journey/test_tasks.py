@@ -224,6 +224,21 @@ async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path
     assert (killed["state"], listed["tasks"][0]["state"]) == ("killed", "killed")
 
 
+@pytest.mark.behaviour("D6")
+async def test_ctrl_c_reaches_the_command_itself_which_may_end_in_its_own_way(tmp_path: Path) -> None:
+    script = "trap 'echo tidied up; exit 5' INT; echo ready; while :; do sleep 0.1; done"
+    model = ScriptedModel(
+        says("", call("shell", command=script, background=True, interactive=True)),
+        using(lambda task: says("", call("tasks", action="wait", task=task, until="ready", limit=20))),
+        using(lambda task: says("", call("tasks", action="write", task=task, keys=["ctrl-c"]))),
+        using(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
+        *[says("ok")] * 3,
+    )
+    async with opened(tmp_path, model) as agent:
+        *_, ended = await results(agent, await says_to(agent, "go"))
+    assert (ended["state"], ended["exit_code"], ended["output"]) == ("failed", 5, "ready\ntidied up\n")
+
+
 @pytest.mark.behaviour("D7")
 async def test_a_task_that_waits_at_a_prompt_is_marked_once_and_its_end_is_still_told(tmp_path: Path) -> None:
     script = "printf 'Continue? [y/n] '; read answer; echo got $answer"

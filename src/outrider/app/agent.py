@@ -16,7 +16,7 @@ from outrider.core.events import Asked, Ended, Entry, Event
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
 from outrider.core.plan import fold
-from outrider.core.ports import Blobs, Commands, Found, Session, Store, TaskStore
+from outrider.core.ports import Blobs, Commands, Found, Session, WholeStore
 from outrider.core.tasks import Task
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
@@ -31,8 +31,7 @@ class Home(Struct, frozen=True):
     """What an agent is opened on."""
 
     config: Config
-    store: Store
-    tasks: TaskStore
+    store: WholeStore
     blobs: Blobs
     commands: Commands
     door: Door
@@ -45,6 +44,8 @@ class Agent:
     """An open Outrider home."""
 
     def __init__(self, home: Home, hub: Hub, worker: Worker, keeper: Keeper) -> None:
+        self.home = home
+        """What it is opened on."""
         self.config = home.config
         self.notices = home.notices
         """What the person should know about this home, e.g. that a damaged store was set aside."""
@@ -55,7 +56,7 @@ class Agent:
         self._worker = worker
         self._keeper = keeper
         self._door = home.door
-        self._tasks = home.tasks
+        self._tasks = home.store
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
 

@@ -4,9 +4,10 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import anyio
+from msgspec import Struct
 
 from outrider import plugins
 from outrider.app.agent import Agent, Home
@@ -28,6 +29,20 @@ from outrider.models.open import open_by_choice
 from outrider.runtimes.native import NativeRuntime
 from outrider.store.open import open_store
 from outrider.workspaces.local import open_local
+
+
+class Presence(Struct, frozen=True):
+    """How a process is in a home."""
+
+    label: str = "Python"
+    """What others are told who find the home in use."""
+    carries: Literal["all", "own", "none"] = "all"
+    """Whose turns it carries when something happens to them: every session's, those it was asked for, or nobody's."""
+    wait: float = 2.0
+    """Seconds to wait for a home that is in use."""
+
+
+HOST = Presence()
 
 
 class _Models:
@@ -74,12 +89,12 @@ async def open_agent(
     tools: Sequence[Tool] = (),
     workspace: str | Path | None = None,
     config: Config | None = None,
-    label: str = "Python",
+    presence: Presence = HOST,
 ) -> AsyncGenerator[Agent, None]:
     """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
 
     `model` is a name as in `OUTRIDER_MODEL`, or a model object. `workspace` is the folder for new sessions; without one
-    each gets its own. `label` is shown to others who find the home in use.
+    each gets its own. `presence` says what others are told who find the home in use, and whose turns are carried.
     """
     config = config or load(
         Path(home) if home else None, overrides={"model.name": model} if isinstance(model, str) else {}
@@ -88,7 +103,7 @@ async def open_agent(
     limits = config.limits
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(config.home, label=label))
+        store = await stack.enter_async_context(open_store(config.home, presence.label, presence.wait))
         chosen = model if model and not isinstance(model, str) else None
         models = _Models(config, store.blobs, stack, chosen)
         commands = open_commands(config)
@@ -99,15 +114,17 @@ async def open_agent(
         worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
         door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
         children = ChildSessions(store, door, worker)
-        keeper = Keeper(Keeping(store, commands, children, worker.wake, _now, redact), most=config.shell.tasks)
+        hint = worker.wake if presence.carries == "all" else worker.hint
+        keeper = Keeper(Keeping(store, commands, children, hint, _now, redact), most=config.shell.tasks)
         worker.at_rest = keeper.child_ended
         terms = TaskTerms(config, commands)
-        place.tasks = lambda session: SessionTasks(keeper, store, terms, session)
+        place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
         place.has_open = keeper.has_open
-        opened = Home(config, store, store, store.blobs, commands, door, store.notices, root)
+        opened = Home(config, store, store.blobs, commands, door, store.notices, root)
         try:
             async with anyio.create_task_group() as group:
-                await group.start(worker.run)
+                if presence.carries != "none":
+                    await group.start(worker.run)
                 await group.start(keeper.run)
                 if config.asks.seconds:
                     deadlines = Deadlines(store, worker.wake, config.asks.seconds, group)

@@ -1,6 +1,6 @@
 """Tasks as one session sees them, and child sessions as the keeper sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio.to_thread
 
@@ -10,7 +10,7 @@ from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Ended
 from outrider.core.outcome import Finished, finished
-from outrider.core.ports import Commands, Session, Store, TaskStore, TaskTraits
+from outrider.core.ports import Commands, Session, Store, TaskTraits
 from outrider.core.tasks import Notify, Task, Wish
 from outrider.engine.door import Door
 from outrider.engine.keeper import Keeper
@@ -61,18 +61,22 @@ def open_commands(config: Config) -> LocalCommands:
 class SessionTasks:
     """The `Tasks` of one session."""
 
-    def __init__(self, keeper: Keeper, store: TaskStore, terms: TaskTerms, session: Session) -> None:
+    def __init__(self, keeper: Keeper, wake: Callable[[str], None], terms: TaskTerms, session: Session) -> None:
         self.commands: Commands = terms.commands
         self._terms = terms
         self._keeper = keeper
-        self._store = store
+        self._wake = wake
+        self._store = keeper.store
         self._session = session
 
     async def traits(self) -> TaskTraits:
         return await self._terms.traits()
 
     async def begin(self, wish: Wish) -> Task:
-        return await self._keeper.begin(self._session.id, wish)
+        task = await self._keeper.begin(self._session.id, wish)
+        if task.child:  # begun before a crash: whoever carries this session carries its children
+            self._wake(task.child)
+        return task
 
     async def wait(self, task: Task, seconds: float) -> Task:
         return await self._keeper.wait(task, seconds)

@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from outrider.app.agent import OWNER
+from outrider.app.compose import Presence
 from outrider.cli.lines import Json, encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, printable, say
@@ -103,7 +104,7 @@ async def _note(config: Config, ask: str, answer: str, is_json: bool, halt: Halt
 
 
 async def _answer(config: Config, ask: str, answer: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, _LABEL) as agent:
+    async with open_here(config, Presence(_LABEL, "own")) as agent:
         waiting = _pick([Waiting(s, a) for s in await agent.unfinished() for a in await agent.asks(s)], ask)
         await agent.answer(waiting.session, waiting.asked, answer)
         found = await wait_or_park(agent, waiting.session)

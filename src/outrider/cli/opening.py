@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from outrider.app.agent import Agent
-from outrider.app.compose import open_agent
+from outrider.app.compose import Presence, open_agent
 from outrider.app.workspace import terminal_workspace
 from outrider.cli.logs import start_logs
 from outrider.cli.plain import check_text, notice
@@ -81,10 +81,10 @@ def _check_home(home: Path) -> None:
 
 @asynccontextmanager
 async def open_here(
-    config: Config, label: str, *, workspace: Path | None = None, is_quiet: bool = False
+    config: Config, presence: Presence, *, workspace: Path | None = None, is_quiet: bool = False
 ) -> AsyncGenerator[Agent, None]:
     """Open the agent, telling on stderr what the person should know about this home."""
-    async with open_agent(config=config, workspace=workspace, label=label) as agent:
+    async with open_agent(config=config, workspace=workspace, presence=presence) as agent:
         for text in () if is_quiet else (*config.warnings, *agent.notices):
             notice(text)
         yield agent

@@ -6,6 +6,7 @@ import anyio
 import click
 
 from outrider.app.agent import Agent
+from outrider.app.compose import Presence
 from outrider.cli.lines import encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, say
@@ -32,7 +33,7 @@ def command(session: str, is_json: bool) -> int:
 
 
 async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, "outrider resume") as agent:
+    async with open_here(config, Presence("outrider resume", "own")) as agent:
         if name:
             found = await agent.find(name)
             waiting = [found] if found.has_work else []

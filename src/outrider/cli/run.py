@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from outrider.app.agent import Agent, last_turn
 from outrider.app.channels import PIPE, PROMPT
+from outrider.app.compose import Presence
 from outrider.cli.asking import read_images, read_words
 from outrider.cli.lines import encode, render_event, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
@@ -105,7 +106,8 @@ def _order(wish: Wish, config: Config) -> Order:
 
 
 async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
-    async with open_here(config, "outrider run", workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
+    presence = Presence("outrider run", "own")
+    async with open_here(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
         session = await agent.session(order.session)
         _check_workspace(config, order, session, wish.is_quiet)
         if not wish.is_quiet:

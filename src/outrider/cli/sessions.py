@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from outrider.app.agent import Agent
+from outrider.app.compose import Presence
 from outrider.cli.lines import encode, render_entry, render_found, render_session, state_of
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, one_line, say
@@ -25,7 +26,7 @@ def _opened(act: Callable[[Agent], Awaitable[None]]) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_here(config, "outrider sessions") as agent:
+        async with open_here(config, Presence("outrider sessions", "none")) as agent:
             await act(agent)
         return DONE
 

@@ -3,30 +3,22 @@
 Nothing is carried from here: ends of commands are written down, their sessions are not woken.
 """
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import anyio
 
-from outrider.app.agent import OWNER, Agent, Home
-from outrider.app.compose import only
-from outrider.app.tasks import ChildSessions, open_commands
-from outrider.cli.plain import notice
+from outrider.app.agent import OWNER, Agent
+from outrider.app.compose import Presence
+from outrider.app.tasks import open_commands
+from outrider.cli.opening import open_here
 from outrider.config.load import Config
-from outrider.config.redact import redactor
 from outrider.core.approve import Grant
 from outrider.core.errors import HomeBusy, Refused
 from outrider.core.events import Entry, Reply
-from outrider.core.ports import Commands, Runtime, Session
+from outrider.core.ports import Commands, Session
 from outrider.core.tasks import Task
-from outrider.engine.door import Door
-from outrider.engine.follow import Hub
-from outrider.engine.keeper import Keeper
-from outrider.engine.keeping import Keeping
-from outrider.engine.worker import Limits, Worker
-from outrider.store.open import open_store
 from outrider.store.reader import is_held, open_reader
 
 _SETTLING = 10.0
@@ -111,8 +103,7 @@ async def has_ended(commands: Commands, task: Task, seconds: float = 0.0) -> boo
         return False
     with anyio.move_on_after(seconds):
         await commands.ended(task)
-        return True
-    return False
+    return commands.is_over(task)
 
 
 @asynccontextmanager
@@ -138,31 +129,8 @@ async def open_resting(config: Config, label: str) -> AsyncGenerator[Agent]:
 
 @asynccontextmanager
 async def _open_in(config: Config, label: str) -> AsyncGenerator[Desk]:
-    wait = 0.0 if is_held(config.home) else 2.0
-    limits, redact = config.limits, redactor(config).redact
-    async with open_store(config.home, label=label, wait=wait) as store:
-        for text in (*config.warnings, *store.notices):
-            notice(text)
-        hub, commands = Hub(store), open_commands(config)
-        worker = Worker(store, hub, _no_runtime, Limits())  # never run: nothing it is woken for is begun
-        door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
-        children = ChildSessions(store, door, worker)
-        keeper = Keeper(Keeping(store, commands, children, worker.wake, _now, redact), most=config.shell.tasks)
-        home = Home(config, store, store, store.blobs, commands, door, store.notices)
-        try:
-            async with anyio.create_task_group() as group:
-                await group.start(keeper.run)
-                desk = Desk(store, commands, Agent(home, hub, worker, keeper))
-                await desk.settle()
-                yield desk
-                group.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise only(several) from several
-
-
-def _no_runtime(name: str) -> Runtime:
-    raise AssertionError("no turn is carried here")
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
+    presence = Presence(label, "none", 0.0 if is_held(config.home) else 2.0)
+    async with open_here(config, presence) as agent:
+        desk = Desk(agent.home.store, agent.commands, agent)
+        await desk.settle()
+        yield desk

@@ -116,6 +116,10 @@ class Store(Protocol):
         ...
 
 
+class WholeStore(Store, TaskStore, Protocol):
+    """Everything that is kept in one database."""
+
+
 class Blobs(Protocol):
     """Long contents, named by their hash."""
 

@@ -86,6 +86,10 @@ class CommandEnd(Struct, frozen=True):
 class Commands(Protocol):
     """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
 
+    def tidy(self, alive: Sequence[str]) -> None:
+        """Remove, when convenient, what tasks other than these have left behind in the system."""
+        ...
+
     def start(self, task: Task) -> Mark:
         """Start it, detached. Blocks for some milliseconds. Raises Refused with words for the model."""
         ...
@@ -96,6 +100,10 @@ class Commands(Protocol):
 
     def booted(self) -> int:
         """When this machine started, in milliseconds since 1970."""
+        ...
+
+    def is_over(self, task: Task) -> bool:
+        """Whether it has ended, by what is on disk now."""
         ...
 
     async def ended(self, task: Task) -> CommandEnd:

@@ -4,13 +4,15 @@ Only tasks with a pattern or an open stdin are looked at, once a second; all oth
 """
 
 import logging
-import re
+import subprocess
+import sys
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.tasks import Task, is_prompt, stalled_notice, watch_notice
+from outrider.core.tasks import Task, clip, is_prompt, stalled_notice, watch_notice
 from outrider.engine.keeping import Keeping
 
 log = logging.getLogger("outrider.keeper")
@@ -23,12 +25,21 @@ PAUSE = 10_000
 MOST_NOTICES = 20
 MOST_LINES = 10
 _READ = 256 * 1024
+_LINE = 2_000
+_PATIENCE = 5.0
+_MATCH = """
+import json, re, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+pattern, lines = json.load(sys.stdin)
+search = re.compile(pattern).search
+json.dump([number for number, line in enumerate(lines) if search(line)], sys.stdout)
+"""
 
 
 class _Seen:
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.pattern = re.compile(task.wish.watch) if task.wish.watch else None
+        self.pattern = task.wish.watch
         self.matches: list[str] = []
         self.left_out = 0
         self.last = 0
@@ -78,22 +89,30 @@ class Glance:
         # A line that is longer than all that is read at once is taken in parts.
         whole = fresh if len(fresh) == _READ and b"\n" not in fresh else fresh[: fresh.rfind(b"\n") + 1]
         seen.read += len(whole)
-        for line in self._on.redact(whole.decode("utf-8", "replace")).splitlines():
-            if seen.pattern and seen.pattern.search(line[:2_000]):
-                if len(seen.matches) < MOST_LINES:
-                    seen.matches.append(line)
-                else:
-                    seen.left_out += 1
+        lines = self._on.redact(whole.decode("utf-8", "replace")).splitlines()
+        numbers = await _matching(seen.pattern, lines) if lines else []
+        if numbers is None:
+            seen.pattern = ""
+            slow = f"[Task {task.id} is not watched any more: finding {clip(task.wish.watch, 80)} takes too long]"
+            await self._tell(seen, slow, "slow")
+            return
+        room = MOST_LINES - len(seen.matches)
+        seen.matches += [lines[number] for number in numbers[:room]]
+        seen.left_out += len(numbers[room:])
         if seen.matches and self._on.now() - seen.last >= PAUSE:
             last = task.notices + 1 == MOST_NOTICES
             notice = watch_notice(task, seen.matches, seen.left_out)
             if last:
                 notice += f"\n[This pattern was told {MOST_NOTICES} times and is not watched any more.]"
-            seen.task = await self._on.store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{seen.read}")
+            await self._tell(seen, notice, str(seen.read))
             seen.matches, seen.left_out, seen.last = [], 0, self._on.now()
-            self._on.wake(task.session)
         if whole and not seen.matches:
             self._on.commands.remember(task, "watched", seen.read)
+
+    async def _tell(self, seen: _Seen, notice: str, key: str) -> None:
+        task = seen.task
+        seen.task = await self._on.store.note_task(task.id, task.state, notice, f"task/{task.id}/watch/{key}")
+        self._on.wake(task.session)
 
     async def _check_prompt(self, seen: _Seen) -> None:
         task = seen.task
@@ -107,3 +126,17 @@ class Glance:
                 task.id, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled"
             )
             self._on.wake(task.session)
+
+
+async def _matching(pattern: str, lines: list[str]) -> list[int] | None:
+    """Which lines match; None when that takes too long to find out.
+
+    In a process of its own: a pattern that never comes to an end would hold up everything else in this one.
+    """
+    wish = msgspec.json.encode((pattern, [line[:_LINE] for line in lines]))
+    with anyio.move_on_after(_PATIENCE):
+        done = await anyio.run_process(
+            [sys.executable, "-I", "-S", "-c", _MATCH], input=wish, stderr=subprocess.DEVNULL, env={}, check=False
+        )
+        return msgspec.json.decode(done.stdout, type=list[int]) if done.returncode == 0 else None
+    return None

@@ -33,6 +33,7 @@ class Keeper:
     """All tasks of one home."""
 
     def __init__(self, keeping: Keeping, *, most: int) -> None:
+        self.store = keeping.store
         self._on = keeping
         self._most = most
         self._group: TaskGroup | None = None
@@ -110,6 +111,8 @@ class Keeper:
 
     async def wait(self, task: Task, seconds: float) -> Task:
         """Wait for its end, at most so long."""
+        if begun := self._beginning.get((task.session, task.wish.call)):
+            await begun.wait()
         if task.is_open and (end := self._ends.get(task.id)):
             with anyio.move_on_after(seconds):
                 await end.wait()
@@ -155,7 +158,7 @@ class Keeper:
         doomed = [task for task in tasks if everything or task.wish.waited]
         async with anyio.create_task_group() as group:
             for task in doomed:
-                group.start_soon(self.kill, task, "its turn was stopped")
+                group.start_soon(self._kill_untold, task)
         return len(doomed)
 
     async def _settle(self, session: str) -> None:
@@ -164,6 +167,11 @@ class Keeper:
         for call, begun in tuple(self._beginning.items()):
             if call[0] == session:
                 await begun.wait()
+
+    async def _kill_untold(self, task: Task) -> None:
+        """Whoever stopped the turn knows; a notice would begin another one."""
+        await self.flip(task, "never")
+        await self.kill(task, "its turn was stopped")
 
     async def said(self, task: Task) -> str:
         """The last words of the child session that is this task's body."""

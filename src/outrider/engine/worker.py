@@ -55,6 +55,7 @@ class Worker:
         self._carrying: dict[str, _Carrying] = {}
         self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
         self._group: TaskGroup | None = None
+        self._own: set[str] = set()
         self.at_rest: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
 
@@ -68,8 +69,14 @@ class Worker:
             finally:
                 self._group = None
 
+    def hint(self, session: str) -> None:
+        """Wake this session if it was ever woken in this process; for those who carry only what they were asked for."""
+        if session in self._own:
+            self.wake(session)
+
     def wake(self, session: str) -> None:
-        """A hint that this session has something to do."""
+        """A hint that this session has something to do. A worker that does not run passes it on and carries nothing."""
+        self._own.add(session)
         if session in self._warm:
             self._warm[session].is_behind = True
         if carrying := self._carrying.get(session):
@@ -150,8 +157,14 @@ class Worker:
             carrying.again = False
             await turn.refresh()
             match decide(turn.state(), {}, self._limits.bounds):
-                case Idle() | Wait():
+                case Idle():
                     break
+                case Wait():
+                    # The runtime knows whether anyone can answer; it is asked once, and again when something was added.
+                    head = turn.state().head
+                    await self._carry_turn(turn)
+                    if turn.state().head == head:
+                        break
                 case Begin():
                     await turn.record(Started())
                     point("J4")

@@ -1,6 +1,8 @@
 """Looks after background tasks: list, read, wait, write, kill."""
 
 import re
+import subprocess
+import sys
 from typing import Annotated, Literal
 
 import anyio
@@ -13,12 +15,14 @@ from outrider.core.events import Result
 from outrider.core.ports import Tasks
 from outrider.core.tasks import Task, age, clip, label
 from outrider.core.traits import Replay
+from outrider.tools import matcher
 from outrider.tools.define import Here, result, tool
 
 LONGEST_WAIT = 600
 LOOK = 0.2
 """Seconds between two looks at the output while a call waits for something in it."""
 PART = 20_000
+_PATIENCE = 5.0
 
 KEYS = {"enter": "\n", "tab": "\t", "esc": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B"}
 
@@ -96,24 +100,43 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if arguments.until == "done" or task.wish.kind == "session":
         task = await tasks.wait(task, arguments.limit)
         return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
-    pattern = None if arguments.until == "idle" else _compiled(arguments.until)
+    pattern = None if arguments.until == "idle" else _checked(arguments.until)
+    looked = -1
     with anyio.move_on_after(arguments.limit):
-        while task.is_open:
-            if pattern and pattern.search(await _tail(tasks, task, PART)):
+        while True:
+            size = await anyio.to_thread.run_sync(tasks.commands.size, task)
+            if pattern and size != looked and await _is_said(pattern, await _tail(tasks, task, PART)):
                 return _answer(task, status="matched", output=await _tail(tasks, task))
+            looked = size
+            if not task.is_open:
+                break
             if not pattern and await anyio.to_thread.run_sync(tasks.commands.quiet, task) >= 3:
                 return _answer(task, status="idle", output=await _tail(tasks, task))
             task = await tasks.wait(task, LOOK)
-    if not task.is_open and pattern and pattern.search(await _tail(tasks, task, PART)):
-        return _answer(task, status="matched", output=await _tail(tasks, task))
     return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _checked(text: str) -> str:
     try:
-        return re.compile(text)
-    except re.error as error:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"until is neither done, idle nor a regular expression: {error}") from None
+    return text
+
+
+async def _is_said(pattern: str, text: str) -> bool:
+    """Whether a line matches. Found out by another process: a pattern that never comes to an end is ended with it."""
+    wish = {"pattern": pattern, "literal": False, "ignore_case": False, "most": 1}
+    content = text.encode("utf-8", "replace")
+    asked = b"%s\n[%d]\n%s" % (msgspec.json.encode(wish), len(content), content)
+    with anyio.move_on_after(_PATIENCE):
+        done = await anyio.run_process(
+            [sys.executable, "-I", "-S", matcher.__file__], input=asked, stderr=subprocess.DEVNULL, env={}, check=False
+        )
+        answers = done.stdout.splitlines()
+        if len(answers) == 2:
+            return msgspec.json.decode(answers[1], type=tuple[object, int])[1] > 0
+    raise Refused(f"finding {clip(pattern, 80)!r} in the output takes too long; name it in a simpler way")
 
 
 async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from msgspec import Struct
 
 from outrider.core.approve import HOST, NETWORK
@@ -97,13 +98,16 @@ class LocalCommands:
         since = time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
         return int((time.time() - since) * 1000)
 
+    def is_over(self, task: Task) -> bool:
+        return process.look(self._folder(task), _mark(task)) is not None
+
     async def ended(self, task: Task) -> CommandEnd:
         end = await process.ended(self._folder(task), _mark(task))
-        return self._seen_off(task, end)
+        return await self._seen_off(task, end)
 
     async def kill(self, task: Task) -> CommandEnd:
         end = await process.kill(self._folder(task), _mark(task))
-        return self._seen_off(task, end)
+        return await self._seen_off(task, end)
 
     def interrupt(self, task: Task) -> None:
         """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
@@ -177,8 +181,9 @@ class LocalCommands:
         sandbox = self._confined()
         return sandbox.cgroups.prepare(self._group(task.id), sandbox.limits) if sandbox.cgroups else ()
 
-    def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
-        self._clean(task)
+    async def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
+        # The kernel may take its time over a group, and nobody else should have to wait for that.
+        await anyio.to_thread.run_sync(self._clean, task)
         return CommandEnd(end.code, end.reason, end.signal)
 
     def _clean(self, task: Task) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from outrider.app.compose import open_agent
+from outrider.app.compose import Presence, open_agent
 from outrider.cli.chat.wish import Wish
 from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
 from outrider.cli.plain import check_text
@@ -37,5 +37,5 @@ def command(**typed: object) -> int:
 async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
-    async with open_agent(config=config, workspace=root, label="outrider chat") as agent:
+    async with open_agent(config=config, workspace=root, presence=Presence("outrider chat")) as agent:
         return await converse(agent, wish, root)

@@ -3,7 +3,7 @@
 No other part of a workspace starts, watches or ends processes.
 """
 
-from outrider.workspaces.process.end import ended, interrupt, kill, look, remove
+from outrider.workspaces.process.end import ended, first, interrupt, kill, look, remove
 from outrider.workspaces.process.identity import boot
 from outrider.workspaces.process.output import changed, read, size, tail
 from outrider.workspaces.process.spec import Exit, Mark, Spec
@@ -19,6 +19,7 @@ __all__ = [
     "changed",
     "close_stdin",
     "ended",
+    "first",
     "interrupt",
     "kill",
     "look",

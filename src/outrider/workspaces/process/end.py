@@ -84,6 +84,12 @@ async def kill(folder: Path, mark: Mark, grace: float = 2.0) -> Exit:
             await (anyio.sleep_forever() if end else ended(folder, mark))
 
 
+def first(folder: Path) -> int | None:
+    """The pid of the command's first process, as its supervisor wrote it down; None before that."""
+    pid = record(folder).first.partition(b" ")[0]
+    return int(pid) if pid.isdigit() else None
+
+
 def interrupt(folder: Path, mark: Mark) -> None:
     """What Ctrl-C does. Raises Refused when there is nothing to interrupt."""
     first = record(folder).first.partition(b" ")[0].decode()

@@ -39,6 +39,7 @@ _FILTER = 9
 _OUTSIDE = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_FILTER}<"$0" && exec "$@"'
 """Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
 _INSIDE = """\
+trap : INT QUIT TERM
 [ -c /proc/self/fd/0 ] && [ ! -t 0 ] && exec </dev/null
 [ -c /proc/self/fd/1 ] && [ ! -t 1 ] && exec >/dev/null
 [ -c /proc/self/fd/2 ] && [ ! -t 2 ] && exec 2>/dev/null
