@@ -3,70 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
-import outrider
-from outrider.app.agent import Agent
-from outrider.config.load import load
-from outrider.core.events import Entry, Input, Result
-from outrider.core.ports import Session
-from outrider.core.prompt import FromPerson, FromTools, Prompt
-from outrider.models.scripted import Says, ScriptedModel, call, says
+from outrider.core.events import Input, Result
+from outrider.core.prompt import FromPerson, Prompt
+from outrider.models.scripted import ScriptedModel, call, says
+from tests.support.tasking import PIPE, TERMINAL, opened, results, says_to, until_told, using
 
 pytestmark = pytest.mark.anyio
-
-TERMINAL, PIPE = "terminal:test", "pipe:test"
-
-
-@asynccontextmanager
-async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
-    work = folder / "work"
-    await anyio.Path(work).mkdir(exist_ok=True)
-    overrides = {"sandbox.mode": "auto", **{name.replace("_", ".", 1): value for name, value in settings.items()}}
-    config = load(folder / "home", {}, overrides)
-    async with outrider.open(config=config, model=model, workspace=work) as agent:
-        yield agent
-
-
-async def says_to(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
-    known = await agent.session(session)
-    await agent.post(text, session=known, address=address)
-    with anyio.fail_after(60):
-        await agent.wait(await agent.find(known.id))
-    return await agent.find(known.id)
-
-
-async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
-    journal = await agent.journal(session)
-    return [json.loads(entry.body.text) for entry in journal if isinstance(entry.body, Result)]
-
-
-async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Input]:
-    """The notices of this session, once there are so many."""
-    found: list[Input] = []
-    with anyio.fail_after(60):
-        async for event in agent.follow(session):
-            if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.source == "task":
-                found.append(event.body)
-                if len(found) == count:
-                    return found
-    raise AssertionError("never told")
-
-
-def last_results(prompt: Prompt) -> list[dict[str, Any]]:
-    tools = [message for message in prompt.messages if isinstance(message, FromTools)]
-    return [json.loads(result.text) for result in tools[-1].results]
-
-
-def using(make: Callable[[str], Says]) -> Callable[[Prompt], Says]:
-    """A line that needs the id of the task the last call began."""
-    return lambda prompt: make(str(last_results(prompt)[0]["task"]))
 
 
 async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_code(tmp_path: Path) -> None:
@@ -361,38 +308,6 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
         after = [task.state for task in await agent.tasks(session)]
     assert states == {"sleep 300": "running", "cat fifo": "killed"}
     assert after == ["killed", "killed"]
-
-
-async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
-        if words == ["count the files"]:
-            return says("there are seven")
-        return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
-
-    first = says("", call("delegate", work="count the files"))
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
-        turn = await agent.say("how many?", session="s")
-        (task,) = await agent.tasks(await agent.session("s"))
-    assert turn.text == "the child says: there are seven"
-    assert (task.wish.kind, task.state) == ("session", "succeeded")
-
-
-@pytest.mark.behaviour("B6")
-async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
-        if words == ["look it up"]:
-            return says("it is blue")
-        return (
-            says("blue") if len(prompt.messages) > 1 else says("", call("delegate", work="look it up", background=True))
-        )
-
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
-        session = await says_to(agent, "go", PIPE)
-        (done,) = await results(agent, session)
-    assert (done["status"], done["reply"]) == ("done", "it is blue")
-    assert "not in the background" in done["note"]
 
 
 @pytest.mark.promise("L4")

@@ -1,0 +1,64 @@
+"""A home in which a scripted model runs commands, and what tests ask of it."""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.events import Entry, Input, Result
+from outrider.core.ports import Session
+from outrider.core.prompt import FromTools, Prompt
+from outrider.models.scripted import Says, ScriptedModel
+
+TERMINAL, PIPE = "terminal:test", "pipe:test"
+
+
+@asynccontextmanager
+async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
+    work = folder / "work"
+    await anyio.Path(work).mkdir(exist_ok=True)
+    overrides = {"sandbox.mode": "auto", **{name.replace("_", ".", 1): value for name, value in settings.items()}}
+    config = load(folder / "home", {}, overrides)
+    async with outrider.open(config=config, model=model, workspace=work) as agent:
+        yield agent
+
+
+async def says_to(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
+    known = await agent.session(session)
+    await agent.post(text, session=known, address=address)
+    with anyio.fail_after(60):
+        await agent.wait(await agent.find(known.id))
+    return await agent.find(known.id)
+
+
+async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
+    journal = await agent.journal(session)
+    return [json.loads(entry.body.text) for entry in journal if isinstance(entry.body, Result)]
+
+
+async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Input]:
+    """The notices of this session, once there are so many."""
+    found: list[Input] = []
+    with anyio.fail_after(60):
+        async for event in agent.follow(session):
+            if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.source == "task":
+                found.append(event.body)
+                if len(found) == count:
+                    return found
+    raise AssertionError("never told")
+
+
+def last_results(prompt: Prompt) -> list[dict[str, Any]]:
+    tools = [message for message in prompt.messages if isinstance(message, FromTools)]
+    return [json.loads(result.text) for result in tools[-1].results]
+
+
+def using(make: Callable[[str], Says]) -> Callable[[Prompt], Says]:
+    """A line that needs the id of the task the last call began."""
+    return lambda prompt: make(str(last_results(prompt)[0]["task"]))
