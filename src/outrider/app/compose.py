@@ -28,6 +28,8 @@ from outrider.engine.worker import Limits, Worker
 from outrider.models.open import open_by_choice
 from outrider.runtimes.native import NativeRuntime
 from outrider.store.open import open_store
+from outrider.store.sqlite import SqliteStore
+from outrider.workspaces.commands import LocalCommands
 from outrider.workspaces.local import open_local
 
 
@@ -100,39 +102,53 @@ async def open_agent(
         Path(home) if home else None, overrides={"model.name": model} if isinstance(model, str) else {}
     )
     root = _folder(workspace)
-    limits = config.limits
-    bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.home, presence.label, presence.wait))
-        chosen = model if model and not isinstance(model, str) else None
-        models = _Models(config, store.blobs, stack, chosen)
-        commands = open_commands(config)
-        redact = redactor(config).redact
-        place = HomePlace(config, store, store.blobs, open_local, _now)
-        native = NativeRuntime(models.get, _tools(tools), place, bounds)
-        hub = Hub(store)
-        worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
-        door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
-        children = ChildSessions(store, door, worker)
-        hint = worker.wake if presence.carries == "all" else worker.hint
-        keeper = Keeper(Keeping(store, commands, children, hint, _now, redact), most=config.shell.tasks)
-        worker.at_rest = keeper.child_ended
-        terms = TaskTerms(config, commands)
-        place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
-        place.has_open = keeper.has_open
-        opened = Home(config, store, store.blobs, commands, door, store.notices, root)
+        models = _Models(config, store.blobs, stack, model if model and not isinstance(model, str) else None)
+        parts = _assemble(config, store, models, _tools(tools), presence)
+        home_ = Home(config, store, store.blobs, parts.commands, parts.door, store.notices, root)
         try:
             async with anyio.create_task_group() as group:
                 if presence.carries != "none":
-                    await group.start(worker.run)
-                await group.start(keeper.run)
+                    await group.start(parts.worker.run)
+                await group.start(parts.keeper.run)
                 if config.asks.seconds:
-                    deadlines = Deadlines(store, worker.wake, config.asks.seconds, group)
-                    place.expire = deadlines.begin
-                yield Agent(opened, hub, worker, keeper)
+                    parts.place.expire = Deadlines(store, parts.worker.wake, config.asks.seconds, group).begin
+                yield Agent(home_, parts.hub, parts.worker, parts.keeper)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise only(several) from several
+
+
+class _Parts(Struct, frozen=True):
+    place: HomePlace
+    commands: LocalCommands
+    hub: Hub
+    worker: Worker
+    door: Door
+    keeper: Keeper
+
+
+def _assemble(
+    config: Config, store: SqliteStore, models: _Models, tools: dict[str, Tool], presence: Presence
+) -> _Parts:
+    """The loops of one home and what they stand on, connected by hints."""
+    limits, redact = config.limits, redactor(config).redact
+    bounds = Bounds(limits.steps, limits.repeats, limits.spend)
+    commands = open_commands(config)
+    place = HomePlace(config, store, store.blobs, open_local, _now)
+    native = NativeRuntime(models.get, tools, place, bounds)
+    hub = Hub(store)
+    worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
+    door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
+    hint = worker.wake if presence.carries == "all" else worker.hint
+    children = ChildSessions(store, door, worker)
+    keeper = Keeper(Keeping(store, commands, children, hint, _now, redact), most=config.shell.tasks)
+    worker.at_rest = keeper.child_ended
+    terms = TaskTerms(config, commands)
+    place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
+    place.has_open = keeper.has_open
+    return _Parts(place, commands, hub, worker, door, keeper)
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
