@@ -7,13 +7,16 @@ import anyio
 from bench.journal import appends, recovery
 from bench.startup import commands, imports, memory
 from bench.table import Row, show
+from bench.tasks import tasks
 from bench.turns import turns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("parts", nargs="*", help="startup, imports, memory, turns, journal, recovery (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks (default: all)"
+    )
     asked = parser.parse_args()
     times = 3 if asked.quick else 10
     parts = {
@@ -23,6 +26,7 @@ def main() -> None:
         "turns": lambda: anyio.run(turns, 20 if asked.quick else 100),
         "journal": lambda: anyio.run(appends, 200 if asked.quick else 2000),
         "recovery": lambda: anyio.run(recovery),
+        "tasks": lambda: anyio.run(tasks, 20 if asked.quick else 100, 200 if asked.quick else 1000),
     }
     unknown = set(asked.parts) - set(parts)
     if unknown:

@@ -25,7 +25,7 @@ from outrider.core.traits import ModelTraits
 from outrider.workspaces.sandbox import Sandbox
 from tests.support.mounts import small_disk
 from tests.support.outer import sandbox_here
-from tests.support.survivors import until_none_survives
+from tests.support.survivors import end_all, until_none_survives
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
 
@@ -98,12 +98,15 @@ async def bench_in(folder: Path, work: Path | None = None, **settings: str) -> A
     work.mkdir(exist_ok=True)
     overrides = {name.replace("_", ".", 1): value for name, value in settings.items()}
     config = load(folder / "home", {}, {"sandbox.processes": "64", "sandbox.memory": "256", **overrides})
-    async with outrider.open(config=config, model=Obeys(), workspace=work) as agent:
-        yield Bench(agent, work)
-        with anyio.fail_after(LONG):
-            for task in await agent.tasks(open_only=True):
-                await agent.kill_task(task)
-    await until_none_survives(folder)
+    try:
+        async with outrider.open(config=config, model=Obeys(), workspace=work) as agent:
+            yield Bench(agent, work)
+            with anyio.fail_after(LONG):
+                for task in await agent.tasks(open_only=True):
+                    await agent.kill_task(task)
+        await until_none_survives(folder)
+    finally:
+        end_all(folder)
 
 
 def _is_counted(box: Sandbox) -> bool:

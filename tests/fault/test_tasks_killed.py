@@ -3,6 +3,7 @@
 Counted outside: by the logs of the commands, by the process table, and by a model that writes down what it is shown.
 """
 
+import json
 import signal
 import subprocess
 from collections.abc import AsyncGenerator
@@ -20,9 +21,9 @@ from outrider.config.load import load
 from outrider.core.approve import HOST, Rule
 from outrider.core.events import Entry, Input, Result
 from outrider.core.ports import Session
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.prompt import FromPerson, FromTools, Prompt
 from outrider.models.scripted import Says, ScriptedModel, call, says
-from tests.support.survivors import living, survivors, until_none_survives
+from tests.support.survivors import end_all, living, survivors, until_none_survives
 
 pytestmark = [pytest.mark.promise("L4"), pytest.mark.promise("L6")]
 
@@ -80,9 +81,12 @@ async def opened(folder: Path, model: ScriptedModel) -> AsyncGenerator[Agent]:
     """Every command here is harmless and needs no sandbox. None of them is left afterwards."""
     (folder / "work").mkdir(exist_ok=True)
     config = replace(load(folder / "home", {}, {}), rules=(Rule("allow", "shell", needs=(HOST,)),))
-    async with outrider.open(config=config, model=model, workspace=folder / "work") as agent:
-        yield agent
-    await until_none_survives(folder)
+    try:
+        async with outrider.open(config=config, model=model, workspace=folder / "work") as agent:
+            yield agent
+        await until_none_survives(folder)
+    finally:
+        end_all(folder)
 
 
 async def posted(agent: Agent, name: str = "s") -> Session:
@@ -160,3 +164,32 @@ async def test_a_line_too_long_to_be_read_at_once_does_not_hide_what_is_watched_
                         break
     assert "| FOUND it" in notices[0]
     assert notices[1].splitlines()[0].endswith("succeeded]")
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("L7")
+async def test_a_pattern_that_takes_for_ever_holds_up_nobody_and_that_is_said(tmp_path: Path) -> None:
+    pattern = "(a+)+$"
+
+    def waits(prompt: Prompt) -> Says:
+        (started,) = [message for message in prompt.messages if isinstance(message, FromTools)]
+        task = json.loads(started.results[0].text)["task"]
+        return says("", call("tasks", action="wait", task=task, until=pattern, limit=30))
+
+    script = f"echo {'a' * 60}!; while [ ! -e go ]; do sleep 0.05; done"
+    begins = says("", call("shell", command=script, background=True, watch=pattern))
+    async with opened(tmp_path, ScriptedModel(begins, waits, *[says("ok")] * 4)) as agent:
+        with anyio.fail_after(60):
+            turn = await agent.say("go", session="s", address="terminal:test")
+            (task,) = await agent.tasks()
+            while not (task := await agent.find_task(task.id)).notices:
+                await anyio.sleep(0.05)
+            (tmp_path / "work" / "go").touch()
+            ended = await agent.wait_task(task)
+            await agent.wait(await agent.session("s"))
+        bodies = [entry.body for entry in await agent.journal(await agent.session("s"))]
+    _, waited = [body for body in bodies if isinstance(body, Result)]
+    slow, _ = [body.text for body in bodies if isinstance(body, Input) and body.source == "task"]
+    assert (turn.outcome, ended.state, waited.failed) == ("done", "succeeded", True)
+    assert waited.text == f"finding {pattern!r} in the output takes too long; name it in a simpler way"
+    assert slow == f"[Task {task.id} is not watched any more: finding {pattern} takes too long]"

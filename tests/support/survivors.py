@@ -1,6 +1,7 @@
 """Processes that a test left behind, by what they carry of its folder."""
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +35,13 @@ async def until_none_survives(folder: Path) -> None:
         while survivors(folder):
             await anyio.sleep(0.02)
     assert survivors(folder) == []
+
+
+def end_all(folder: Path) -> None:
+    """Whatever became of the test."""
+    for pid in living(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _is_in(entry: Path, mark: bytes) -> bool:
