@@ -35,6 +35,7 @@ from outrider.core.plan import (
     fold,
 )
 from outrider.core.prompt import UNKNOWN
+from outrider.core.traits import ToolSpec
 from tests.support.journals import LOOSE, REPLAY, entries, journals
 
 HI = Input("hi")
@@ -212,3 +213,14 @@ def test_a_turn_that_keeps_asking_where_nobody_answers_is_stopped() -> None:
         bodies += [Reply("", len(bodies), (call,)), Asked(f"a{n}", "pay?", call.id), Answered(f"a{n}", "no")]
         bodies += [Result(call.id, f"denied {n}", failed=True)]
     assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: nobody was there to answer 3 questions in a row")
+
+
+def test_a_call_of_a_lent_tool_is_left_to_whoever_lent_it() -> None:
+    lent = (ToolSpec("ring", "Ring a bell.", {"type": "object"}),)
+    ring = Call("c3", "ring", {})
+    journal = entries(Input("hi", tools=lent), Started(), Reply("", 2, (ring, LOOK)))
+    assert decide(fold(journal), REPLAY) == RunCalls((LOOK,))
+    journal = entries(*(e.body for e in journal), Result("c2", "seen"), *[Resumed()] * 9)
+    assert decide(fold(journal), REPLAY) == Wait()
+    journal = entries(*(e.body for e in journal), Result("c3", "ding"))
+    assert decide(fold(journal), REPLAY) == AskModel()

@@ -43,7 +43,9 @@ class Home(Struct, frozen=True):
 class Agent:
     """An open Outrider home."""
 
-    def __init__(self, home: Home, hub: Hub, worker: Worker, keeper: Keeper) -> None:
+    def __init__(self, home: Home, hub: Hub, worker: Worker, keeper: Keeper, person: str = OWNER) -> None:
+        self.person = person
+        """Whose sessions and tasks these calls see; another person's are as good as none."""
         self.home = home
         """What it is opened on."""
         self.config = home.config
@@ -59,6 +61,10 @@ class Agent:
         self._tasks = home.store
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
+
+    def acting_for(self, person: str) -> "Agent":
+        """The same home, as this person sees it."""
+        return Agent(self.home, self._hub, self._worker, self._keeper, person)
 
     async def say(
         self,
@@ -117,7 +123,7 @@ class Agent:
 
     async def unfinished(self) -> Sequence[Session]:
         """The sessions that have something to do, longest waiting first. Nothing is taken up."""
-        found = [await self._store.find(OWNER, id) for id in await self._store.waiting()]
+        found = [await self._store.find(self.person, id) for id in await self._store.waiting()]
         return [session for session in found if session]
 
     async def finish(self) -> Sequence[Session]:
@@ -153,12 +159,12 @@ class Agent:
     async def tasks(self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000) -> list[Task]:
         """The tasks of a session, or all of them; latest first."""
         return list(
-            await self._tasks.list_tasks(OWNER, session.id if session else "", open_only=open_only, limit=limit)
+            await self._tasks.list_tasks(self.person, session.id if session else "", open_only=open_only, limit=limit)
         )
 
     async def find_task(self, name: str) -> Task:
         """The task of this id. Raises Refused when there is none."""
-        if found := await self._tasks.find_task(OWNER, name):
+        if found := await self._tasks.find_task(self.person, name):
             return found
         raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
 
@@ -188,40 +194,40 @@ class Agent:
 
     async def grants(self) -> Sequence[Grant]:
         """What was allowed for a whole session or workspace, and still holds."""
-        return await self._tasks.grants(OWNER)
+        return await self._tasks.grants(self.person)
 
     async def forget_grant(self, grant: str) -> bool:
         """Take a grant back."""
-        return await self._tasks.forget_grant(OWNER, grant)
+        return await self._tasks.forget_grant(self.person, grant)
 
     async def session(self, name: str = "") -> Session:
         """The session of this name or id, begun now if there is none; a new one for an empty name."""
         _check_name(name)
-        found = await self._store.find(OWNER, name) if name else None
+        found = await self._store.find(self.person, name) if name else None
         if found:
             return found
         root = self._workspace or own_workspace(self.config.home, name)
-        return await self._store.create(OWNER, name, str(root))
+        return await self._store.create(self.person, name, str(root))
 
     async def find(self, name: str) -> Session:
         """The session of this name or id. Raises Refused when there is none."""
-        if name.isprintable() and (found := await self._store.find(OWNER, name)):
+        if name.isprintable() and (found := await self._store.find(self.person, name)):
             return found
         raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
-        return await self._store.list(OWNER, limit)
+        return await self._store.list(self.person, limit)
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._store.read(session.id, after, limit)
 
     async def search(self, words: str, limit: int = 20) -> Sequence[Found]:
-        return await self._store.search(OWNER, words, limit)
+        return await self._store.search(self.person, words, limit)
 
     async def delete(self, session: Session) -> bool:
         await self.stop(session, "the session was deleted", tasks=True)
-        return await self._store.delete(OWNER, session.id)
+        return await self._store.delete(self.person, session.id)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         """Set something for this session, e.g. `{"model": "anthropic:…"}`."""

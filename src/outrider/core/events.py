@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.core.parts import Call, Image, Reasoning, Usage
+from outrider.core.traits import ToolSpec
 
 Source = Literal["person", "task", "schedule"]
 Outcome = Literal["done", "failed", "interrupted"]
@@ -23,6 +24,8 @@ class Input(Struct, frozen=True, tag="input", omit_defaults=True):
     person: str = ""
     address: str = ""
     """Where its answer goes; fixed when the input is accepted."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools of whoever sent this: calls of them are theirs to run, and the turn waits for the results."""
 
 
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):

@@ -27,7 +27,7 @@ from outrider.core.events import (
     Started,
 )
 from outrider.core.parts import Call, Usage
-from outrider.core.traits import Replay
+from outrider.core.traits import Replay, ToolSpec
 
 MAX_RESUMES = 3
 
@@ -51,6 +51,8 @@ class State(Struct, frozen=True):
     """Questions nobody has answered yet."""
     answers: Mapping[str, str] = {}
     """What was answered, by the call that waited for it."""
+    lent: Mapping[str, ToolSpec] = {}
+    """Tools that came with the newest input: their calls are run by whoever sent it."""
     denials: int = 0
     """How often in a row this turn asked and nobody was there to answer."""
     threads: Mapping[str, str] = {}
@@ -84,13 +86,13 @@ def fold(journal: Iterable[Entry], state: State = State()) -> State:  # noqa: B0
 def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each kind of entry)
     state = replace(state, head=entry.seq)
     match entry.body:
-        case Input(address=address):
-            return replace(state, newest_input=entry.seq, address=address or state.address)
+        case Input():
+            return _after_input(state, entry.seq, entry.body)
         case Started():
             return _fresh(state, is_open=True)
         case Resumed(crashed=crashed):
             # A turn that only waits for an answer brings nothing down.
-            return replace(state, resumes=state.resumes + (crashed and not state.asks))
+            return replace(state, resumes=state.resumes + (crashed and not _waits(state)))
         case Bound(runtime=runtime, thread=thread):
             return replace(state, threads={**state.threads, runtime: thread})
         case Reply():
@@ -112,6 +114,10 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
             return _fresh(replace(state, saw=max(state.saw, saw)), is_open=False)
 
 
+def _waits(state: State) -> bool:
+    return bool(state.asks) or any(call.tool in state.lent for call in state.calls)
+
+
 def _fresh(state: State, *, is_open: bool) -> State:
     return State(
         head=state.head,
@@ -119,11 +125,17 @@ def _fresh(state: State, *, is_open: bool) -> State:
         newest_input=state.newest_input,
         is_open=is_open,
         address=state.address,
+        lent=state.lent,
         threads=state.threads,
         settings=state.settings,
         context=state.context,
         compacted=state.compacted,
     )
+
+
+def _after_input(state: State, seq: int, given: Input) -> State:
+    lent = {spec.name: spec for spec in given.tools} if given.source == "person" else state.lent
+    return replace(state, newest_input=seq, address=given.address or state.address, lent=lent)
 
 
 def _after_reply(state: State, reply: Reply) -> State:
@@ -200,7 +212,10 @@ class Settle(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Every call that is left waits for a person's answer. The turn stays open; nothing is to be done until then."""
+    """Every call that is left waits for someone: a person's answer, or a result from whoever lent the tool.
+
+    The turn stays open; nothing is to be done until then.
+    """
 
 
 class Finish(Struct, frozen=True):
@@ -230,7 +245,7 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
         return Settle(lost)
     if state.calls:
         asking = {asked.call for asked in state.asks.values()}
-        ready = tuple(call for call in state.calls if call.id not in asking)
+        ready = tuple(call for call in state.calls if call.id not in asking and call.tool not in state.lent)
         return _bounded(state, bounds) or (RunCalls(ready) if ready else Wait())
     if state.has_unseen or state.owes_reply:
         return _bounded(state, bounds) or AskModel()

@@ -109,6 +109,10 @@ class Store(Protocol):
         """Record a setting of the session; needs no claim, since it fences nobody out."""
         ...
 
+    async def supply(self, session: str, result: Result) -> Entry | None:
+        """Record the result of a lent tool's call, once; needs no claim. Raises Refused when no such call waits."""
+        ...
+
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
 
     async def waiting(self) -> Sequence[str]:

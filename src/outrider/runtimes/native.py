@@ -81,7 +81,8 @@ class NativeRuntime:
 
     async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
-        specs = tuple(tool.spec for tool in self._tools_of(turn).values())
+        lent = turn.state().lent
+        specs = (*(t.spec for name, t in self._tools_of(turn).items() if name not in lent), *lent.values())
         tail = await self._place.tail(turn.session)
         return Prompt(system_prompt(turn.session), messages, specs, turn.state().head, tail)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from outrider.core.approve import Grant, Scope
 from outrider.core.errors import Damaged, Refused
-from outrider.core.events import Body, Entry, Input
+from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.ports import Claim, Found, Session, TaskEnd
 from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
 from outrider.store import bodies, read, read_tasks
@@ -79,6 +79,9 @@ class SqliteStore:
 
     async def change(self, session: str, name: str, value: str) -> Entry:
         return await self._write(partial(self._writes.change, session, name, value))
+
+    async def supply(self, session: str, result: Result) -> Entry | None:
+        return await self._write(partial(self._writes.supply, session, result))
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(partial(read.entries, self._reads, session, after, limit))

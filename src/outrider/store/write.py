@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused, Stale
-from outrider.core.events import Body, Changed, Ended, Entry, Input
+from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
+from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
 from outrider.store import bodies, sql
 from outrider.store.journal import Clock, Journal, unknown
-from outrider.store.read import session_of
+from outrider.store.read import entries, session_of
 from outrider.store.standing import Standing
 from outrider.store.write_tasks import TaskWrites
 
@@ -93,6 +94,14 @@ class Writes:
     def change(self, session: str, name: str, value: str) -> Entry:
         body = Changed(name, value)
         return self._journal.append(session, self._journal.standing(session), body, None, bodies.encode(body))
+
+    def supply(self, session: str, result: Result) -> Entry | None:
+        key = f"result/{result.call}"
+        state = fold(entries(self._db, session, 0, 0))
+        waits = any(call.id == result.call and call.tool in state.lent for call in state.calls)
+        if not waits and not self._journal.under(session, key):
+            raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
+        return self._journal.append_once(session, result, key)
 
     def _unseen(self, session: str, standing: Standing) -> int:
         if standing.newest_input <= standing.saw:
