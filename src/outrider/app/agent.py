@@ -12,13 +12,14 @@ from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Grant
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Ended, Entry, Event
+from outrider.core.events import Asked, Ended, Entry, Event, Result
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
 from outrider.core.plan import fold
 from outrider.core.ports import Blobs, Commands, Found, Session, WholeStore
 from outrider.core.tasks import Task
-from outrider.engine.door import Door
+from outrider.core.traits import ToolSpec
+from outrider.engine.door import Door, Given
 from outrider.engine.follow import Hub
 from outrider.engine.keeper import Keeper
 from outrider.engine.worker import Worker
@@ -110,12 +111,28 @@ class Agent:
                     return
 
     async def post(
-        self, text: str, *, session: Session, images: Sequence[bytes] = (), key: str | None = None, address: str = ""
+        self,
+        text: str,
+        *,
+        session: Session,
+        images: Sequence[bytes] = (),
+        key: str | None = None,
+        address: str = "",
+        tools: Sequence[ToolSpec] = (),
     ) -> Entry:
-        """Hand in an input and return once it is durable; its turn goes on by itself."""
+        """Hand in an input and return once it is durable; its turn goes on by itself.
+
+        `tools` are the sender's own: the turn waits for the results of their calls (`supply`).
+        """
         kept = [Image(self._blobs.put(content), image_media(content)) for content in images]
-        entry, _ = await self._door.accept(session, text, images=kept, key=key, address=address)
+        entry, _ = await self._door.accept(session, Given(text, tuple(kept), key, address, tuple(tools)))
         return entry
+
+    async def supply(self, session: Session, results: Sequence[Result]) -> None:
+        """Give the results of calls of the sender's own tools; the turn goes on when all are there."""
+        for result in results:
+            await self.home.store.supply(session.id, result)
+        self._worker.wake(session.id)
 
     def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one and the deltas in between, for as long as it is read."""

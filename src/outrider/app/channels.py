@@ -12,6 +12,12 @@ PIPE = "pipe"
 """One command, with nobody there."""
 PYTHON = "python"
 """A program of the person's, which can come back and read on."""
+CHAT = "chat"
+"""A chat completion: the connection is the channel."""
+RESPONSES = "responses"
+"""A stored response, which its client can come back for."""
+SESSIONS = "sessions"
+"""The sessions API, whose client keeps a cursor."""
 TASK = "task"
 """A child session: its last words are its result, and nobody can be asked."""
 
@@ -20,5 +26,8 @@ CHANNELS: Mapping[str, ChannelTraits] = {
     PROMPT: ChannelTraits(later=Later.NONE, answers=True),
     PIPE: ChannelTraits(later=Later.NONE),
     PYTHON: ChannelTraits(later=Later.PULL),
+    CHAT: ChannelTraits(later=Later.NONE),
+    RESPONSES: ChannelTraits(later=Later.PULL, answers=True),
+    SESSIONS: ChannelTraits(later=Later.PULL, answers=True),
     TASK: ChannelTraits(later=Later.NONE),
 }

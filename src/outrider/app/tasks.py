@@ -12,7 +12,7 @@ from outrider.core.events import Ended
 from outrider.core.outcome import Finished, finished
 from outrider.core.ports import Commands, Session, Store, TaskTraits
 from outrider.core.tasks import Notify, Task, Wish
-from outrider.engine.door import Door
+from outrider.engine.door import Door, Given
 from outrider.engine.keeper import Keeper
 from outrider.engine.worker import Worker
 from outrider.workspaces.commands import LocalCommands, Means
@@ -125,7 +125,7 @@ class ChildSessions:
             for name, value in settings.items():
                 if value:
                     await self._store.change(child.id, name, value)
-        await self._door.accept(child, wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}")
+        await self._door.accept(child, Given(wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}"))
         return child.id
 
     async def outcome(self, child: str) -> Finished | None:

@@ -2,11 +2,25 @@
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from outrider.config.fail import point
 from outrider.core.errors import Refused
 from outrider.core.events import Entry, Input
 from outrider.core.parts import Image
 from outrider.core.ports import Session, Store
+from outrider.core.traits import ToolSpec
+
+
+class Given(Struct, frozen=True):
+    """What somebody hands in at the door."""
+
+    text: str
+    images: tuple[Image, ...] = ()
+    key: str | None = None
+    """What it is known by where it comes from; the same key is taken once."""
+    address: str = ""
+    tools: tuple[ToolSpec, ...] = ()
 
 
 class Door:
@@ -27,20 +41,13 @@ class Door:
         self._queue = queue
         self._redact = redact
 
-    async def accept(
-        self,
-        session: Session,
-        text: str,
-        *,
-        images: Sequence[Image] = (),
-        key: str | None = None,
-        address: str = "",
-    ) -> tuple[Entry, bool]:
+    async def accept(self, session: Session, given: Given) -> tuple[Entry, bool]:
         """The input's entry, and whether it is new. Raises Refused with words for the person."""
-        self._check(text, images)
+        self._check(given.text, given.images)
         point("J1")
-        body = Input(self._redact(text), "person", tuple(images), session.person, address)
-        entry, is_new = await self._store.accept(session.id, body, key, self._queue)
+        text = self._redact(given.text)
+        body = Input(text, "person", given.images, session.person, given.address, given.tools)
+        entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
         point("J2")
         self._wake(session.id)
         return entry, is_new

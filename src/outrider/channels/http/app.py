@@ -1,0 +1,81 @@
+"""The HTTP application: which routes there are, and what every request passes before it reaches one."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from outrider.channels.http.context import Context
+from outrider.channels.http.failures import HttpError, respond
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def guarded(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with every error it raises turned into an answer."""
+
+    async def call(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:  # noqa: BLE001 (the edge of the process: a bug is one failed request)
+            if not isinstance(error, HttpError):
+                log_failure(request, error)
+            return respond(request, error)
+
+    return call
+
+
+def log_failure(request: Request, error: Exception) -> None:
+    """Keep what the caller is not told."""
+    import logging
+
+    state = request.scope.get("state", {})
+    logging.getLogger("outrider.http").info(
+        "%s %s failed: %s", request.method, request.url.path, error, exc_info=error, extra={"request": state}
+    )
+
+
+def route(path: str, endpoint: Endpoint, *methods: str) -> Route:
+    return Route(path, guarded(endpoint), methods=list(methods))
+
+
+class Named:
+    """Gives every request an id, told in `x-request-id`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = "req_" + secrets.token_hex(12)
+        scope.setdefault("state", {})["request_id"] = name
+
+        async def named(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]  # type: ignore[misc]
+            await send(message)
+
+        await self._app(scope, receive, named)  # type: ignore[arg-type]
+
+
+def build(context: Context, routes: Sequence[Route], guards: Sequence[Callable[[ASGIApp], ASGIApp]]) -> ASGIApp:
+    """The application over an open home. Guards are passed from the first to the last, then a route is found."""
+
+    async def missing(request: Request, error: Exception) -> Response:
+        return respond(request, HttpError(404, f"there is nothing at {request.url.path}", "not_found"))
+
+    async def wrong_method(request: Request, error: Exception) -> Response:
+        return respond(request, HttpError(405, f"{request.method} is not for {request.url.path}", "method"))
+
+    app = Starlette(routes=list(routes), exception_handlers={404: missing, 405: wrong_method})
+    app.state.context = context
+    whole: ASGIApp = app
+    for guard in reversed(guards):
+        whole = guard(whole)
+    return Named(whole)

@@ -1,0 +1,58 @@
+"""Errors as OpenAI's clients expect them: a status, a type, a message of one line, and the request's id."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outrider.core.errors import HomeBusy, Refused, Unavailable
+
+
+class HttpError(Exception):
+    """A request that is answered with an error. Its text is for whoever sent the request."""
+
+    def __init__(self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+
+
+def error_body(status: int, message: str, code: str, request_id: str) -> dict[str, Any]:
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "code": code or None, "param": None}, "request_id": request_id}
+
+
+def request_id(request: Request) -> str:
+    """The id this request was given when it came in."""
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def respond(request: Request, error: Exception) -> Response:
+    """The answer to a request that failed. Nothing of the inside is told: no trace, no path, no secret."""
+    status, code, headers = 500, "internal_error", dict[str, str]()
+    message = "something went wrong inside; the log has more under this request's id"
+    match error:
+        case HttpError():
+            status, code, message, headers = error.status, error.code, str(error), error.headers
+        case HomeBusy() | Unavailable():
+            status, code, message = 503, "unavailable", str(error)
+            after = getattr(error, "retry_after", None)
+            headers = {"retry-after": str(max(1, int(after or 1)))}
+        case Refused():
+            status, code, message = 400, "refused", str(error)
+        case _:
+            pass
+    body = error_body(status, " ".join(message.split()), code, request_id(request))
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

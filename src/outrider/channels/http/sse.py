@@ -1,0 +1,72 @@
+"""Server-sent events that a proxy keeps open and a slow reader cannot make us hoard."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+KEEP_ALIVE = 10.0
+"""Seconds of silence after which a comment is sent."""
+_FIRST = b": hello\n\n"
+_COMMENT = b": still here\n\n"
+
+
+def event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
+    """One event. Data of several lines is sent as several data fields."""
+    text = data.decode() if isinstance(data, bytes) else data
+    lines = [f"data: {line}" for line in text.split("\n")]
+    if name:
+        lines.insert(0, f"event: {name}")
+    if id:
+        lines.insert(0, f"id: {id}")
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class EventStream(Response):
+    """Sends events as they come: the first byte at once, a comment after every silence, until they or the client end.
+
+    When the client reads slowly, the events are not asked for; whoever makes them must bound what waits.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+        self._events = events
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        turn = anyio.Lock()
+        spoke = anyio.Event()
+
+        async def say(content: bytes) -> None:
+            async with turn:
+                await send({"type": "http.response.body", "body": content, "more_body": True})
+
+        async def keep_alive() -> None:
+            nonlocal spoke
+            while True:
+                spoke = anyio.Event()
+                with anyio.move_on_after(KEEP_ALIVE) as silence:
+                    await spoke.wait()
+                if silence.cancelled_caught:
+                    await say(_COMMENT)
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await say(_FIRST)
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep_alive)
+            group.start_soon(until_gone)
+            async with aclosing(self._events) as events:
+                async for one in events:
+                    await say(one)
+                    spoke.set()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            group.cancel_scope.cancel()
