@@ -46,7 +46,7 @@ class PayingModel:
 @outrider.tool(replay=Replay.NEVER)
 async def pay(here: Here, bill: str) -> str:
     """Pay a bill."""
-    with Path(here.workspace.root, "paid").open("a") as file:  # noqa: ASYNC230
+    with Path(here.workspace.root, "paid").open("a") as file:
         file.write(bill + "\n")
     return f"paid {bill}"
 

@@ -310,6 +310,36 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
     assert after == ["killed", "killed"]
 
 
+@pytest.mark.promise("L6")
+async def test_a_command_whose_turn_ended_at_a_limit_is_told_after_all(tmp_path: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="cat fifo", timeout=300)), *[says("ok")] * 3)
+    async with opened(tmp_path, model, limits_seconds="2") as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go")
+        (tmp_path / "work" / "fifo").write_text("late\n")
+        (notice,) = await until_told(agent, session)
+    assert "| late" in notice.text
+
+
+@pytest.mark.promise("L7")
+async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.workspaces.commands.KEPT", 3)
+    lines = [says("", call("shell", command=f"echo {n}", background=True, notify="never")) for n in range(6)]
+    model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), *lines, *[says("ok")] * 3)
+    async with opened(tmp_path, model) as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await says_to(agent, "go")
+        running = next(task for task in await agent.tasks(session) if task.wish.command == "cat fifo")
+        for task in await agent.tasks(session):
+            if task.id != running.id:
+                await agent.wait_task(task)
+    async with opened(tmp_path, model) as agent:
+        kept = {path.name for path in (tmp_path / "home" / "tasks").iterdir()}
+        await agent.kill_task(running)
+    assert len(kept) == 4
+    assert running.id in kept
+
+
 @pytest.mark.promise("L4")
 async def test_a_command_dies_with_nobody_but_itself(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="kill -9 $$")), says("ok"))

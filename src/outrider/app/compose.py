@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from outrider import plugins
 from outrider.app.agent import Agent, Home
+from outrider.app.channels import CHANNELS
 from outrider.app.place import HomePlace
 from outrider.app.tasks import ChildSessions, SessionTasks, TaskTerms, open_commands
 from outrider.config.choose import choose
@@ -19,6 +20,7 @@ from outrider.config.redact import redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Tool
+from outrider.core.route import route
 from outrider.engine.asks import Deadlines
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
@@ -67,6 +69,10 @@ class _Models:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _can_tell(address: str) -> bool:
+    return route(address, CHANNELS).can_tell
 
 
 def _tools(extra: Sequence[Tool]) -> dict[str, Tool]:
@@ -143,8 +149,8 @@ def _assemble(
     door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
     hint = worker.wake if presence.carries == "all" else worker.hint
     children = ChildSessions(store, door, worker)
-    keeper = Keeper(Keeping(store, commands, children, hint, _now, redact), most=config.shell.tasks)
-    worker.at_rest = keeper.child_ended
+    keeper = Keeper(Keeping(store, commands, children, hint, _now, _can_tell, redact), most=config.shell.tasks)
+    worker.at_rest = keeper.at_rest
     terms = TaskTerms(config, commands)
     place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
     place.has_open = keeper.has_open

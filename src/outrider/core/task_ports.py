@@ -81,13 +81,15 @@ class CommandEnd(Struct, frozen=True):
     code: int | None
     reason: Literal["exit", "signal", "output", "killed", "lost"]
     signal: int = 0
+    at: int = 0
+    """When, in milliseconds since 1970; 0 when that is not known."""
 
 
 class Commands(Protocol):
     """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
 
     def tidy(self, alive: Sequence[str]) -> None:
-        """Remove, when convenient, what tasks other than these have left behind in the system."""
+        """Throw away what is kept of tasks other than these, as far as it is more than is kept. Blocks."""
         ...
 
     def start(self, task: Task) -> Mark:

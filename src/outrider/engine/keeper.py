@@ -27,6 +27,8 @@ _STARTS = 16
 _AGAIN = 2.0
 """Seconds before an end that could not be written down is tried again."""
 _TAIL = 8_000
+_TIDY = 200
+"""Old output is thrown away after so many ends."""
 
 
 class Keeper:
@@ -40,6 +42,7 @@ class Keeper:
         self._starting = anyio.CapacityLimiter(_STARTS)
         self._ends: dict[str, anyio.Event] = {}
         self._busy: Counter[str] = Counter()
+        self._over = 0
         self._children: dict[str, anyio.Event] = {}
         self._killed: dict[str, str] = {}
         self._beginning: dict[tuple[str, str], anyio.Event] = {}
@@ -52,11 +55,16 @@ class Keeper:
             self._group = group
             group.start_soon(self._glance.run)
             tasks = await self._on.store.open_tasks()
-            self._on.commands.tidy([task.id for task in tasks])
+            await self._tidy()
             for task in tasks:
                 self._watch(task)
+            await self._tell_after_all()
             task_status.started()
             await anyio.sleep_forever()
+
+    async def _tidy(self) -> None:
+        alive = [task.id for task in await self._on.store.open_tasks()]
+        await anyio.to_thread.run_sync(self._on.commands.tidy, alive)
 
     async def begin(self, session: str, wish: Wish) -> Task:
         """Begin a task, or take up the one that this call began before a crash.
@@ -183,10 +191,22 @@ class Keeper:
         """Whether a task of this session runs, as far as this process watches it."""
         return self._busy[session] > 0
 
+    def at_rest(self, session: str) -> None:
+        """A hint that nothing is left to do in a session: a parent may have its result, and nobody waits there."""
+        self.child_ended(session)
+        if self._group and self._busy[session]:
+            self._group.start_soon(self._tell_after_all, session)
+
     def child_ended(self, child: str) -> None:
-        """A hint that a child session may have come to rest."""
         if event := self._children.get(child):
             event.set()
+
+    async def _tell_after_all(self, session: str = "") -> None:
+        """The turn that waited for a command has ended without it, at a limit say: its end is told by a notice then."""
+        waiting = set(await self._on.store.waiting())
+        for task in await self._on.store.open_tasks():
+            if task.wish.waited and session in ("", task.session) and task.session not in waiting:
+                await self.flip(task, "always" if self._on.can_tell(task.wish.address) else "never")
 
     async def _now(self, task: Task) -> Task:
         return await self._on.store.find_task(task.person, task.id) or task
@@ -214,6 +234,9 @@ class Keeper:
             self._busy[task.session] -= 1
             self._killed.pop(task.id, None)
             self._glance.drop(task)
+            self._over += 1
+        if self._over % _TIDY == 0:
+            await self._tidy()
 
     async def _end_of(self, task: Task) -> TaskEnd:
         try:
@@ -243,15 +266,16 @@ class Keeper:
         match end.reason:
             case "exit":
                 state: TaskState = "succeeded" if end.code == 0 else "failed"
-                return TaskEnd(state, end.code, "", 0)
+                return TaskEnd(state, end.code, "", end.at)
             case "signal":
-                return TaskEnd("failed", end.code, f"ended by signal {end.signal}", 0)
+                return TaskEnd("failed", end.code, f"ended by signal {end.signal}", end.at)
             case "output":
-                return TaskEnd("failed", end.code, "ended because it wrote more output than is kept (shell.output)", 0)
+                why = "ended because it wrote more output than is kept (shell.output)"
+                return TaskEnd("failed", end.code, why, end.at)
             case "killed":
-                return TaskEnd("killed", end.code, self._killed.get(task.id, ""), 0)
+                return TaskEnd("killed", end.code, self._killed.get(task.id, ""), end.at)
             case "lost":
-                return TaskEnd("lost", None, "its processes are gone and left no exit status", 0)
+                return TaskEnd("lost", None, "its processes are gone and left no exit status", end.at)
 
     async def _child_end(self, task: Task) -> TaskEnd:
         child = task.child or await self._on.children.open(task)
@@ -287,7 +311,7 @@ class Keeper:
 
     async def _record(self, task: Task, end: TaskEnd) -> None:
         """Write the end down. A full disk delays this; it never makes it be forgotten."""
-        end = replace(end, ended=self._on.now())
+        end = replace(end, ended=end.ended or self._on.now())
         notice = await self._notice(task, end)
         while True:
             point("J15")

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from outrider.core.outcome import Finished
-from outrider.core.ports import Commands, TaskStore
+from outrider.core.ports import Commands, WholeStore
 from outrider.core.tasks import Task
 
 
@@ -27,11 +27,13 @@ class Children(Protocol):
 class Keeping(Struct, frozen=True):
     """What the keeper stands on."""
 
-    store: TaskStore
+    store: WholeStore
     commands: Commands
     children: Children
     wake: Callable[[str], None]
     now: Callable[[], int]
     """Milliseconds since 1970."""
+    can_tell: Callable[[str], bool]
+    """Whether this address can be told something later."""
     redact: Callable[[str], str] = str
     """Leaves secrets out of what commands wrote."""

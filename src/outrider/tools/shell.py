@@ -129,7 +129,7 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
             grants=here.granted,
         )
     )
-    if arguments.background:
+    if arguments.background and task.is_open:
         return _render(_started(tasks, task, arguments, here), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
     task = await tasks.wait(task, seconds)

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +20,11 @@ from outrider.core.ports import CommandEnd
 from outrider.core.tasks import Mark, Task, Wish
 from outrider.workspaces import process
 from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox, inner_group
+
+KEPT = 500
+"""Tasks whose output is kept after their end, the latest first."""
+KEPT_BYTES = 1024**3
+"""Output that is kept of all of them together."""
 
 
 class Means(Struct, frozen=True):
@@ -58,6 +64,13 @@ class LocalCommands:
 
     def tidy(self, alive: Sequence[str]) -> None:
         self._alive = alive
+        kept = room = 0
+        for folder, size in _latest_first(self._means.folder):
+            if folder.name in alive:
+                continue
+            kept, room = kept + 1, room + size
+            if kept > KEPT or room > KEPT_BYTES:
+                process.remove(folder)
 
     def start(self, task: Task) -> Mark:
         wish, folder = task.wish, self._folder(task)
@@ -184,7 +197,7 @@ class LocalCommands:
     async def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
         # The kernel may take its time over a group, and nobody else should have to wait for that.
         await anyio.to_thread.run_sync(self._clean, task)
-        return CommandEnd(end.code, end.reason, end.signal)
+        return CommandEnd(end.code, end.reason, end.signal, end.at)
 
     def _clean(self, task: Task) -> None:
         if HOST not in task.wish.grants and isinstance(self.sandbox, Sandbox) and self.sandbox.cgroups:
@@ -211,3 +224,13 @@ def _stdin(wish: Wish) -> Literal["closed", "open"] | bytes:
     if wish.is_open:
         return "open"
     return "closed" if wish.stdin is None else wish.stdin.encode()
+
+
+def _latest_first(folder: Path) -> list[tuple[Path, int]]:
+    """The folders of tasks with the size of their output."""
+    found: list[tuple[float, Path, int]] = []
+    for each in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):  # one that goes away meanwhile
+            output = (each / "output").stat()
+            found.append((output.st_mtime, each, output.st_size))
+    return [(each, size) for _, each, size in sorted(found, reverse=True)]
