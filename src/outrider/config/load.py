@@ -97,6 +97,12 @@ class ChatSettings(Struct, frozen=True):
     history: bool
 
 
+class HttpSettings(Struct, frozen=True):
+    host: str
+    port: int
+    names: tuple[str, ...]
+
+
 class LogSettings(Struct, frozen=True):
     level: str
 
@@ -113,6 +119,7 @@ class Config(Struct, frozen=True):
     delegate: DelegateSettings
     asks: AskSettings
     chat: ChatSettings
+    http: HttpSettings
     log: LogSettings
     sources: Mapping[str, str]
     references: Mapping[str, str]
@@ -347,5 +354,6 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "delegate": DelegateSettings(**of("delegate")),
         "asks": AskSettings(**of("asks")),
         "chat": ChatSettings(**of("chat")),
+        "http": HttpSettings(**of("http")),
         "log": LogSettings(**of("log")),
     }

@@ -136,6 +136,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("chat.markdown", Kind.SWITCH, True, "Render replies as Markdown in the terminal chat."),
     Setting("chat.history", Kind.SWITCH, True, "Remember what was typed in the terminal chat."),
+    Setting("http.host", Kind.TEXT, "127.0.0.1", "Where `outrider up` listens; beyond loopback only by --host."),
+    Setting("http.port", Kind.WHOLE, 8642, "The port `outrider up` listens on; 0 takes a free one.", (), 0, 65_535),
+    Setting("http.names", Kind.NAMES, (), "Host names, besides its own address, under which clients reach it."),
     Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
 )
 
