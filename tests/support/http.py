@@ -1,0 +1,98 @@
+"""The HTTP channel on a loopback port, in the event loop of the test; and clients of it, one for each person."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import httpx2
+import uvicorn
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from outrider.app.agent import Agent
+from outrider.channels.http.app import build
+from outrider.channels.http.context import Caller, Context
+
+Guard = Callable[[ASGIApp], ASGIApp]
+
+
+def key_of(person: str = "owner", scopes: str = "chat,admin") -> str:
+    """A key that `any_key` takes: it says whose it is and what it may do."""
+    return f"{person}/{scopes}"
+
+
+class _AnyKey:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+            person, _, scopes = given.partition("/")
+            if person:
+                caller = Caller(person, "test", frozenset(scopes.split(",")))
+                scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, send)
+
+
+def any_key(app: ASGIApp) -> ASGIApp:
+    """A guard that believes every key made by `key_of`."""
+    return _AnyKey(app)
+
+
+class _Server(uvicorn.Server):
+    """Ends at once when told to, with whatever is still open, and leaves signals to the test."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ending = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        left = list(self.server_state.tasks)
+        for request in left:
+            request.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
+
+@asynccontextmanager
+async def serving(agent: Agent, routes: Sequence[Route], guards: Sequence[Guard] = (any_key,)) -> AsyncGenerator[str]:
+    """Serve these routes over an open home for as long as the block runs: their base URL, without a slash behind."""
+    async with serving_app(build(Context(agent, "test"), routes, guards)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
+    """Serve an application, e.g. one that was built with guards of its own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", date_header=False)
+        server = _Server(config)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: server.serve(sockets=[listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.ending.set()
+
+
+@asynccontextmanager
+async def client(url: str, person: str = "owner", scopes: str = "chat,admin") -> AsyncGenerator[httpx2.AsyncClient]:
+    """Somebody with a key. An empty person has none."""
+    headers = {"authorization": f"Bearer {key_of(person, scopes)}"} if person else {}
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as session:
+        yield session
