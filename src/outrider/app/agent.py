@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.app.channels import PYTHON
+from outrider.app.vitals import Vitals, examine
 from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Grant
@@ -244,7 +245,13 @@ class Agent:
 
     async def delete(self, session: Session) -> bool:
         await self.stop(session, "the session was deleted", tasks=True)
-        return await self._store.delete(self.person, session.id)
+        is_gone = await self._store.delete(self.person, session.id)
+        self._hub.break_off(session.id, Refused(f"the session {session.name!r} was deleted"))
+        return is_gone
+
+    async def vitals(self) -> Vitals:
+        """How this home is, found out by trying. Raises what the store raises when it is not well."""
+        return await examine(self.home.store, self._worker)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         """Set something for this session, e.g. `{"model": "anthropic:…"}`."""

@@ -69,6 +69,16 @@ class Worker:
             finally:
                 self._group = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether sessions that are woken now are carried."""
+        return self._group is not None
+
+    @property
+    def turns(self) -> int:
+        """How many sessions are being carried, those that wait for a free place among them."""
+        return len(self._carrying)
+
     def hint(self, session: str) -> None:
         """Wake this session if it was ever woken in this process; for those who carry only what they were asked for."""
         if session in self._own:
