@@ -4,8 +4,9 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outrider.store import bodies, sql, sql_tasks
+from outrider.store import bodies, sql, sql_keys, sql_tasks
 from outrider.store.faults import is_outside
+from outrider.store.read_keys import parse_key
 from outrider.store.rows import parse_grant, parse_task
 
 
@@ -14,7 +15,7 @@ def problems(db: sqlite3.Connection) -> list[str]:
     try:
         found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
         found += [f"a row of {row[0]} points nowhere" for row in db.execute("PRAGMA foreign_key_check")]
-        return found or [*_unreadable(db), *_disagreeing(db), *_unreadable_tasks(db)]
+        return found or [*_unreadable(db), *_disagreeing(db), *_unreadable_tasks(db), *_unreadable_keys(db)]
     except sqlite3.Error as error:
         if is_outside(error):
             raise
@@ -45,6 +46,12 @@ def _unreadable_tasks(db: sqlite3.Connection) -> list[str]:
         return []
     tasks = _unparsed("task", db.execute(sql_tasks.ALL_TASKS), parse_task)
     return tasks + _unparsed("grant", db.execute(sql_tasks.ALL_GRANTS), parse_grant)
+
+
+def _unreadable_keys(db: sqlite3.Connection) -> list[str]:
+    if not db.execute(sql_keys.HAS_KEYS).fetchone()[0]:
+        return []
+    return _unparsed("key", db.execute(sql_keys.ALL_KEYS), parse_key)
 
 
 def _unparsed(what: str, rows: sqlite3.Cursor, parse: Callable[[Sequence[Any]], object]) -> list[str]:

@@ -17,9 +17,10 @@ from anyio import CancelScope
 from outrider.core.approve import Grant
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Entry
+from outrider.core.key_ports import Key
 from outrider.core.ports import Session
 from outrider.core.tasks import Task
-from outrider.store import read, read_tasks
+from outrider.store import read, read_keys, read_tasks
 from outrider.store.connect import PATIENCE
 from outrider.store.faults import explain
 from outrider.store.lane import Lane
@@ -70,6 +71,12 @@ class StoreReader:
 
     async def grants(self, person: str) -> Sequence[Grant]:
         return await self._do(partial(read_tasks.grants, self._db, person))
+
+    async def find_key(self, id: str) -> Key | None:
+        return await self._do(partial(read_keys.find, self._db, id))
+
+    async def list_keys(self) -> Sequence[Key]:
+        return await self._do(partial(read_keys.keys, self._db))
 
     async def _do(self, act: Callable[[], T]) -> T:
         try:

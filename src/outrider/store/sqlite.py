@@ -1,4 +1,4 @@
-"""The store of one process, `core.ports.Store` and `TaskStore`, on threads to write, read, and do what takes long."""
+"""The store of one process, all that is kept of a home, on threads to write, read, and do what takes long."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -9,9 +9,10 @@ from typing import TypeVar
 from outrider.core.approve import Grant, Scope
 from outrider.core.errors import Damaged, Refused
 from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.key_ports import Key, KeyWish
 from outrider.core.ports import Claim, Found, Session, TaskEnd
 from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
-from outrider.store import bodies, read, read_tasks
+from outrider.store import bodies, read, read_keys, read_tasks
 from outrider.store.blobs import FileBlobs
 from outrider.store.check import problems
 from outrider.store.connect import connect_reading
@@ -32,7 +33,7 @@ class Lanes:
 
 
 class SqliteStore:
-    """Implements `core.ports.Store` and `core.ports.TaskStore`. Made by `open_store`."""
+    """Implements `core.ports.Store`, `core.ports.TaskStore` and `core.key_ports.KeyStore`. Made by `open_store`."""
 
     def __init__(self, home: Path, lanes: Lanes, writes: Writes, reads: sqlite3.Connection, search: Search) -> None:
         self._home, self._lanes = home, lanes
@@ -83,6 +84,9 @@ class SqliteStore:
     async def supply(self, session: str, result: Result) -> Entry | None:
         return await self._write(partial(self._writes.supply, session, result))
 
+    async def seed(self, session: str, bodies: Sequence[Body]) -> bool:
+        return await self._write(partial(self._writes.seed_when_empty, session, [(b, _encoded(b)) for b in bodies]))
+
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(partial(read.entries, self._reads, session, after, limit))
 
@@ -129,6 +133,21 @@ class SqliteStore:
 
     async def forget_grant(self, person: str, grant: str) -> bool:
         return await self._write(partial(self._writes.tasks.forget_grant, person, grant))
+
+    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+        return await self._write(partial(self._writes.keys.create, id, wish, digest))
+
+    async def find_key(self, id: str) -> Key | None:
+        return await self._read(partial(read_keys.find, self._reads, id))
+
+    async def list_keys(self) -> Sequence[Key]:
+        return await self._read(partial(read_keys.keys, self._reads))
+
+    async def revoke_key(self, id: str) -> bool:
+        return await self._write(partial(self._writes.keys.revoke, id))
+
+    async def touch_key(self, id: str) -> None:
+        await self._write(partial(self._writes.keys.touch, id))
 
     async def check(self) -> Sequence[str]:
         """Look through everything that is stored; one line for each problem."""

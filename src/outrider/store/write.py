@@ -14,6 +14,7 @@ from outrider.store import bodies, sql
 from outrider.store.journal import Clock, Journal, unknown
 from outrider.store.read import entries, session_of
 from outrider.store.standing import Standing
+from outrider.store.write_keys import KeyWrites
 from outrider.store.write_tasks import TaskWrites
 
 
@@ -24,6 +25,7 @@ class Writes:
         self._db, self._clock = db, clock
         self._journal = Journal(db, clock)
         self.tasks = TaskWrites(db, self._journal, clock)
+        self.keys = KeyWrites(db, clock)
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
@@ -102,6 +104,16 @@ class Writes:
         if not waits and not self._journal.under(session, key):
             raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
         return self._journal.append_once(session, result, key)
+
+    def seed_when_empty(self, session: str, past: Sequence[tuple[Body, bytes]]) -> bool:
+        standing = self._journal.standing(session)
+        if standing.head:
+            return False
+        for body, encoded in past:
+            self._journal.append(session, standing, body, None, encoded)
+            standing = self._journal.standing(session)
+        self.release(session, standing.generation)
+        return True
 
     def _unseen(self, session: str, standing: Standing) -> int:
         if standing.newest_input <= standing.saw:

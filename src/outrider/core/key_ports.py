@@ -1,0 +1,83 @@
+"""Keys to the API: what is kept of one, what it looks like, and whether a secret opens it. Pure."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+Scope = Literal["chat", "read", "admin"]
+"""`chat` may begin turns, `read` may look, `admin` may do everything."""
+
+KEY_SHAPE = re.compile(r"ork_([a-z2-7]{8})_([0-9a-f]{64})", re.ASCII)
+"""A whole key, as its owner has it: its id, which is no secret, and 256 random bits."""
+
+
+class KeyWish(Struct, frozen=True):
+    """What a key is to be."""
+
+    name: str
+    person: str
+    scopes: tuple[Scope, ...]
+    rate: int | None = None
+    """Requests a minute; None for the server's default."""
+    concurrent: int | None = None
+    """Requests at once; None for the server's default."""
+
+
+class Key(Struct, frozen=True):
+    """What is kept of a key. The secret is not."""
+
+    id: str
+    wish: KeyWish
+    digest: bytes
+    created: int
+    used: int = 0
+    """About when it was last used, to a minute; 0 for never."""
+    revoked: int = 0
+    """When it was revoked; 0 while it holds."""
+
+
+class KeyStore(Protocol):
+    """Keys to the API, of every person. A write is durable when its call returns."""
+
+    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+        """Raises Refused when a key of this name holds already, or the id is taken."""
+        ...
+
+    async def find_key(self, id: str) -> Key | None:
+        """By its id; also one that is revoked."""
+        ...
+
+    async def list_keys(self) -> Sequence[Key]:
+        """All that ever were, the oldest first."""
+        ...
+
+    async def revoke_key(self, id: str) -> bool:
+        """It opens nothing from now on, for good. False when it did not anyway."""
+        ...
+
+    async def touch_key(self, id: str) -> None:
+        """It is being used; written down at most once a minute."""
+        ...
+
+
+def split_key(text: str) -> tuple[str, str] | None:
+    """The id and the secret of a key, or None when this is none of ours."""
+    found = KEY_SHAPE.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
+def digest_of(secret: str) -> bytes:
+    """What is kept in place of a secret.
+
+    One round of SHA-256 and no salt: slow hashes make guessing a password dear, and nobody guesses 256 random bits.
+    """
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def opens(secret: str, digest: bytes) -> bool:
+    """Whether this is the secret that was digested. Takes as long for any secret of the same length."""
+    return hmac.compare_digest(digest_of(secret), digest)

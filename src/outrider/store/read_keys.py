@@ -1,0 +1,56 @@
+"""The store's reads of keys, and rows of them checked whenever they are read back."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.errors import Damaged
+from outrider.core.key_ports import Key, KeyWish, Scope
+from outrider.store import sql_keys
+
+_SCOPES = msgspec.json.Decoder(tuple[Scope, ...])
+
+
+class KeyRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """In the order of the table."""
+
+    id: str
+    name: str
+    person: str
+    scopes: str
+    rate: int | None
+    concurrent: int | None
+    digest: bytes
+    created: int
+    used: int
+    revoked: int
+
+
+def parse_key(row: Sequence[Any]) -> Key:
+    """Raises ValueError when this is no key."""
+    parsed = msgspec.convert(row, KeyRow)
+    wish = KeyWish(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent)
+    return Key(parsed.id, wish, parsed.digest, parsed.created, parsed.used, parsed.revoked)
+
+
+def key_of(row: Sequence[Any]) -> Key:
+    """Raises Damaged when it cannot be read."""
+    try:
+        return parse_key(row)
+    except ValueError as error:
+        raise Damaged(
+            f"key {row[0]} is damaged ({error}); start Outrider again: "
+            "it sets the damaged store aside, and keys are made anew"
+        ) from error
+
+
+def find(db: sqlite3.Connection, id: str) -> Key | None:
+    row = db.execute(sql_keys.KEY_BY_ID, (id,)).fetchone()
+    return key_of(row) if row else None
+
+
+def keys(db: sqlite3.Connection) -> Sequence[Key]:
+    return [key_of(row) for row in db.execute(sql_keys.ALL_KEYS)]

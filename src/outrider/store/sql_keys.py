@@ -1,0 +1,26 @@
+"""Every statement on keys, whole and named, with one line of purpose each."""
+
+# The columns of a key, in the order of the table and of `read_keys.KeyRow`.
+_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked"
+_KEY = f"SELECT {_COLUMNS} FROM keys "
+
+# A key by its id, whether or not it holds.
+KEY_BY_ID = _KEY + "WHERE id = ?1"
+
+# The key of this name that holds.
+HELD_BY_NAME = _KEY + "WHERE name = ?1 AND revoked = 0"
+
+# Every key, the oldest first.
+ALL_KEYS = _KEY + "ORDER BY created, id"
+
+# One more key.
+INSERT_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0)"
+
+# It opens nothing any more.
+REVOKE_KEY = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked = 0"
+
+# It was used now, unless that was written down less than a minute ago; a clock set back counts as a minute.
+TOUCH_KEY = "UPDATE keys SET used = ?2 WHERE id = ?1 AND abs(?2 - used) >= 60000"
+
+# Whether a store is new enough to hold keys.
+HAS_KEYS = "SELECT count(*) FROM sqlite_schema WHERE name = 'keys'"
