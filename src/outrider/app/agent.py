@@ -12,7 +12,7 @@ from outrider.app.vitals import Vitals, examine
 from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Grant
-from outrider.core.errors import Refused
+from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Ended, Entry, Event, Result
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
@@ -149,6 +149,14 @@ class Agent:
         waiting = await self.unfinished()
         await self._worker.wake_all()
         return waiting
+
+    async def rest(self, reason: str) -> None:
+        """Carry nothing any more, for a process about to end: turns are let go of in order, inputs are still accepted.
+
+        Whoever follows a session reads to its present end and is then told `reason` as Unavailable.
+        """
+        await self._worker.rest()
+        self._hub.close(Unavailable(reason, 1.0))
 
     async def wait(self, session: Session) -> Finished | None:
         """Wait until nothing is left to do in this session: the outcome of its last turn, or None if nothing was."""

@@ -12,7 +12,8 @@ from outrider.core.events import Delta, Event
 from outrider.core.ports import Store
 
 BUFFER = 256
-_BEHIND = Delta("fell behind", "reset")
+BEHIND = Delta("fell behind", "reset")
+"""Said to a follower in place of the deltas it was too slow for; the next ones may begin in the middle of a reply."""
 
 
 class _Watcher:
@@ -26,7 +27,7 @@ class _Watcher:
     def push(self, hint: Delta | None) -> None:
         if len(self.queue) >= BUFFER:
             self.queue.clear()
-            self.queue.extend([None, _BEHIND])
+            self.queue.extend([None, BEHIND])
         elif hint is not None or not self.queue or self.queue[-1] is not None:
             self.queue.append(hint)
         self.wake.set()
@@ -38,6 +39,7 @@ class Hub:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
+        self._over: Exception | None = None
 
     def tell(self, session: str, delta: Delta | None = None) -> None:
         """Pass on a delta, or with none say that the journal grew."""
@@ -50,9 +52,16 @@ class Hub:
             watcher.error = error
             watcher.wake.set()
 
+    def close(self, error: Exception) -> None:
+        """Raise this in every follower, now and from now on, once it has read what there is."""
+        self._over = error
+        for session in tuple(self._watchers):
+            self.break_off(session, error)
+
     async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one, once and in order, and the deltas in between; until the caller closes it."""
         watcher = _Watcher()
+        watcher.error = self._over
         self._watchers[session].add(watcher)
         try:
             while True:

@@ -55,19 +55,29 @@ class Worker:
         self._carrying: dict[str, _Carrying] = {}
         self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
         self._group: TaskGroup | None = None
+        self._at_ease = anyio.Event()
         self._own: set[str] = set()
         self.at_rest: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Carry what is woken, until cancelled. Then let go of every session in an orderly way."""
-        async with anyio.create_task_group() as group:
-            self._group = group
-            task_status.started()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self._group = None
+        """Carry what is woken, until cancelled or laid to rest. Then let go of every session in an orderly way."""
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                task_status.started()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    self._group = None
+        finally:
+            self._at_ease.set()
+
+    async def rest(self) -> None:
+        """Carry nothing from now on; every turn is let go of in an orderly way when this returns."""
+        if self._group:
+            self._group.cancel_scope.cancel()
+            await self._at_ease.wait()
 
     @property
     def is_running(self) -> bool:

@@ -1,0 +1,228 @@
+"""Listens: uvicorn's protocol in an event loop of ours, with bounds on all that a client may hold up."""
+
+import asyncio
+import errno
+import socket
+from asyncio.events import TimerHandle
+from ipaddress import ip_address
+
+import anyio
+import msgspec
+import uvicorn
+from anyio.abc import TaskStatus
+from msgspec import Struct
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from outrider.channels.http.failures import error_body
+from outrider.core.errors import Refused, Unavailable
+
+
+class Terms(Struct, frozen=True):
+    """How much of us one client, and all of them together, may take."""
+
+    head_bytes: int = 65_536
+    head_seconds: float = 10.0
+    body_seconds: float = 120.0
+    """For the whole body, however it trickles in."""
+    idle_seconds: int = 75
+    """How long a connection is kept open for a next request."""
+    unread_seconds: float = 60.0
+    """How long a client may leave what we send unread before it counts as gone."""
+    connections: int = 1_000
+    backlog: int = 1_024
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def listen(host: str, port: int, backlog: int = Terms().backlog) -> socket.socket:
+    """Take a port; clients that come early wait in its backlog. Raises Refused or Unavailable in words."""
+    family, address = _resolve(host, port)
+    # Named by its protocol, or asyncio leaves small writes waiting for one another.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Unavailable(
+                f"port {port} of {host} is in use; end what uses it, or name another with --port"
+            ) from None
+        raise Refused(f"port {port} of {host} cannot be used: {error.strerror}") from None
+    return listener
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise Refused(f"{host!r} is no address of this machine; --host takes one, e.g. 127.0.0.1") from None
+    family, _, _, _, address = min(found, key=lambda each: each[0] is not socket.AF_INET)
+    return family, (str(address[0]), port)
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients reach this socket; on every address of the machine, that is also loopback."""
+    host, port = listener.getsockname()[:2]
+    if ip_address(host).is_unspecified:
+        host = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server:
+    """Answers requests on a socket until closed. Signals are somebody else's."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+        self._config = uvicorn.Config(
+            app,  # pyright: ignore[reportArgumentType] (Starlette and uvicorn name the same shapes differently)
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=terms.idle_seconds,
+        )
+        self._terms = terms
+        self._listener = listener
+        self._state = ServerState()
+        self._accepting: asyncio.Server | None = None
+        self._ending = anyio.Event()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until closed or cancelled; then end those that are left."""
+        self._config.load()
+        loop = asyncio.get_running_loop()
+        self._accepting = await loop.create_server(self._connect, sock=self._listener, backlog=self._terms.backlog)
+        task_status.started()
+        try:
+            await self._ending.wait()
+        finally:
+            self._accepting.close()
+            with anyio.CancelScope(shield=True):
+                await self._end_requests()
+
+    async def close(self, grace: float) -> None:
+        """Take no new connection, let requests end by themselves for so many seconds, then end those that are left."""
+        if self._accepting:
+            self._accepting.close()
+        for connection in tuple(self._state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(grace):
+            while self._state.tasks:
+                await asyncio.wait(tuple(self._state.tasks))
+        self._ending.set()
+
+    def _connect(self) -> "Connection":
+        return Connection(self._terms, self._config, self._state)
+
+    async def _end_requests(self) -> None:
+        left = tuple(self._state.tasks)
+        for request in left:
+            request.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for connection in tuple(self._state.connections):
+            if isinstance(connection, Connection):
+                connection.transport.abort()
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection. What takes too long or grows too big is answered as an error and closed."""
+
+    def __init__(self, terms: Terms, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config, state, {})
+        self._terms = terms
+        self._head = 0
+        self._is_in_head = True
+        self._due: TimerHandle | None = None
+        self._unread: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > self._terms.connections:
+            self._turn_away(503, "too many connections are open; come back later", "busy")
+            return
+        self._allow(self._terms.head_seconds, "the request's head")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle()
+        if self._unread:
+            self._unread.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._head += len(data)
+            if self._due is None:
+                self._allow(self._terms.head_seconds, "the request's head")
+        super().data_received(data)
+        if self._is_in_head and self._head > self._terms.head_bytes:
+            self._turn_away(431, f"a request's head has at most {self._terms.head_bytes:,} bytes", "head_too_long")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if head > self._terms.head_bytes:
+            self._turn_away(431, f"a request's head has at most {self._terms.head_bytes:,} bytes", "head_too_long")
+            return
+        self._allow(self._terms.body_seconds, "the request's body")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._settle()
+        self._is_in_head, self._head = True, 0
+        if self.cycle:
+            super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle:
+            super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        self._turn_away(400, "this is not HTTP/1.1 as we understand it", "bad_request")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._terms.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
+
+    def _allow(self, seconds: float, what: str) -> None:
+        self._settle()
+        self._due = self.loop.call_later(seconds, self._too_slow, f"{what} took longer than {seconds:g} s")
+
+    def _settle(self) -> None:
+        if self._due:
+            self._due.cancel()
+            self._due = None
+
+    def _too_slow(self, what: str) -> None:
+        self._due = None
+        self._turn_away(408, what, "too_slow")
+
+    def _turn_away(self, status: int, message: str, code: str) -> None:
+        """Answer with an error, unless an answer is under way already, and close."""
+        self._settle()
+        if self.transport.is_closing():
+            return
+        if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
+            content = msgspec.json.encode(error_body(status, message, code, ""))
+            fields = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(content)
+            self.transport.write(STATUS_LINE[status] + fields + b"\r\n" + content)
+        self.transport.close()
