@@ -1,6 +1,7 @@
 """The HTTP application: which routes there are, and what every request passes before it reaches one."""
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.channels.http.context import Context
 from outrider.channels.http.failures import HttpError, respond
+from outrider.channels.http.openapi import Operation, Served
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -39,15 +41,26 @@ def log_failure(request: Request, error: Exception) -> None:
     )
 
 
-def route(path: str, endpoint: Endpoint, *methods: str) -> Route:
-    return Route(path, guarded(endpoint), methods=list(methods))
+class Described(Route):
+    """A route that says what it takes and gives."""
+
+    def __init__(self, path: str, endpoint: Endpoint, methods: Sequence[str], about: Operation) -> None:
+        super().__init__(path, endpoint, methods=list(methods))
+        self.served = tuple(Served(path, method, about) for method in methods)
+
+
+def route(path: str, endpoint: Endpoint, *methods: str, about: Operation | None = None) -> Route:
+    """A route; without `about`, the first line of the endpoint's docstring describes it."""
+    words = (endpoint.__doc__ or path).strip().partition("\n")[0]
+    return Described(path, guarded(endpoint), methods, about or Operation(summary=words))
 
 
 class Named:
-    """Gives every request an id, told in `x-request-id`."""
+    """Gives every request an id, told in `x-request-id`, and counts how requests were answered."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, answers: Counter[int]) -> None:
         self._app = app
+        self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,6 +71,7 @@ class Named:
 
         async def named(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
+                self._answers[int(str(message["status"]))] += 1
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]  # type: ignore[misc]
             await send(message)
 
@@ -78,4 +92,4 @@ def build(context: Context, routes: Sequence[Route], guards: Sequence[Callable[[
     whole: ASGIApp = app
     for guard in reversed(guards):
         whole = guard(whole)
-    return Named(whole)
+    return Named(whole, context.pulse.answers)

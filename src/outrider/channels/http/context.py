@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
 from outrider.channels.http.failures import HttpError
+from outrider.channels.http.pulse import Pulse
 from outrider.core.events import Entry
 from outrider.core.ports import Session
 from outrider.core.traits import ToolSpec
@@ -29,6 +30,7 @@ class Context(Struct, frozen=True):
 
     agent: Agent
     version: str
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -87,7 +89,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
         wish.text,
         session=session,
         images=wish.images,
-        key=wish.key,
+        key=f"{wish.channel}/{wish.key}" if wish.key else None,  # no caller may take a key of ours, e.g. a task's
         address=f"{wish.channel}:{wish.place}",
         tools=wish.tools,
     )
