@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.app.channels import PYTHON
 from outrider.app.vitals import Vitals, examine
@@ -13,7 +14,7 @@ from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Grant
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.events import Asked, Ended, Entry, Event, Result
+from outrider.core.events import Asked, Body, Changed, Ended, Entry, Event, Input, Reply, Result
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
 from outrider.core.plan import fold
@@ -60,6 +61,7 @@ class Agent:
         self._worker = worker
         self._keeper = keeper
         self._door = home.door
+        self._redact = home.door.redact
         self._tasks = home.store
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
@@ -131,9 +133,22 @@ class Agent:
 
     async def supply(self, session: Session, results: Sequence[Result]) -> None:
         """Give the results of calls of the sender's own tools; the turn goes on when all are there."""
-        for result in results:
-            await self.home.store.supply(session.id, result)
+        await self.settle(session, results)
         self._worker.wake(session.id)
+
+    async def settle(self, session: Session, results: Sequence[Result]) -> None:
+        """Record such results before a new input: the turn is not taken up until that one is there."""
+        for result in results:
+            await self.home.store.supply(session.id, replace(result, text=self._redact(result.text)))
+
+    async def seed(self, session: Session, past: Sequence[Body]) -> bool:
+        """Begin an empty session with what was said elsewhere; False when it is not empty.
+
+        A turn that the past leaves open goes on now.
+        """
+        is_seeded = await self._store.seed(session.id, [_without_secrets(body, self._redact) for body in past])
+        self._worker.wake(session.id)
+        return is_seeded
 
     def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one and the deltas in between, for as long as it is read."""
@@ -272,6 +287,16 @@ def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Without what belongs to an earlier turn, such as one that ended just before it could see a new input."""
     ends = [index for index, entry in enumerate(entries) if isinstance(entry.body, Ended)]
     return entries[ends[-2] + 1 :] if len(ends) > 1 else entries
+
+
+def _without_secrets(body: Body, redact: Callable[[str], str]) -> Body:
+    match body:
+        case Input(text=text) | Reply(text=text) | Result(text=text):
+            return replace(body, text=redact(text))
+        case Changed(value=value):
+            return replace(body, value=redact(value))
+        case _:
+            return body
 
 
 def _check_name(name: str) -> None:

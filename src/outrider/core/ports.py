@@ -113,6 +113,13 @@ class Store(Protocol):
         """Record the result of a lent tool's call, once; needs no claim. Raises Refused when no such call waits."""
         ...
 
+    async def seed(self, session: str, bodies: Sequence[Body]) -> bool:
+        """Begin an empty session with a past that was lived elsewhere: all of it or nothing, as numbers 1, 2, 3 …
+
+        False when the session has entries already; a turn it leaves open counts as handed over.
+        """
+        ...
+
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
 
     async def waiting(self) -> Sequence[str]:

@@ -84,7 +84,8 @@ class NativeRuntime:
         lent = turn.state().lent
         specs = (*(t.spec for name, t in self._tools_of(turn).items() if name not in lent), *lent.values())
         tail = await self._place.tail(turn.session)
-        return Prompt(system_prompt(turn.session), messages, specs, turn.state().head, tail)
+        system = system_prompt(turn.session, turn.state().settings.get("instructions", ""))
+        return Prompt(system, messages, specs, turn.state().head, tail)
 
     def _is_full(self, turn: Turn, model: Model) -> bool:
         state = turn.state()

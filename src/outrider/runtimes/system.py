@@ -17,6 +17,14 @@ Workspace: {workspace}
 Session: {name}"""
 
 
-def system_prompt(session: Session) -> str:
-    """The standing instructions of this session's prompts."""
-    return _TEXT.format(workspace=session.workspace, name=session.name)
+_MORE = """
+
+Instructions that came with this session:
+
+{instructions}"""
+
+
+def system_prompt(session: Session, instructions: str = "") -> str:
+    """The standing instructions of this session's prompts, and after them what its client asked for."""
+    more = _MORE.format(instructions=instructions) if instructions else ""
+    return _TEXT.format(workspace=session.workspace, name=session.name) + more
