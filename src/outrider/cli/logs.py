@@ -1,4 +1,4 @@
-"""The log: JSON lines in `logs/outrider.log` of the home, for its owner alone. Nothing of it reaches the terminal."""
+"""The log: JSON lines in `logs/outrider.log` of the home, for its owner alone. Terminals see it by `show_logs`."""
 
 import logging
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.cli.plain import one_line
 from outrider.config.load import Config
 from outrider.config.redact import redactor
 
@@ -42,6 +43,32 @@ def log_file(home: Path, redact: Redact = str, longest: int = _LONGEST) -> loggi
     file = _LogFile(log_path(home), maxBytes=longest, backupCount=_KEPT, encoding="utf-8", delay=True)
     file.setFormatter(_JsonLine(redact))
     return file
+
+
+def show_logs(redact: Redact = str) -> None:
+    """Show short lines of what is logged on stderr too, for somebody who watches."""
+    shown = logging.StreamHandler()
+    shown.setFormatter(_ShortLine(redact))
+    logging.getLogger().addHandler(shown)
+
+
+def human_line(at: str, level: str, logger: str, message: str) -> str:
+    """When, how bad where it is, where, what; on one line."""
+    where = logger.removeprefix("outrider.")
+    bad = "" if level == "info" else f"{level}: "
+    return one_line(f"{at} {where}: {bad}{message}", 1_000)
+
+
+class _ShortLine(logging.Formatter):
+    """For people: the day is theirs to know, and a traceback is in the file."""
+
+    def __init__(self, redact: Redact) -> None:
+        super().__init__()
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        return human_line(at, record.levelname.lower(), record.name, self._redact(record.getMessage()))
 
 
 class _LogFile(RotatingFileHandler):

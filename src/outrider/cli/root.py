@@ -18,6 +18,7 @@ _COMMANDS = {
     "chat": ("outrider.cli.chat.command", "Talk to the agent in this terminal (what `outrider` alone does)."),
     "run": ("outrider.cli.run", "Do one thing and print the reply."),
     "resume": ("outrider.cli.resume", "Finish what a crash or a shutdown left unfinished."),
+    "up": ("outrider.cli.up", "Stay up: serve the HTTP API, go on with turns and tasks."),
     "sessions": ("outrider.cli.sessions", "List, show, search, export and delete sessions."),
     "tasks": ("outrider.cli.tasks", "List, follow, wait for, write to and kill background tasks."),
     "asks": ("outrider.cli.asks", "List the questions that wait for you, and answer them."),

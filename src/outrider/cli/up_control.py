@@ -1,0 +1,114 @@
+"""Looks at a running `outrider up` from outside, and ends it."""
+
+import signal
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from outrider.cli.lines import encode
+from outrider.cli.plain import say
+from outrider.cli.root import DONE, FAILED
+from outrider.cli.up_file import Up, find_up, read_up
+from outrider.core.errors import Unavailable
+from outrider.workspaces.process.identity import send, system
+
+_PATIENCE = 6.0
+"""Seconds an answer about its health may take; it needs at most five to find out."""
+_GONE = 25.0
+"""Seconds it may take to leave: longer than it gives itself."""
+_LOOK = 0.05
+
+
+class Found(Struct, frozen=True):
+    """What there is to say about `outrider up` in a home."""
+
+    state: str
+    """`well`, `unwell`, `silent` (it runs and does not answer), `killed` (it did not leave in order) or `down`."""
+    up: Up | None = None
+    health: msgspec.Raw = msgspec.Raw(b"null")
+    """As it tells itself."""
+
+
+def look(home: Path) -> Found:
+    """By asking it, not by the file alone."""
+    up = read_up(home)
+    if up is None:
+        return Found("down")
+    if not up.is_alive:
+        return Found("killed", up)
+    answer = _ask_health(up.url)
+    if answer is None:
+        return Found("silent", up)
+    status, content = answer
+    return Found("well" if status == 200 else "unwell", up, content)
+
+
+def _ask_health(url: str) -> tuple[int, msgspec.Raw] | None:
+    from http.client import HTTPConnection, HTTPException
+
+    place = urlsplit(url)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        content = response.read(1_000_000)
+        msgspec.json.decode(content)
+        return response.status, msgspec.Raw(content)
+    except (OSError, HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def tell(found: Found, *, is_json: bool) -> int:
+    """Print it; the exit code."""
+    up = found.up
+    if is_json:
+        facts = {"pid": up.pid, "url": up.url, "started": up.started, "version": up.version} if up else {}
+        health = msgspec.json.decode(found.health)
+        say(encode({"state": found.state, **facts, "health": health}, is_pretty=True))
+    else:
+        say(_words(found.state, up))
+    return DONE if found.state == "well" else FAILED
+
+
+def _words(state: str, up: Up | None) -> str:
+    if up is None:
+        return "not running"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(up.started / 1000))
+    if state == "killed":
+        return f"not running: process {up.pid}, started {since}, was killed; `outrider up` takes up what it left"
+    runs = f"process {up.pid} at {up.url} since {since}, version {up.version}"
+    match state:
+        case "well":
+            return f"running: {runs}"
+        case "unwell":
+            return f"running, and not well: {runs}; `outrider up status --json` says more"
+        case _:
+            return f"running, and not answering: {runs}; `outrider up logs` may say why"
+
+
+def end(home: Path, *, is_now: bool) -> int:
+    """Tell it to leave and wait until it has: its process id, or 0 when there was none. Raises Unavailable."""
+    up = find_up(home)
+    row = system.row(up.pid) if up else None
+    if up is None or row is None:
+        return 0
+    for _ in range(1 + is_now):
+        send(row, signal.SIGTERM)
+    if not anyio.run(_left, up):
+        raise Unavailable(f"process {up.pid} has not left within {_GONE:g} s; `outrider up logs` may say why")
+    return up.pid
+
+
+async def _left(up: Up) -> bool:
+    with anyio.move_on_after(_GONE):
+        while True:
+            if not up.is_alive:
+                return True
+            await anyio.sleep(_LOOK)
+    return False
