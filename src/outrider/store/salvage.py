@@ -15,6 +15,7 @@ from outrider.core.events import Body, Ended, Entry, Input
 from outrider.store import bodies, sql
 from outrider.store.faults import is_outside
 from outrider.store.pages import RawEntry, raw_entries
+from outrider.store.salvage_keys import lost_keys
 from outrider.store.salvage_tasks import salvage_tasks
 from outrider.store.standing import Standing, advance
 
@@ -70,6 +71,7 @@ def salvage(damaged: sqlite3.Connection, pages: BinaryIO, fresh: sqlite3.Connect
         owners[id] = row.person
         entries += len(lines)
     losses += salvage_tasks(damaged, pages, fresh, owners)
+    losses += lost_keys(damaged, pages)
     fresh.execute("COMMIT")
     return Salvaged(len(owners), entries, losses)
 

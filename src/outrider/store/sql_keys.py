@@ -24,3 +24,6 @@ TOUCH_KEY = "UPDATE keys SET used = ?2 WHERE id = ?1 AND abs(?2 - used) >= 60000
 
 # Whether a store is new enough to hold keys.
 HAS_KEYS = "SELECT count(*) FROM sqlite_schema WHERE name = 'keys'"
+
+# How many there are, for a salvage that carries none over.
+COUNT_KEYS = "SELECT count(*) FROM keys"

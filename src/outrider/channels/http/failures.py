@@ -52,6 +52,8 @@ def respond(request: Request, error: Exception) -> Response:
             headers = {"retry-after": str(max(1, int(after or 1)))}
         case Refused():
             status, code, message = 400, "refused", str(error)
+        case RecursionError():
+            status, code, message = 400, "nested_too_deep", "the body is nested too deep"
         case _:
             pass
     body = error_body(status, " ".join(message.split()), code, request_id(request))

@@ -1,0 +1,88 @@
+"""How much one caller may ask for: so many requests a minute, so many at once. Kept in memory."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from math import ceil
+
+from msgspec import Struct
+
+from outrider.channels.http.failures import HttpError
+
+Now = Callable[[], float]
+"""Seconds, from whenever; never backwards."""
+
+
+class Limits(Struct, frozen=True):
+    """What holds for a key that has no limits of its own, and for whoever comes without one."""
+
+    rate: int = 3_000
+    """Requests a minute. So many may also come in one burst."""
+    concurrent: int = 1_000
+    """Requests at once; a stream is one for as long as it is read."""
+    failures: int = 30
+    """Wrong keys a minute from one address."""
+    body: int = 10 * 1024 * 1024
+    """Bytes a request may have, before anything of it is parsed."""
+    headers: int = 100
+    """How many there may be; the server bounds their length."""
+
+
+class Buckets:
+    """A bucket of tokens for each name: full at first, filled again over a minute. The least used are forgotten."""
+
+    def __init__(self, most: int = 4_096, now: Now = time.monotonic) -> None:
+        self._most, self._now = most, now
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, name: str, rate: int) -> float:
+        """Seconds until there is a token; 0 when there is one."""
+        return max(0.0, (1.0 - self._level(name, rate)) * 60.0 / rate)
+
+    def take(self, name: str, rate: int) -> float:
+        """Take a token, if there is one: 0, or the seconds until there will be."""
+        level, seconds = self._level(name, rate), self.wait(name, rate)
+        if not seconds:
+            self._levels[name] = (level - 1.0, self._now())
+            self._levels.move_to_end(name)
+            if len(self._levels) > self._most:
+                self._levels.popitem(last=False)
+        return seconds
+
+    def _level(self, name: str, rate: int) -> float:
+        level, at = self._levels.get(name, (float(rate), 0.0))
+        filled = level + (self._now() - at) * rate / 60.0
+        # A token that is due within a rounding error is there.
+        return min(float(rate), filled + 1e-9)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+
+class Crowd:
+    """How many requests of each name go on now."""
+
+    def __init__(self) -> None:
+        self._here: dict[str, int] = {}
+
+    @contextmanager
+    def room(self, name: str, most: int) -> Generator[None]:
+        """Be one of them for as long as the block runs. Raises 429 when there are enough."""
+        if self._here.get(name, 0) >= most:
+            raise too_many(f"{most} requests of this key go on already; let one end first", 1.0, "concurrency_limit")
+        self._here[name] = self._here.get(name, 0) + 1
+        try:
+            yield
+        finally:
+            self._here[name] -= 1
+            if not self._here[name]:
+                del self._here[name]
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+
+def too_many(message: str, seconds: float, code: str) -> HttpError:
+    """429, with the time to wait in whole seconds."""
+    return HttpError(429, message, code, {"retry-after": str(max(1, ceil(seconds)))})

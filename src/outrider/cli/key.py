@@ -1,0 +1,211 @@
+"""`outrider key`: the key to the API and how to use it; making, listing and revoking keys."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol, get_args
+
+import click
+
+from outrider.app.agent import OWNER
+from outrider.cli.lines import encode
+from outrider.cli.opening import Halt, carry_out, open_config
+from outrider.cli.plain import check_text, notice, one_line, say
+from outrider.cli.root import DONE
+from outrider.cli.task_lines import aligned
+from outrider.cli.transcript import moment
+from outrider.config.load import Config
+from outrider.config.secrets import resolve
+from outrider.core.errors import HomeBusy, Refused
+from outrider.core.key_ports import Key, KeyWish, Scope, split_key
+from outrider.store.keys import first_key_file, make_key
+from outrider.store.open import open_store
+from outrider.store.reader import is_held, open_reader
+from outrider.store.sqlite import SqliteStore
+
+_LABEL = "outrider key"
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+_SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+class Reads(Protocol):
+    """What both the store and a reader beside it can tell of keys."""
+
+    async def find_key(self, id: str) -> Key | None: ...
+    async def list_keys(self) -> Sequence[Key]: ...
+
+
+@asynccontextmanager
+async def _open(config: Config) -> AsyncGenerator[SqliteStore]:
+    """The store itself: no turn is carried and no task looked after for the sake of a key. Raises HomeBusy."""
+    async with open_store(config.home, _LABEL, 0.0 if is_held(config.home) else 2.0) as store:
+        for text in (*config.warnings, *store.notices):
+            notice(text)
+        yield store
+
+
+@asynccontextmanager
+async def _look(config: Config) -> AsyncGenerator[Reads]:
+    """In the home where it is free; where it is not, beside its owner."""
+    async with AsyncExitStack() as stack:
+        try:
+            reads: Reads = await stack.enter_async_context(_open(config))
+        except HomeBusy:
+            reads = await stack.enter_async_context(open_reader(config.home))
+        yield reads
+
+
+def _carried(act: Callable[[], Awaitable[None]]) -> int:
+    async def carry(halt: Halt) -> int:
+        await act()
+        return DONE
+
+    return carry_out(carry)
+
+
+@click.group("key", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """Show the key to the API and how to use it; make, list and revoke keys.
+
+    The key alone goes to stdout: curl -H "Authorization: Bearer $(outrider key)" …
+    """
+    return DONE if ctx.invoked_subcommand else _show(open_config())
+
+
+def _show(config: Config) -> int:
+    text = _first(config)
+
+    async def act() -> None:
+        async with _look(config) as reads:
+            parts = split_key(text)
+            found = await reads.find_key(parts[0]) if parts else None
+        if found is None or found.revoked:
+            raise Refused(
+                f"the key in {first_key_file(config.home)} holds no longer; make one with `outrider key create NAME`"
+            )
+        say(text)
+        address = f"http://{config.http.host}:{config.http.port}"
+        notice(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
+        notice(f"OpenAI clients take it as their API key, with {address}/v1 as their base URL; never put it into a URL")
+
+    return _carried(act)
+
+
+def _first(config: Config) -> str:
+    """The key that was made at the first run. Raises Refused, saying what to do, when it is not there."""
+    path = first_key_file(config.home)
+    if path.exists():
+        return resolve("the key", f"file:{path}", {}).reveal()
+    if "OUTRIDER_API_KEY" in config.keys:
+        raise Refused("there is no key to show, but the value of OUTRIDER_API_KEY is one: send it as a bearer token")
+    raise Refused("there is no key to show: `outrider up` makes the first one, `outrider key create NAME` another")
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("--person", default=OWNER, show_default=True, help="Whose sessions and tasks it opens.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(_SCOPES),
+    default=("chat", "read"),
+    show_default=True,
+    help="What it may do; may be given several times.",
+)
+@click.option("--rate", type=click.IntRange(1, 1_000_000), help="Requests a minute.")
+@click.option("--concurrent", type=click.IntRange(1, 100_000), help="Requests at once.")
+@_JSON
+def create(
+    name: str, person: str, scopes: tuple[Scope, ...], rate: int | None, concurrent: int | None, is_json: bool
+) -> int:
+    """Make a key. It is shown this once, alone on stdout; only a digest of it is kept."""
+    check_text(name, "the key's name")
+    check_text(person, "the person's name")
+    config = open_config()
+    wish = KeyWish(name, person, tuple(dict.fromkeys(scopes)), rate, concurrent)
+
+    async def act() -> None:
+        async with _open(config) as store:
+            key, text = await make_key(store, wish)
+        if is_json:
+            say(encode({**_render(key), "key": text}, is_pretty=True))
+            return
+        say(text)
+        notice(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
+
+    return _carried(act)
+
+
+@command.command("list")
+@_JSON
+def list_keys(is_json: bool) -> int:
+    """Every key that was made, the oldest first. The keys themselves are not kept, so none is shown."""
+    config = open_config()
+
+    async def act() -> None:
+        async with _look(config) as reads:
+            found = await reads.list_keys()
+        if is_json:
+            say(encode([_render(key) for key in found], is_pretty=True))
+        elif found:
+            say(
+                "\n".join(aligned([("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "STATE"), *_rows(found)]))
+            )
+        else:
+            say("there are no keys yet: `outrider up` makes the first one, `outrider key create NAME` another")
+
+    return _carried(act)
+
+
+@command.command("revoke")
+@click.argument("key")
+def revoke(key: str) -> int:
+    """Make a key open nothing from now on, for good. KEY is its name or its id."""
+    check_text(key, "the key's name")
+    config = open_config()
+
+    async def act() -> None:
+        async with _open(config) as store:
+            held = [each for each in await store.list_keys() if not each.revoked]
+            found = next((each for each in held if each.id == key), None)
+            found = found or next((each for each in held if each.wish.name == key), None)
+            if found is None:
+                raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
+            await store.revoke_key(found.id)
+        path = first_key_file(config.home)
+        if path.exists() and f"ork_{found.id}_" in path.read_text("utf-8", "replace"):
+            path.unlink()
+        say(f"{one_line(found.wish.name)} ({found.id}) opens nothing any more")
+
+    return _carried(act)
+
+
+def _render(key: Key) -> dict[str, object]:
+    wish = key.wish
+    return {
+        "id": key.id,
+        "name": wish.name,
+        "person": wish.person,
+        "scopes": list(wish.scopes),
+        "rate": wish.rate,
+        "concurrent": wish.concurrent,
+        "created": key.created,
+        "used": key.used,
+        "revoked": key.revoked,
+    }
+
+
+def _rows(keys: Sequence[Key]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one_line(key.wish.name),
+            key.id,
+            one_line(key.wish.person),
+            ", ".join(key.wish.scopes),
+            moment(key.created),
+            moment(key.used) if key.used else "never",
+            f"revoked {moment(key.revoked)}" if key.revoked else "holds",
+        )
+        for key in keys
+    ]

@@ -1,0 +1,68 @@
+"""Makes keys. A key is shown to whoever has it made, once; the first one is also left in a file for its owner alone."""
+
+import os
+import secrets
+from pathlib import Path
+
+from outrider.core.errors import Refused
+from outrider.core.key_ports import Key, KeyStore, KeyWish, digest_of
+from outrider.store.connect import sync_folder
+from outrider.store.faults import explain
+
+FIRST = "first"
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_LONGEST = 60
+
+
+def first_key_file(home: Path) -> Path:
+    """Where the key that was made at the first run lies."""
+    return home / "api_key"
+
+
+async def make_key(store: KeyStore, wish: KeyWish) -> tuple[Key, str]:
+    """A new key: what is kept of it, and the key itself, which nobody can tell again."""
+    id, secret = _mint(wish)
+    return await store.create_key(id, wish, digest_of(secret)), _text(id, secret)
+
+
+async def ensure_key(home: Path, store: KeyStore) -> str | None:
+    """Where there is no key at all, make one that may do everything, leave it in its file, and tell it; else None."""
+    if await store.list_keys():
+        return None
+    wish = KeyWish(FIRST, "owner", ("admin",))
+    id, secret = _mint(wish)
+    # The file first: cut here, the next start finds no key and makes both anew. The other way round it would find one
+    # that nobody has.
+    _leave(first_key_file(home), _text(id, secret))
+    await store.create_key(id, wish, digest_of(secret))
+    return _text(id, secret)
+
+
+def _mint(wish: KeyWish) -> tuple[str, str]:
+    for what, text in (("name", wish.name), ("person", wish.person)):
+        if not text or len(text) > _LONGEST or not text.isprintable() or text != text.strip():
+            raise Refused(f"a key's {what} has 1 to {_LONGEST} printable characters and no space at its ends")
+    if not wish.scopes:
+        raise Refused("a key needs a scope: chat, read or admin")
+    if any(limit is not None and limit < 1 for limit in (wish.rate, wish.concurrent)):
+        raise Refused("a limit of a key is at least 1")
+    return "".join(secrets.choice(_LETTERS) for _ in range(8)), secrets.token_hex(32)
+
+
+def _text(id: str, secret: str) -> str:
+    return f"ork_{id}_{secret}"
+
+
+def _leave(path: Path, text: str) -> None:
+    """All or nothing, and readable by its owner from the first byte on."""
+    making = path.with_name(path.name + ".new")
+    try:
+        making.unlink(missing_ok=True)
+        with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        making.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise explain(error, path.parent) from error
