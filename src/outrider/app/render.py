@@ -1,5 +1,7 @@
 """What happens in a session as JSON, in the same words on every surface and in the journal."""
 
+from typing import Literal
+
 import msgspec
 
 from outrider.core.events import Delta, Entry, Event
@@ -22,7 +24,10 @@ def render_event(event: Event) -> Json:
             return {"type": "delta", "kind": kind, "text": text}
 
 
-def state_of(session: Session) -> str:
+State = Literal["idle", "waiting", "unfinished"]
+
+
+def state_of(session: Session) -> State:
     """In a word: whether something is left to do in it."""
     if session.is_open:
         return "unfinished"

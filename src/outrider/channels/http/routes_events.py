@@ -1,0 +1,102 @@
+"""A session as a stream: every entry once and in order, whenever and however often the client comes back."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outrider.app.agent import Agent
+from outrider.channels.http.app import route
+from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openapi import Operation
+from outrider.channels.http.reading import parse_query, reading, session_of
+from outrider.channels.http.routes_sessions import check_cursor
+from outrider.channels.http.shapes import EventsQuery, encode_delta, encode_entry, encode_word
+from outrider.channels.http.sse import EventStream, event
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Changed, Delta, Ended, Entry
+from outrider.core.ports import Session
+
+PAGE = 100
+"""Entries that are read at once from a journal that is already there."""
+_CURSOR = "Last-Event-ID"
+
+
+async def follow(request: Request) -> Response:
+    agent = reading(request)
+    session = await session_of(request, agent)
+    query = parse_query(request, EventsQuery)
+    after = check_cursor(_cursor(request, query.after), session)
+    if request.method == "HEAD":
+        return Response(media_type=EventStream.media_type)
+    return EventStream(_safely(_events(agent, session, after, is_brief=query.until == "idle")))
+
+
+def _cursor(request: Request, after: int) -> int:
+    """The header wins: a client that comes back by itself repeats its first query."""
+    given = request.headers.get(_CURSOR, "").strip()
+    if not given:
+        return after
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise HttpError(400, f"{_CURSOR} is the number of an entry", "invalid_cursor")
+    return int(given)
+
+
+async def _safely(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The events; trouble that ends them is told as the last one."""
+    async with aclosing(events):
+        try:
+            async for one in events:
+                yield one
+        except (Refused, Unavailable) as error:
+            yield event(encode_word("error", {"message": str(error)}))
+
+
+async def _events(agent: Agent, session: Session, after: int, *, is_brief: bool) -> AsyncGenerator[bytes, None]:
+    while page := await agent.journal(session, after, PAGE):
+        for entry in page:
+            after = entry.seq
+            yield _entry_event(entry)
+    if is_brief and await _is_over(agent, session, after):
+        yield _over(after)
+        return
+    async with aclosing(agent.follow(session, after)) as stream:
+        async for happened in stream:
+            if isinstance(happened, Delta):
+                yield event(encode_delta(happened))
+                continue
+            yield _entry_event(happened)
+            # Nothing else can be the last entry of a session at rest.
+            if is_brief and isinstance(happened.body, Ended | Changed) and await _is_over(agent, session, happened.seq):
+                yield _over(happened.seq)
+                return
+
+
+async def _is_over(agent: Agent, session: Session, seq: int) -> bool:
+    """Whether nothing is left to do, and nothing to read after this entry."""
+    now = await agent.find(session.id)
+    return not now.has_work and now.head <= seq
+
+
+def _entry_event(entry: Entry) -> bytes:
+    return event(encode_entry(entry), id=str(entry.seq))
+
+
+def _over(seq: int) -> bytes:
+    return event(encode_word("idle", {"seq": seq}))
+
+
+ROUTES = (
+    route(
+        "/v1/sessions/{id}/events",
+        follow,
+        "GET",
+        about=Operation(
+            summary="Follow a session: entries, each once and in order with its number as id, and deltas in between",
+            query=EventsQuery,
+            headers={_CURSOR: "the id of the last event that was seen; the stream goes on after it"},
+            media="text/event-stream",
+        ),
+    ),
+)

@@ -1,0 +1,190 @@
+"""Sessions over HTTP: list, begin, read, say something in one, stop, delete."""
+
+from contextlib import suppress
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outrider.app.agent import Agent
+from outrider.app.channels import SESSIONS
+from outrider.channels.http.app import route
+from outrider.channels.http.context import Wish, agent_of, enter
+from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openapi import Operation
+from outrider.channels.http.reading import answer, find_session, parse_body, parse_query, reading, session_of
+from outrider.channels.http.shapes import (
+    Accepted,
+    EntriesQuery,
+    EntryList,
+    FoundList,
+    ListQuery,
+    NewInput,
+    NewSession,
+    NewStop,
+    SearchQuery,
+    SessionList,
+    SessionView,
+    Stopped,
+    encode_entry,
+    render_found,
+    render_session,
+)
+from outrider.config.redact import redactor
+from outrider.core.events import Entry, Input
+from outrider.core.ports import Session
+
+_KEY = "Idempotency-Key"
+_LONGEST_KEY = 255
+
+
+async def list_sessions(request: Request) -> Response:
+    query = parse_query(request, ListQuery)
+    sessions = await reading(request).sessions(query.limit)
+    return answer(SessionList([render_session(session) for session in sessions]))
+
+
+async def begin(request: Request) -> Response:
+    agent = agent_of(request)
+    wish = await parse_body(request, NewSession)
+    with suppress(HttpError):
+        return answer(render_session(await find_session(agent, wish.name)))
+    return answer(render_session(await agent.session(wish.name)), 201)
+
+
+async def search(request: Request) -> Response:
+    query = parse_query(request, SearchQuery)
+    found = await reading(request).search(query.q, query.limit)
+    return answer(FoundList([render_found(one) for one in found]))
+
+
+async def show(request: Request) -> Response:
+    return answer(render_session(await session_of(request, reading(request))))
+
+
+async def delete(request: Request) -> Response:
+    agent = agent_of(request)
+    await agent.delete(await session_of(request, agent))
+    return Response(status_code=204)
+
+
+async def say(request: Request) -> Response:
+    session = await session_of(request, agent_of(request))
+    wish = await parse_body(request, NewInput)
+    key = _key(request)
+    entered = await enter(
+        request,
+        Wish(
+            channel=SESSIONS,
+            place=session.id,
+            text=wish.text,
+            session=session.id,
+            images=wish.images,
+            key=key,
+        ),
+    )
+    if key:
+        _check_same(entered.agent, entered.entry, wish)
+    return answer(Accepted(entered.session.id, entered.entry.seq, entered.entry.at), 202)
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get(_KEY)
+    if key is None:
+        return None
+    if not key.strip() or len(key) > _LONGEST_KEY or not key.isprintable():
+        raise HttpError(400, f"{_KEY} has 1 to {_LONGEST_KEY} printable characters", "invalid_key")
+    return key
+
+
+def _check_same(agent: Agent, entry: Entry, wish: NewInput) -> None:
+    """A key that comes with other words is a mistake; to say nothing would lose them silently."""
+    body = entry.body
+    if not isinstance(body, Input):
+        raise AssertionError("what was entered is an input")
+    same_words = body.text == wish.text or body.text == redactor(agent.config).redact(wish.text)
+    if not same_words or len(body.images) != len(wish.images):
+        raise HttpError(409, f"this {_KEY} came with another message before, entry {entry.seq}", "key_reused")
+
+
+async def entries(request: Request) -> Response:
+    agent = reading(request)
+    session = await session_of(request, agent)
+    query = parse_query(request, EntriesQuery)
+    found = await agent.journal(session, check_cursor(query.after, session), query.limit)
+    page = EntryList(
+        [msgspec.Raw(encode_entry(entry)) for entry in found], (await find_session(agent, session.id)).head
+    )
+    return answer(page)
+
+
+def check_cursor(after: int, session: Session) -> int:
+    """Refuses a cursor beyond the end: whoever holds one read another journal than this."""
+    if after > session.head:
+        raise HttpError(400, f"there is no entry {after} yet: the last one is {session.head}", "invalid_cursor")
+    return after
+
+
+async def stop(request: Request) -> Response:
+    agent = agent_of(request)
+    session = await session_of(request, agent)
+    wish = await parse_body(request, NewStop)
+    return answer(Stopped(await agent.stop(session, tasks=wish.tasks)))
+
+
+ROUTES = (
+    route(
+        "/v1/sessions",
+        list_sessions,
+        "GET",
+        about=Operation(summary="Your sessions, latest first", query=ListQuery, answer=SessionList),
+    ),
+    route(
+        "/v1/sessions",
+        begin,
+        "POST",
+        about=Operation(
+            summary="Begin a session, or find the one of this name (200)",
+            body=NewSession,
+            answer=SessionView,
+            status=201,
+        ),
+    ),
+    route(
+        "/v1/sessions/search",
+        search,
+        "GET",
+        about=Operation(summary="Where words were said in your sessions", query=SearchQuery, answer=FoundList),
+    ),
+    route("/v1/sessions/{id}", show, "GET", about=Operation(summary="One session", answer=SessionView)),
+    route(
+        "/v1/sessions/{id}",
+        delete,
+        "DELETE",
+        about=Operation(summary="Stop a session, end its tasks, and delete it with its journal", status=204),
+    ),
+    route(
+        "/v1/sessions/{id}/inputs",
+        say,
+        "POST",
+        about=Operation(
+            summary="Say something in a session; it is durable when this is answered, and its turn goes on by itself",
+            body=NewInput,
+            headers={_KEY: "the same key again is the same input, taken once"},
+            answer=Accepted,
+            status=202,
+        ),
+    ),
+    route(
+        "/v1/sessions/{id}/entries",
+        entries,
+        "GET",
+        about=Operation(summary="A part of the journal, oldest first", query=EntriesQuery, answer=EntryList),
+    ),
+    route(
+        "/v1/sessions/{id}/stop",
+        stop,
+        "POST",
+        about=Operation(summary="Stop the session's turn and the commands it waits for", body=NewStop, answer=Stopped),
+    ),
+)

@@ -1,0 +1,321 @@
+"""The sessions API: whatever is said is kept once, and nobody sees what is another person's."""
+
+import base64
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.channels.http import routes_asks, routes_events, routes_health, routes_sessions, routes_tasks
+from outrider.core.events import Input
+from outrider.core.prompt import FromPerson
+from outrider.models.scripted import ScriptedModel, says, stalls
+from tests.support.http import client, serving
+
+pytestmark = pytest.mark.anyio
+
+ROUTES = (
+    *routes_sessions.ROUTES,
+    *routes_events.ROUTES,
+    *routes_asks.ROUTES,
+    *routes_tasks.ROUTES,
+    *routes_health.ROUTES,
+)
+PIXEL = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+@asynccontextmanager
+async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Agent, str]]:
+    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ROUTES) as url:
+        yield agent, url
+
+
+async def begun(owner: httpx2.AsyncClient, name: str = "") -> str:
+    return (await owner.post("/v1/sessions", json={"name": name})).json()["id"]
+
+
+async def rested(owner: httpx2.AsyncClient, session: str) -> list[dict[str, Any]]:
+    """The session's entries, once nothing is left to do in it."""
+    with anyio.fail_after(30):
+        await owner.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
+    return (await owner.get(f"/v1/sessions/{session}/entries")).json()["entries"]
+
+
+def code(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_a_session_is_begun_spoken_in_read_found_and_deleted(tmp_path: Path) -> None:
+    async with served(tmp_path, ScriptedModel(says("blue, as ever"))) as (_, url), client(url) as owner:
+        made = await owner.post("/v1/sessions", json={"name": "colours"})
+        again = await owner.post("/v1/sessions", json={"name": "colours"})
+        session = made.json()["id"]
+        said = await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "which colour?"})
+        entries = await rested(owner, session)
+        shown = await owner.get("/v1/sessions/colours")
+        listed = await owner.get("/v1/sessions")
+        found = await owner.get("/v1/sessions/search", params={"q": "ever"})
+        deleted = await owner.delete(f"/v1/sessions/{session}")
+        gone = await owner.get(f"/v1/sessions/{session}")
+    assert (made.status_code, again.status_code, again.json()) == (201, 200, made.json())
+    assert (said.status_code, said.json()) == (202, {"session": session, "seq": 1, "at": entries[0]["at"]})
+    assert [entry["type"] for entry in entries] == ["input", "started", "reply", "ended"]
+    assert entries[0] == {
+        "type": "input",
+        "seq": 1,
+        "at": entries[0]["at"],
+        "text": "which colour?",
+        "person": "owner",
+        "address": f"sessions:{session}",
+    }
+    assert shown.json() == {
+        **made.json(),
+        "title": "which colour?",
+        "updated": shown.json()["updated"],
+        "head": 4,
+    }
+    assert listed.json() == {"sessions": [shown.json()]}
+    assert [(one["session"], one["seq"]) for one in found.json()["found"]] == [(session, 3)]
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert code(gone) == (404, "not_found")
+
+
+async def test_entries_are_read_page_by_page(tmp_path: Path) -> None:
+    async with served(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
+        session = await begun(owner)
+        for word in ("one", "two"):
+            await owner.post(f"/v1/sessions/{session}/inputs", json={"text": word})
+            whole = await rested(owner, session)
+        pages: list[dict[str, Any]] = []
+        while True:
+            after = pages[-1]["seq"] if pages else 0
+            page = await owner.get(f"/v1/sessions/{session}/entries", params={"after": after, "limit": 3})
+            pages += page.json()["entries"]
+            if pages[-1]["seq"] == page.json()["head"]:
+                break
+    assert pages == whole
+    assert len(pages) == 8
+
+
+@pytest.mark.promise("L1b")
+async def test_the_same_idempotency_key_is_one_input_and_one_reply(tmp_path: Path) -> None:
+    async with served(tmp_path, ScriptedModel(says("once"), says("twice"))) as (_, url), client(url) as owner:
+        session = await begun(owner)
+        path, key = f"/v1/sessions/{session}/inputs", {"Idempotency-Key": "abc"}
+        first = await owner.post(path, json={"text": "pay"}, headers=key)
+        answers: list[httpx2.Response] = []
+
+        async def again() -> None:
+            answers.append(await owner.post(path, json={"text": "pay"}, headers=key))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(again)
+        other = await owner.post(path, json={"text": "pay more"}, headers=key)
+        entries = await rested(owner, session)
+    assert {answer.status_code for answer in answers} == {202}
+    assert [answer.json() for answer in answers] == [first.json()] * 10
+    assert code(other) == (409, "key_reused")
+    assert [entry["text"] for entry in entries if entry["type"] == "reply"] == ["once"]
+
+
+async def test_a_picture_reaches_the_model_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    model = ScriptedModel(says("a pixel"))
+    async with served(tmp_path, model) as (agent, url), client(url) as owner:
+        session = await begun(owner)
+        path = f"/v1/sessions/{session}/inputs"
+        images = [base64.b64encode(PIXEL).decode()]
+        assert (await owner.post(path, json={"text": "what is this?", "images": images})).status_code == 202
+        await rested(owner, session)
+        (kept,) = [entry.body for entry in await agent.journal(await agent.find(session), 0, 1)]
+        assert isinstance(kept, Input)
+        assert agent.home.blobs.get(kept.images[0].blob) == PIXEL
+        no_picture = await owner.post(path, json={"images": [base64.b64encode(b"<svg/>").decode()]})
+        no_base64 = await owner.post(path, json={"images": ["%%%"]})
+    assert model.prompts[0].messages == [FromPerson("what is this?", images=kept.images)]
+    assert (code(no_picture), code(no_base64)) == ((400, "refused"), (400, "invalid_body"))
+
+
+async def test_another_persons_session_and_its_events_are_as_good_as_none(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, ScriptedModel(says("a secret"))) as (_, url),
+        client(url) as owner,
+        client(url, "guest", "chat") as guest,
+    ):
+        session = await begun(owner, "diary")
+        await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "dear diary"})
+        before = await rested(owner, session)
+        tried = [
+            await guest.get(f"/v1/sessions/{session}"),
+            await guest.get("/v1/sessions/diary"),
+            await guest.get(f"/v1/sessions/{session}/entries"),
+            await guest.get(f"/v1/sessions/{session}/events"),
+            await guest.post(f"/v1/sessions/{session}/inputs", json={"text": "hello"}),
+            await guest.post(f"/v1/sessions/{session}/stop"),
+            await guest.post(f"/v1/sessions/{session}/asks/1", json={"answer": "once"}),
+            await guest.get("/v1/tasks", params={"session": session}),
+            await guest.delete(f"/v1/sessions/{session}"),
+        ]
+        lists = [(await guest.get(path)).json() for path in ("/v1/sessions", "/v1/sessions/search?q=diary")]
+        own = (await guest.post("/v1/sessions", json={"name": "diary"})).json()
+        after = await rested(owner, session)
+    assert [code(answer) for answer in tried] == [(404, "not_found")] * len(tried)
+    assert lists == [{"sessions": []}, {"found": []}]
+    assert own["id"] != session
+    assert after == before
+
+
+async def test_a_key_that_may_read_may_not_write_and_no_key_may_nothing(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, ScriptedModel(says("hi"))) as (_, url),
+        client(url) as owner,
+        client(url, "owner", "read") as reader,
+        client(url, "") as nobody,
+    ):
+        session = await begun(owner)
+        read = [
+            await reader.get(path)
+            for path in ("/v1/sessions", f"/v1/sessions/{session}", "/v1/asks", "/v1/tasks", "/metrics")
+        ]
+        written = [
+            await reader.post("/v1/sessions"),
+            await reader.post(f"/v1/sessions/{session}/inputs", json={"text": "hi"}),
+            await reader.post(f"/v1/sessions/{session}/stop"),
+            await reader.delete(f"/v1/sessions/{session}"),
+        ]
+        refused = [await nobody.get("/v1/sessions"), await nobody.get("/metrics")]
+    assert [answer.status_code for answer in read] == [200] * 5
+    assert [code(answer) for answer in written] == [(403, "missing_scope")] * 4
+    assert [code(answer) for answer in refused] == [(401, "no_key")] * 2
+
+
+async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path) -> None:
+    hold = stalls("well")
+    async with served(tmp_path, ScriptedModel(hold, says("never said"))) as (_, url), client(url) as owner:
+        session = await begun(owner)
+        await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
+        with anyio.fail_after(30):
+            await hold.begun.wait()
+        stops = [(await owner.post(f"/v1/sessions/{session}/stop")).json() for _ in range(2)]
+        last = (await rested(owner, session))[-1]
+    assert stops == [{"stopped": True}, {"stopped": False}]
+    assert (last["type"], last["outcome"], last["partial"]) == ("ended", "interrupted", "well")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "expected"),
+    [
+        ("POST", "/v1/sessions", b"{", (400, "invalid_body")),
+        ("POST", "/v1/sessions", b'{"name": 3}', (400, "invalid_body")),
+        ("POST", "/v1/sessions", b'{"name": "\xff"}', (400, "invalid_body")),
+        ("POST", "/v1/sessions", b'{"name": " spaced "}', (400, "refused")),
+        ("POST", "/v1/sessions/{id}/inputs", b"{}", (400, "refused")),
+        ("POST", "/v1/sessions/{id}/inputs", b'{"text": "\\ud800"}', (400, "invalid_body")),
+        ("GET", "/v1/sessions?limit=0", b"", (400, "invalid_query")),
+        ("GET", "/v1/sessions?limit=1001", b"", (400, "invalid_query")),
+        ("GET", "/v1/sessions/search", b"", (400, "invalid_query")),
+        ("GET", "/v1/sessions/{id}/entries?after=-1", b"", (400, "invalid_query")),
+        ("GET", "/v1/sessions/{id}/entries?after=7", b"", (400, "invalid_cursor")),
+        ("GET", "/v1/sessions/{id}/events?after=99999999999999999999", b"", (400, "invalid_cursor")),
+        ("GET", "/v1/sessions/{id}/events?until=later", b"", (400, "invalid_query")),
+        ("GET", "/v1/sessions/none", b"", (404, "not_found")),
+        ("GET", "/v1/nothing", b"", (404, "not_found")),
+        ("PATCH", "/v1/sessions/{id}", b"", (405, "method")),
+    ],
+)
+async def test_a_request_that_cannot_be_is_refused_with_a_reason(
+    tmp_path: Path, method: str, path: str, content: bytes, expected: tuple[int, str]
+) -> None:
+    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        session = await begun(owner)
+        answer = await owner.request(method, path.format(id=session), content=content)
+    assert code(answer) == expected
+
+
+@pytest.mark.promise("L12")
+async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path, ScriptedModel()) as (agent, url), client(url) as owner, client(url, "") as nobody:
+        monkeypatch.setattr("outrider.channels.http.pulse.FRESH", 0.0)
+        brief, full = await nobody.get("/health"), (await owner.get("/health")).json()
+        monkeypatch.setattr("outrider.app.vitals.PATIENCE", 0.5)
+        with closing(sqlite3.connect(agent.config.home / "store.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            failing, why = await nobody.get("/health"), (await owner.get("/health")).json()
+        with anyio.fail_after(30):
+            while (await nobody.get("/health")).status_code != 200:
+                await anyio.sleep(0.1)
+        await agent.rest("going down")
+        resting = (await owner.get("/health")).json()
+    assert (brief.status_code, brief.json()) == (200, {"status": "ok"})
+    assert full | {"uptime": 0, "store": 0} == {
+        "status": "ok",
+        "version": "test",
+        "uptime": 0,
+        "store": 0,
+        "is_carrying": True,
+        "sessions_waiting": 0,
+        "turns_running": 0,
+        "tasks_open": 0,
+    }
+    assert all(seconds >= 0 for seconds in full["store"].values())
+    assert (failing.status_code, failing.json()) == (503, {"status": "failing"})
+    assert (why["problem"], why["store"]["read"]) == ("the store has not answered for 0.5 s", None)
+    assert why["store"]["well"] > 0.5
+    assert (resting["status"], resting["is_carrying"]) == ("failing", False)
+
+
+async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> None:
+    hold = stalls()
+    async with served(tmp_path, ScriptedModel(hold, says("x"))) as (_, url), client(url) as owner:
+        session = await begun(owner)
+        await owner.get("/v1/sessions/none")
+        await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
+        with anyio.fail_after(30):
+            await hold.begun.wait()
+        lines = (await owner.get("/metrics")).text.splitlines()
+        hold.release()
+        await rested(owner, session)
+    numbers = dict(line.split(" ") for line in lines if not line.startswith("#"))
+    assert {name: value for name, value in numbers.items() if "seconds" not in name} == {
+        "outrider_up": "1",
+        "outrider_sessions_waiting": "1",
+        "outrider_turns_running": "1",
+        "outrider_tasks_open": "0",
+        'outrider_http_requests_total{status="201"}': "1",
+        'outrider_http_requests_total{status="202"}': "1",
+        'outrider_http_requests_total{status="404"}': "1",
+    }
+
+
+async def test_the_description_names_every_route_and_nothing_else(tmp_path: Path) -> None:
+    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        document = (await owner.get("/openapi.json")).json()
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    real = {(method, route.path) for route in ROUTES for method in (route.methods or ()) if method != "HEAD"}
+    assert described == real
+    said = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
+    assert said["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
+    assert [(one["name"], one["in"]) for one in said["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
+    named = _references(document)
+    assert named <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+
+def _references(value: Any) -> set[str]:
+    """Every `$ref` in it."""
+    match value:
+        case {"$ref": str(name)}:
+            return {name}
+        case dict() | list():
+            inner: list[Any] = list(value.values()) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return set[str]().union(*(_references(one) for one in inner))
+        case _:
+            return set()
