@@ -129,7 +129,7 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
             grants=here.granted,
         )
     )
-    if arguments.background and task.is_open:
+    if arguments.background:
         return _render(_started(tasks, task, arguments, here), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
     task = await tasks.wait(task, seconds)
@@ -142,7 +142,9 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: Here) -> Outcome:
     told = here.route.can_tell and arguments.notify != "never"
-    if told:
+    if told and not task.is_open:
+        message = "It has ended meanwhile; a notice tells how."
+    elif told:
         message = "It runs. You will be told when it has ended; do not wait for it."
     elif arguments.notify == "never":
         message = "It runs. Look at it with the tasks tool."
