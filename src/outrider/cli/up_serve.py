@@ -5,15 +5,14 @@ import signal
 import socket
 
 import anyio
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from outrider import __version__
 from outrider.app.agent import Agent
-from outrider.app.compose import Presence
-from outrider.channels.http.app import build, route
+from outrider.app.compose import Presence, only
+from outrider.channels.http.app import build
 from outrider.channels.http.context import Context
+from outrider.channels.http.guards import guards_of, key_store
+from outrider.channels.http.routes import ROUTES
 from outrider.channels.http.server import Server, is_loopback, listen, url_of
 from outrider.cli.opening import open_here
 from outrider.cli.plain import say
@@ -21,13 +20,17 @@ from outrider.cli.root import DONE
 from outrider.cli.up_file import FILE, announced, find_up, read_up
 from outrider.config.load import Config
 from outrider.core.errors import HomeBusy, Refused
+from outrider.store.keys import ensure_key, first_key_file
 
 log = logging.getLogger("outrider.up")
 
 DRAIN = 8.0
 """Seconds after which a drain is cut short."""
+GRACE = 3.0
+"""Seconds that requests may go on in a drain. Those that wait for a turn end at once."""
 LAST = 20
 """Seconds after the first signal at which the kernel ends a process that could not even be cut short."""
+_VARIABLE = "OUTRIDER_API_KEY"
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEAVING = "Outrider is restarting; what was accepted is kept and goes on: ask again in a moment"
 
@@ -79,40 +82,60 @@ async def serve(config: Config) -> int:
     """Serve this home until a signal says to leave; the exit code."""
     check_free(config)
     check_host(config)
-    with listen(config.http.host, config.http.port) as listener:
-        halt = Halt()
-        async with anyio.create_task_group() as group:
-            await group.start(halt.watch)
-            with halt.starting:
-                async with open_here(config, Presence("outrider up", "all")) as agent:
-                    await _serve(config, agent, listener, halt)
-            group.cancel_scope.cancel()
+    try:
+        with listen(config.http.host, config.http.port) as listener:
+            await _attend(config, listener)
+    except BaseExceptionGroup as several:
+        raise only(several) from several
     signal.alarm(0)
     log.info("left")
     return DONE
 
 
+async def _attend(config: Config, listener: socket.socket) -> None:
+    halt = Halt()
+    async with anyio.create_task_group() as group:
+        await group.start(halt.watch)
+        with halt.starting:
+            async with open_here(config, Presence("outrider up", "all")) as agent:
+                await _serve(config, agent, listener, halt)
+        group.cancel_scope.cancel()
+
+
 async def _serve(config: Config, agent: Agent, listener: socket.socket, halt: Halt) -> None:
+    key = await _find_key(config, agent)
     if before := read_up(config.home):
         log.warning("the last outrider up (process %s) was killed: it left %s behind", before.pid, FILE)
     url = url_of(listener)
-    server = Server(_app(config, agent), listener)
+    server = Server(build(Context(agent, __version__), ROUTES, guards_of(agent)), listener)
     async with anyio.create_task_group() as group:
         await group.start(server.run)
         waiting = await agent.finish()
         with announced(config.home, url):
             halt.is_up = True
             log.info("listening at %s; unfinished sessions taken up: %s", url, len(waiting))
-            say(f"outrider up: {url}")
+            say(f"outrider up: {url} ({key})")
             await halt.leave.wait()
             with halt.draining, anyio.move_on_after(DRAIN):
                 await agent.rest(_LEAVING)
-                await server.close(DRAIN)
+                await server.close(GRACE)
         group.cancel_scope.cancel()
 
 
-def _app(config: Config, agent: Agent) -> ASGIApp:
-    async def health(request: Request) -> Response:
-        return Response(b'{"status":"ok"}', media_type="application/json")
-
-    return build(Context(agent, __version__), [route("/health", health, "GET")], [])
+async def _find_key(config: Config, agent: Agent) -> str:
+    """Where the key is, made now if there never was one. Raises Refused when strangers could knock without."""
+    keys = key_store(agent)
+    is_held = any(not key.revoked for key in await keys.list_keys())
+    is_given = _VARIABLE in config.keys
+    if not is_loopback(config.http.host) and not is_held and not is_given:
+        raise Refused(
+            f"listening on {config.http.host} opens this agent to other machines, which needs a key: "
+            f"make one with `outrider key create NAME` or set {_VARIABLE}, then start again"
+        )
+    if not is_given and await ensure_key(config.home, keys):
+        log.info("made the first key, in %s", first_key_file(config.home))
+    if is_given:
+        return f"key in {_VARIABLE}"
+    if first_key_file(config.home).exists():
+        return f"key in {first_key_file(config.home)}"
+    return "`outrider key list` shows the keys" if is_held else "no key opens it: `outrider key create NAME` makes one"

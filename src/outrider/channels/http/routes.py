@@ -1,0 +1,13 @@
+"""Everything that is served."""
+
+from starlette.routing import Route
+
+from outrider.channels.http import routes_asks, routes_events, routes_health, routes_sessions, routes_tasks
+
+ROUTES: tuple[Route, ...] = (
+    *routes_health.ROUTES,
+    *routes_sessions.ROUTES,
+    *routes_events.ROUTES,
+    *routes_tasks.ROUTES,
+    *routes_asks.ROUTES,
+)

@@ -1,0 +1,104 @@
+"""A real `outrider up` and a client that talks to it as a program elsewhere would."""
+
+import json
+import random
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.journey.support import PATIENCE, Person, Ran, ended
+
+Event = dict[str, Any]
+
+
+class Running:
+    """A process that was started with `outrider up` and said where it listens."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", line: str, home: Path) -> None:
+        self.process = process
+        self.line = line
+        self.url = line.split()[2]
+        self._home = home
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @contextmanager
+    def client(self) -> Generator[httpx2.Client]:
+        """Somebody with the key that was made at the first start."""
+        key = (self._home / "api_key").read_text().strip()
+        headers = {"authorization": f"Bearer {key}"}
+        with httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False) as client:
+            yield client
+
+    def ends(self, number: int = signal.SIGTERM) -> Ran:
+        """Send a signal and wait for the end."""
+        self.process.send_signal(number)
+        return ended(self.process)
+
+
+@contextmanager
+def up(person: Person, *options: str, environ: Mapping[str, str] | None = None) -> Generator[Running]:
+    """Runs for as long as the block, if it has not ended before; on a free port unless the options name one."""
+    words = options if "--port" in options else ("--port", "0", *options)
+    process = person.begins("up", *words, environ=environ)
+    try:
+        yield Running(process, _first_line(process), person.home)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def _first_line(process: "subprocess.Popen[bytes]") -> str:
+    assert process.stdout
+    assert select.select([process.stdout], [], [], PATIENCE)[0], "it said nothing"
+    line = process.stdout.readline().decode().strip()
+    assert line.startswith("outrider up: http://"), (line, ended(process))
+    return line
+
+
+def free_port() -> int:
+    """One that nothing uses, outside the range from which the system takes ports for clients."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+def begin(client: httpx2.Client, name: str) -> str:
+    """A session of this name: its id."""
+    made = client.post("/v1/sessions", json={"name": name})
+    assert made.status_code in (200, 201), made.text
+    return made.json()["id"]
+
+
+def say(client: httpx2.Client, session: str, text: str, key: str = "") -> httpx2.Response:
+    headers = {"idempotency-key": key} if key else {}
+    return client.post(f"/v1/sessions/{session}/inputs", json={"text": text}, headers=headers)
+
+
+@contextmanager
+def following(client: httpx2.Client, session: str, after: int = 0, until: str = "") -> Generator[Iterator[Event]]:
+    """The events of a session from here on, deltas among them."""
+    headers = {"last-event-id": str(after)} if after else {}
+    with client.stream("GET", f"/v1/sessions/{session}/events", params={"until": until}, headers=headers) as stream:
+        assert stream.status_code == 200
+        yield (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+
+
+def entries(events: Iterator[Event]) -> list[Event]:
+    """What of these is in the journal."""
+    return [event for event in events if "seq" in event and event["type"] != "idle"]
