@@ -241,11 +241,14 @@ class Agent:
         """Take a grant back."""
         return await self._tasks.forget_grant(self.person, grant)
 
-    async def session(self, name: str = "") -> Session:
-        """The session of this name or id, begun now if there is none; a new one for an empty name."""
+    async def session(self, name: str = "", *, exactly: bool = False) -> Session:
+        """The session of this name or id, begun now if there is none; a new one for an empty name.
+
+        The beginning of an id will do, unless the name is meant `exactly`.
+        """
         _check_name(name)
         found = await self._store.find(self.person, name) if name else None
-        if found:
+        if found and (not exactly or name in (found.id, found.name)):
             return found
         root = self._workspace or own_workspace(self.config.home, name)
         return await self._store.create(self.person, name, str(root))

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.pulse import Pulse
-from outrider.core.events import Entry
+from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.plan import State, fold
 from outrider.core.ports import Session
 from outrider.core.traits import ToolSpec
+
+WENT_ON = "not run: the client went on"
+"""The result of a call that its client never answered."""
 
 
 class Caller(Struct, frozen=True):
@@ -48,14 +53,23 @@ class Wish(Struct, frozen=True, kw_only=True):
     """An idempotency key, if the caller gave one."""
     tools: Sequence[ToolSpec] = ()
     """Tools of the caller's own."""
+    results: Sequence[Result] = ()
+    """Results of calls of such tools. Without a text, the turn that waits for them goes on."""
+    past: Sequence[Body] = ()
+    """What a session begins with when it is empty. Without a text, the turn that it leaves open goes on."""
 
 
 class Entered(Struct, frozen=True):
-    """A request that has become an input."""
+    """A request that has become part of a journal."""
 
     agent: Agent
     session: Session
     entry: Entry
+    """Its input; or the last of the results or of the past it came with. What it asked for comes after this."""
+    state: State = State()
+    """As of that entry."""
+    is_next: bool = True
+    """Whether whatever the model says next is about this; not so while it still answers an earlier input."""
 
 
 def caller(request: Request) -> Caller:
@@ -81,16 +95,57 @@ def agent_of(request: Request, scope: str = "chat") -> Agent:
 async def enter(request: Request, wish: Wish) -> Entered:
     """The one door of HTTP: every route that can start a turn goes through here. It fixes person, session and address.
 
-    The input is durable when this returns.
+    What was handed in is durable when this returns. Calls of the caller's tools that wait in the session and are given
+    no result are told that the caller went on.
     """
     agent = agent_of(request)
     session = await agent.session(wish.session)
+    address = f"{wish.channel}:{wish.place}"
+    if wish.past and not session.head:
+        await agent.seed(session, [_addressed(body, session.person, address) for body in wish.past])
+    journal = await agent.journal(session) if session.is_open or wish.key else ()
+    if not wish.text.strip() and not wish.images and (wish.results or wish.past):
+        return await _go_on(agent, session, wish, fold(journal))
+    state = fold(journal)
+    if not any(isinstance(one.body, Input) and one.body.address == address for one in journal):  # not told before
+        await agent.settle(session, _left(state, wish))
+    await agent.settle(session, wish.results)
     entry = await agent.post(
         wish.text,
         session=session,
         images=wish.images,
         key=f"{wish.channel}/{wish.key}" if wish.key else None,  # no caller may take a key of ours, e.g. a task's
-        address=f"{wish.channel}:{wish.place}",
+        address=address,
         tools=wish.tools,
     )
-    return Entered(agent, session, entry)
+    is_next = not session.has_work or _is_parked(state)
+    is_first = entry.seq > session.head and not session.is_open
+    state = fold([entry] if is_first else (await agent.journal(session))[: entry.seq])
+    return Entered(agent, session, entry, state, is_next)
+
+
+async def _go_on(agent: Agent, session: Session, wish: Wish, state: State) -> Entered:
+    """Without a new input: the turn goes on from the results, or from the end of the past."""
+    given = {result.call for result in wish.results}
+    if any(call.id in given for call in state.calls):
+        await agent.settle(session, _left(state, wish))
+    await agent.supply(session, wish.results)
+    journal = await agent.journal(session)
+    known = [one for one in journal if isinstance(one.body, Result) and one.body.call in given]
+    entry = known[-1] if known else journal[len(wish.past) - 1]
+    return Entered(agent, session, entry, fold(journal[: entry.seq]))
+
+
+def _left(state: State, wish: Wish) -> list[Result]:
+    """What is said to calls that wait for this caller and get nothing from it."""
+    given = {result.call for result in wish.results}
+    waiting = state.calls if _is_parked(state) else ()
+    return [Result(call.id, WENT_ON, failed=True) for call in waiting if call.id not in given]
+
+
+def _is_parked(state: State) -> bool:
+    return bool(state.calls) and not state.asks and all(call.tool in state.lent for call in state.calls)
+
+
+def _addressed(body: Body, person: str, address: str) -> Body:
+    return replace(body, person=person, address=address) if isinstance(body, Input) else body

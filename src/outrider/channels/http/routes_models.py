@@ -1,0 +1,60 @@
+"""`/v1/models`: the names a request may choose a model by."""
+
+from typing import Literal
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outrider.channels.http.app import route
+from outrider.channels.http.chat_models import OUTRIDER, chosen_model, known_models
+from outrider.channels.http.context import agent_of
+from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openapi import Operation
+from outrider.channels.http.reading import answer
+
+
+class Offered(Struct, frozen=True, kw_only=True):
+    """One model, in OpenAI's shape."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str
+
+
+class OfferedList(Struct, frozen=True, kw_only=True):
+    """The models there are."""
+
+    object: Literal["list"] = "list"
+    data: tuple[Offered, ...]
+
+
+def _offered(name: str) -> Offered:
+    return Offered(id=name, owned_by=name.partition(":")[0])
+
+
+async def list_models(request: Request) -> Response:
+    """The names a request may choose a model by; `outrider` is whatever this home is set to."""
+    return answer(OfferedList(data=tuple(map(_offered, known_models(agent_of(request).config)))))
+
+
+async def find_model(request: Request) -> Response:
+    """One model, if it can be used here."""
+    name, config = request.path_params["id"], agent_of(request).config
+    if name in known_models(config) or (name != OUTRIDER and chosen_model(config, name)):
+        return answer(_offered(name))
+    raise HttpError(404, f"there is no model {name[:100]!r}; `GET /v1/models` lists them", "model_not_found")
+
+
+ROUTES = (
+    route(
+        "/v1/models",
+        list_models,
+        "GET",
+        about=Operation(summary="The names a request may choose a model by.", answer=OfferedList),
+    ),
+    route(
+        "/v1/models/{id:path}", find_model, "GET", about=Operation(summary="One model, if it is known.", answer=Offered)
+    ),
+)
