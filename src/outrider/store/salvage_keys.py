@@ -12,14 +12,21 @@ LOST_KEYS = "The keys to the API were lost with it; make them anew with `outride
 
 
 def lost_keys(damaged: sqlite3.Connection, pages: BinaryIO) -> list[str]:
-    """One sentence where there were keys."""
+    """One sentence where there were keys, or where nobody can tell any more."""
+    had = _count(damaged, sql_keys.COUNT_KEYS)
+    if had is None:
+        had = _count(damaged, sql_keys.HAS_KEYS) or any(_is_key(row) for row in raw_rows(pages))
+    return [LOST_KEYS] if had else []
+
+
+def _count(db: sqlite3.Connection, statement: str) -> int | None:
     try:
-        (had,) = damaged.execute(sql_keys.COUNT_KEYS).fetchone()
+        (count,) = db.execute(statement).fetchone()
     except sqlite3.Error as error:
         if is_outside(error):
             raise
-        had = any(_is_key(row) for row in raw_rows(pages))
-    return [LOST_KEYS] if had else []
+        return None
+    return count
 
 
 def _is_key(row: list[Value]) -> bool:

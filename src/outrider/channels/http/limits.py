@@ -38,7 +38,9 @@ class Buckets:
 
     def wait(self, name: str, rate: int) -> float:
         """Seconds until there is a token; 0 when there is one."""
-        return max(0.0, (1.0 - self._level(name, rate)) * 60.0 / rate)
+        missing = 1.0 - self._level(name, rate)
+        # A token that is due within a rounding error is there.
+        return missing * 60.0 / rate if missing > 1e-9 else 0.0
 
     def take(self, name: str, rate: int) -> float:
         """Take a token, if there is one: 0, or the seconds until there will be."""
@@ -52,9 +54,7 @@ class Buckets:
 
     def _level(self, name: str, rate: int) -> float:
         level, at = self._levels.get(name, (float(rate), 0.0))
-        filled = level + (self._now() - at) * rate / 60.0
-        # A token that is due within a rounding error is there.
-        return min(float(rate), filled + 1e-9)
+        return min(float(rate), level + (self._now() - at) * rate / 60.0)
 
     def __len__(self) -> int:
         return len(self._levels)

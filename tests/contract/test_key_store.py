@@ -1,0 +1,191 @@
+"""What every store promises of keys, told through `core.key_ports` alone; and what becomes of them in a damaged one."""
+
+import ast
+import stat
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.core.errors import Refused
+from outrider.core.key_ports import Key, KeyStore, KeyWish, digest_of, opens, split_key
+from outrider.store import open_store
+from outrider.store.keys import ensure_key, first_key_file, make_key
+from outrider.store.reader import open_reader
+from outrider.store.salvage_keys import LOST_KEYS
+
+pytestmark = pytest.mark.anyio
+
+Opener = Callable[[Path], AbstractAsyncContextManager[KeyStore]]
+STORES: dict[str, Opener] = {"sqlite": open_store}
+SRC = Path(__file__).parents[2] / "src" / "outrider"
+PAGE = 4096
+
+
+@pytest.fixture(params=STORES)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    return STORES[request.param]
+
+
+@pytest.fixture
+async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[KeyStore]:
+    async with opener(tmp_path / "home") as opened:
+        yield opened
+
+
+def wish(name: str = "laptop", person: str = "ann") -> KeyWish:
+    return KeyWish(name, person, ("chat", "read"), rate=60, concurrent=3)
+
+
+async def test_a_key_is_found_as_it_was_made_also_after_a_restart(opener: Opener, tmp_path: Path) -> None:
+    async with opener(tmp_path) as store:
+        made = await store.create_key("abcdefgh", wish(), b"d" * 32)
+        assert made == Key("abcdefgh", wish(), b"d" * 32, made.created)
+        assert await store.find_key("abcdefgh") == made
+        assert await store.find_key("bbbbbbbb") is None
+    async with opener(tmp_path) as store:
+        assert await store.list_keys() == [made]
+
+
+async def test_of_keys_that_hold_each_has_a_name_of_its_own(store: KeyStore) -> None:
+    first = await store.create_key("aaaaaaaa", wish(), b"1")
+    with pytest.raises(Refused, match="there is a key called 'laptop' already"):
+        await store.create_key("bbbbbbbb", wish(person="bob"), b"2")
+    assert await store.revoke_key(first.id)
+    second = await store.create_key("bbbbbbbb", wish(), b"2")
+    with pytest.raises(Refused, match="id 'bbbbbbbb' already"):
+        await store.create_key("bbbbbbbb", wish("phone"), b"3")
+    assert [(key.id, bool(key.revoked)) for key in await store.list_keys()] == [(first.id, True), (second.id, False)]
+
+
+async def test_of_many_that_want_a_name_at_once_one_gets_it(store: KeyStore) -> None:
+    refused: list[str] = []
+
+    async def create(number: int) -> None:
+        try:
+            await store.create_key(f"aaaaaaa{'bcdefghij'[number]}", wish(), b"1")
+        except Refused as error:
+            refused.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for number in range(9):
+            group.start_soon(create, number)
+    assert (len(refused), len(await store.list_keys())) == (8, 1)
+
+
+async def test_a_revoked_key_stays_revoked(store: KeyStore) -> None:
+    made = await store.create_key("aaaaaaaa", wish(), b"1")
+    assert await store.revoke_key(made.id)
+    revoked = await store.find_key(made.id)
+    assert revoked is not None
+    assert revoked.revoked > 0
+    assert (await store.revoke_key(made.id), await store.revoke_key("nosuchid")) == (False, False)
+    assert await store.find_key(made.id) == revoked
+
+
+async def test_when_a_key_was_used_is_written_down_once_a_minute(tmp_path: Path) -> None:
+    minute = 60_000_000
+    times = iter([minute, 2 * minute, 3 * minute - 1000, 3 * minute, 2 * minute])
+    async with open_store(tmp_path, clock=lambda: next(times)) as store:
+        made = await store.create_key("aaaaaaaa", wish(), b"1")
+        seen: list[int] = []
+        for _ in range(4):
+            await store.touch_key(made.id)
+            found = await store.find_key(made.id)
+            seen.append(found.used if found else -1)
+        assert (made.used, seen) == (0, [120_000, 120_000, 180_000, 120_000])
+
+
+async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStore) -> None:
+    made = [await make_key(store, wish(f"k{number}")) for number in range(50)]
+    parts = [split_key(text) for _, text in made]
+    assert [part and part[0] for part in parts] == [key.id for key, _ in made]
+    secrets = {part[1] for part in parts if part}
+    assert (len(secrets), {len(bytes.fromhex(secret)) for secret in secrets}) == (50, {32})
+    assert all(part and opens(part[1], key.digest) for part, (key, _) in zip(parts, made, strict=True))
+    assert not opens("0" * 64, made[0][0].digest)
+
+
+@pytest.mark.parametrize("bad", [wish(""), wish(" x"), wish("a\nb"), wish("x" * 61), wish(person="")])
+async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeyWish) -> None:
+    with pytest.raises(Refused):
+        await make_key(store, bad)
+    with pytest.raises(Refused):
+        await make_key(store, KeyWish("x", "ann", ()))
+    with pytest.raises(Refused):
+        await make_key(store, KeyWish("x", "ann", ("chat",), rate=0))
+    assert await store.list_keys() == []
+
+
+async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tmp_path: Path) -> None:
+    async with opener(tmp_path) as store:
+        text = await ensure_key(tmp_path, store)
+        assert text
+        assert await ensure_key(tmp_path, store) is None
+        (key,) = await store.list_keys()
+        assert key.wish == KeyWish("first", "owner", ("admin",))
+        path = first_key_file(tmp_path)
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (text + "\n", 0o600)
+        await store.revoke_key(key.id)
+        assert await ensure_key(tmp_path, store) is None
+    secret = text.rpartition("_")[2].encode()
+    holding = [each.name for each in tmp_path.rglob("*") if each.is_file() and secret in each.read_bytes()]
+    assert holding == ["api_key"]
+
+
+async def test_a_first_key_that_was_left_but_not_kept_is_made_anew(store: KeyStore, tmp_path: Path) -> None:
+    """As after a kill between the two."""
+    first_key_file(tmp_path).write_text("ork_aaaaaaaa_" + "0" * 64)
+    text = await ensure_key(tmp_path, store)
+    assert first_key_file(tmp_path).read_text().strip() == text
+
+
+async def test_keys_can_be_read_beside_the_owner_of_the_home(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
+        made, _ = await make_key(store, wish())
+        assert (await reader.list_keys(), await reader.find_key(made.id)) == ([made], made)
+        await store.revoke_key(made.id)
+        assert await reader.list_keys() == await store.list_keys()
+
+
+@pytest.mark.parametrize("page", ["first", "keys"])
+async def test_a_damaged_store_is_recovered_without_keys_and_says_so(tmp_path: Path, page: str) -> None:
+    async with open_store(tmp_path) as store:
+        await store.create("ann", "garden", "/folder")
+        old = await ensure_key(tmp_path, store)
+    with (tmp_path / "store.db").open("r+b") as file:
+        content = file.read()
+        torn = content.index(b"first") // PAGE if page == "keys" else 0
+        file.seek(torn * PAGE)
+        file.write(b"rubbish!" * (PAGE // 8))
+    async with open_store(tmp_path) as store:
+        assert "The store was damaged" in store.notices[0]
+        assert LOST_KEYS in store.notices
+        assert (len(await store.list("ann")), await store.list_keys()) == (1, [])
+        assert await store.check() == []
+        assert await ensure_key(tmp_path, store) not in (None, old)
+
+
+def test_no_secret_is_compared_but_in_constant_time() -> None:
+    """By construction: digests meet in `hmac.compare_digest` alone, and no other comparison touches one."""
+    files = [SRC / "core/key_ports.py", SRC / "channels/http/guards.py", *(SRC / "store").glob("*keys.py")]
+    compared = [
+        f"{path.name}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare) and {"secret", "digest", "digest_of", "text"} & _names(node)
+    ]
+    assert compared == [f"keys.py:{_line(SRC / 'store/keys.py', 'text != text.strip()')}"] * 2  # a name, and its length
+    assert "return hmac.compare_digest(digest_of(secret), digest)" in (SRC / "core/key_ports.py").read_text()
+    assert opens("a", digest_of("a"))
+
+
+def _names(node: ast.AST) -> set[str]:
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def _line(path: Path, text: str) -> int:
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)

@@ -1,0 +1,124 @@
+"""`outrider key`: keys are shown once, listed without their secrets, and revoked for good."""
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.store import open_store
+from outrider.store.keys import ensure_key
+from tests.journey.support import Person
+
+_KEY = re.compile(r"ork_([a-z2-7]{8})_[0-9a-f]{64}\n")
+
+
+def first_key(home: Path) -> str:
+    """As the first `outrider up` leaves it."""
+
+    async def make() -> str | None:
+        async with open_store(home) as store:
+            return await ensure_key(home, store)
+
+    return anyio.run(make) or ""
+
+
+def test_a_key_is_shown_once_and_alone(person: Person) -> None:
+    made = person.types("key", "create", "laptop")
+    found = _KEY.fullmatch(made.out)
+    assert found
+    said = f"outrider: this is key {found[1]} (laptop); it cannot be shown again, so keep it now\n"
+    assert (made.code, made.err) == (0, said)
+    listed = person.types("key", "list")
+    secret = made.out.strip().rpartition("_")[2]
+    assert (listed.code, secret in listed.out, listed.out.splitlines()[1].split()[:4]) == (
+        0,
+        False,
+        ["laptop", found[1], "owner", "chat,"],
+    )
+    files = [path for path in person.home.rglob("*") if path.is_file()]
+    assert [path.name for path in files if secret.encode() in path.read_bytes()] == []
+
+
+def test_a_key_is_made_as_it_was_asked_for(person: Person) -> None:
+    words = ("--person", "bob", "--scope", "read", "--scope", "read", "--rate", "60", "--concurrent", "2", "--json")
+    made = json.loads(person.types("key", "create", "probe", *words).out)
+    assert _KEY.fullmatch(made.pop("key") + "\n")
+    expected = {"name": "probe", "person": "bob", "scopes": ["read"], "rate": 60, "concurrent": 2, "used": 0}
+    assert made == {**expected, "revoked": 0, "id": made["id"], "created": made["created"]}
+    assert json.loads(person.types("key", "list", "--json").out) == [made]
+
+
+def test_a_revoked_key_is_listed_as_such_and_its_name_is_free_again(person: Person) -> None:
+    id = json.loads(person.types("key", "create", "laptop", "--json").out)["id"]
+    again = person.types("key", "create", "laptop")
+    assert (again.code, again.out) == (2, "")
+    assert again.err == "outrider: there is a key called 'laptop' already; revoke it first, or choose another name\n"
+    assert person.types("key", "revoke", "laptop").out == f"laptop ({id}) opens nothing any more\n"
+    gone = person.types("key", "revoke", id)
+    assert (gone.code, gone.err) == (2, f"outrider: no key '{id}' holds; `outrider key list` shows them\n")
+    second = json.loads(person.types("key", "create", "laptop", "--json").out)["id"]
+    assert person.types("key", "revoke", second).code == 0
+    assert [bool(key["revoked"]) for key in json.loads(person.types("key", "list", "--json").out)] == [True, True]
+
+
+def test_the_first_key_is_shown_with_how_to_use_it_until_it_is_revoked(person: Person) -> None:
+    none = person.types("key")
+    assert (none.code, none.out) == (2, "")
+    assert "`outrider key create NAME`" in none.err
+    chosen = person.types("key", environ={"OUTRIDER_API_KEY": "a-key-of-my-own"})
+    assert (chosen.code, chosen.out, "OUTRIDER_API_KEY" in chosen.err) == (2, "", True)
+    assert "a-key-of-my-own" not in chosen.err
+    key = first_key(person.home)
+    shown = person.types("key")
+    assert (shown.code, shown.out) == (0, f"{key}\n")
+    assert 'curl -H "Authorization: Bearer $(outrider key)" http://127.0.0.1:8642/v1/models' in shown.err
+    assert (key in shown.err, stat.S_IMODE((person.home / "api_key").stat().st_mode)) == (False, 0o600)
+    assert person.types("key", "revoke", "first").code == 0
+    assert ((person.home / "api_key").exists(), person.types("key").code) == (False, 2)
+
+
+def test_a_first_key_that_others_can_read_or_that_holds_no_longer_is_not_shown(person: Person) -> None:
+    key = first_key(person.home)
+    path = person.home / "api_key"
+    path.chmod(0o644)
+    shared = person.types("key")
+    assert (shared.code, shared.out, "chmod 600" in shared.err, key in shared.err) == (2, "", True, False)
+    path.chmod(0o600)
+    path.write_text("ork_aaaaaaaa_" + "0" * 64)
+    stale = person.types("key")
+    assert (stale.code, stale.out, "holds no longer" in stale.err) == (2, "", True)
+
+
+@pytest.mark.anyio
+async def test_beside_a_running_owner_keys_are_listed_and_not_changed(person: Person) -> None:
+    person.home.mkdir()
+    async with open_store(person.home, "outrider up") as store:
+        key = await ensure_key(person.home, store)
+        shown, listed, made = await anyio.to_thread.run_sync(
+            lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
+        )
+    assert (shown.code, shown.out) == (0, f"{key}\n")
+    assert [each["name"] for each in json.loads(listed.out)] == ["first"]
+    assert (made.code, made.out, "outrider up (process" in made.err) == (75, "", True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("create", ""),
+        ("create", " padded"),
+        ("create", "x", "--person", ""),
+        ("create", "x", "--scope", "root"),
+        ("create", "x", "--rate", "0"),
+        ("revoke", ""),
+        ("rewoke", "x"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_told_in_one_line(person: Person, words: tuple[str, ...]) -> None:
+    ran = person.types("key", *words)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert ran.err.startswith("outrider: ")
