@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outrider.cli.up_file import announced
 from outrider.store import open_store
 from outrider.store.keys import ensure_key
 from tests.journey.support import Person
@@ -97,9 +98,11 @@ async def test_beside_a_running_owner_keys_are_listed_and_not_changed(person: Pe
     person.home.mkdir()
     async with open_store(person.home, "outrider up") as store:
         key = await ensure_key(person.home, store)
-        shown, listed, made = await anyio.to_thread.run_sync(
-            lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
-        )
+        with announced(person.home, "http://127.0.0.1:4711"):
+            shown, listed, made = await anyio.to_thread.run_sync(
+                lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
+            )
+    assert "http://127.0.0.1:4711/v1/models" in shown.err
     assert (shown.code, shown.out) == (0, f"{key}\n")
     assert [each["name"] for each in json.loads(listed.out)] == ["first"]
     assert (made.code, made.out, "outrider up (process" in made.err) == (75, "", True)

@@ -13,6 +13,7 @@ from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
 from outrider.cli.task_lines import aligned
 from outrider.cli.transcript import moment
+from outrider.cli.up_file import find_up
 from outrider.config.load import Config
 from outrider.config.secrets import resolve
 from outrider.core.errors import HomeBusy, Refused
@@ -84,7 +85,8 @@ def _show(config: Config) -> int:
                 f"the key in {first_key_file(config.home)} holds no longer; make one with `outrider key create NAME`"
             )
         say(text)
-        address = f"http://{config.http.host}:{config.http.port}"
+        up = find_up(config.home)
+        address = up.url if up else f"http://{config.http.host}:{config.http.port}"
         notice(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
         notice(f"OpenAI clients take it as their API key, with {address}/v1 as their base URL; never put it into a URL")
 
