@@ -2,7 +2,15 @@
 
 from starlette.routing import Route
 
-from outrider.channels.http import routes_asks, routes_events, routes_health, routes_sessions, routes_tasks
+from outrider.channels.http import (
+    routes_asks,
+    routes_chat,
+    routes_events,
+    routes_health,
+    routes_models,
+    routes_sessions,
+    routes_tasks,
+)
 
 ROUTES: tuple[Route, ...] = (
     *routes_health.ROUTES,
@@ -10,4 +18,6 @@ ROUTES: tuple[Route, ...] = (
     *routes_events.ROUTES,
     *routes_tasks.ROUTES,
     *routes_asks.ROUTES,
+    *routes_chat.ROUTES,
+    *routes_models.ROUTES,
 )

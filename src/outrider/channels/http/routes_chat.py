@@ -23,7 +23,7 @@ from outrider.channels.http.failures import HttpError, error_body, request_id
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.events import Body, Changed, Entry, Event, Input, Result
+from outrider.core.events import Body, Changed, Entry, Event, Result
 from outrider.core.parts import Image
 from outrider.core.plan import Bounds, fold
 from outrider.core.ports import Session
@@ -47,6 +47,7 @@ async def complete(request: Request) -> Response:
     """Answer a conversation: with one completion, or with a stream of chunks."""
     agent = agent_of(request)
     order = parse_order(await request.body(), agent.config.limits.input)
+    _check(order)
     model = chosen_model(agent.config, order.model)
     key = _key(request)
     opened = await _open(agent, request, order, key)
@@ -56,7 +57,6 @@ async def complete(request: Request) -> Response:
     if not opened.is_begun_here:
         await _change(agent, opened.session, settings)
     entered = await enter(request, replace(wish, place=place, key=key or None))
-    _check_same(entered, wish)
     envelope = Envelope(
         place, entered.entry.at // 1000, model or OUTRIDER, entered.session.id, order.is_stream and order.wants_usage
     )
@@ -64,6 +64,15 @@ async def complete(request: Request) -> Response:
     if order.is_stream:
         return EventStream(_chunks(request, entered, envelope), headers)
     return await _whole(entered, envelope, headers, is_repeatable=bool(key))
+
+
+def _check(order: Order) -> None:
+    """Refuse here what would be refused later, so that nothing is begun for it."""
+    if order.is_silent and not order.outcomes:
+        raise HttpError(400, "the last message is empty", "invalid_request")
+    for image in order.words.images:
+        image_media(image)
+    render_past((), order.past, lambda image: Image("", image_media(image)), order.tools if order.is_silent else None)
 
 
 def _key(request: Request) -> str:
@@ -115,8 +124,6 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
     )
     if not opened.is_begun_here:
         return replace(wish, results=[Result(parse_call(one.call)[1], one.text) for one in order.outcomes])
-    if order.is_silent and not order.outcomes:
-        raise HttpError(400, "the last message is empty", "invalid_request")
 
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))
@@ -130,14 +137,6 @@ async def _change(agent: Agent, session: Session, settings: Mapping[str, str]) -
     if settings:
         known = fold(await agent.journal(session)).settings
         await agent.change(session, {name: value for name, value in settings.items() if known.get(name) != value})
-
-
-def _check_same(entered: Entered, wish: Wish) -> None:
-    body = entered.entry.body
-    if isinstance(body, Input) and wish.text and body.text != entered.agent.home.door.redact(wish.text):
-        raise HttpError(
-            422, "this Idempotency-Key was used for other words; take a new key for a new request", "idempotency_key"
-        )
 
 
 def _bounds(agent: Agent) -> Bounds:

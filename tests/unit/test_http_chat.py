@@ -1,0 +1,271 @@
+"""Chat completions without a server: requests into our words, turns into completions."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.channels.http.chat_models import chosen_model, known_models
+from outrider.channels.http.chat_parse import Answer, Order, Outcome, Said, Words, parse_order
+from outrider.channels.http.chat_past import render_past
+from outrider.channels.http.chat_render import GAP, Envelope, Progress, failure, parse_call, wire_call
+from outrider.channels.http.failures import HttpError
+from outrider.config.load import load
+from outrider.core.events import Body, Changed, Delta, Ended, Entry, Event, Input, Reply, Result, Started
+from outrider.core.parts import Call, Image, Usage
+from outrider.core.plan import Bounds, State, fold
+from outrider.core.prompt import FromModel, FromPerson, FromTools, transcript
+from outrider.core.traits import ToolSpec
+from outrider.engine.follow import BEHIND
+
+SPEC = ToolSpec("ring", "Ring.", {"type": "object"})
+RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "description": "Ring."}}
+USER = {"role": "user", "content": "hi"}
+CALLED = {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "ring", "arguments": '{"n": 1}'}}]}
+
+
+def order(*messages: Any, **more: Any) -> Order:
+    return parse_order(json.dumps({"model": "m", "messages": list(messages), **more}).encode(), 100)
+
+
+def keep(image: bytes) -> Image:
+    return Image(image.hex(), "image/png")
+
+
+def journal(*bodies: Body) -> list[Entry]:
+    return [Entry(seq, 0, body) for seq, body in enumerate(bodies, 1)]
+
+
+def test_a_request_is_read_into_what_is_new_and_what_went_before() -> None:
+    result = {"role": "tool", "tool_call_id": "x", "content": "ding"}
+    read = order({"role": "system", "content": "a"}, USER, CALLED, result, {"role": "user", "content": "so"})
+    assert (read.instructions, read.called, read.words, read.outcomes) == (
+        "a",
+        ("x",),
+        Words("so"),
+        (Outcome("x", "ding"),),
+    )
+    assert read.past == (Words("hi"), Answer("", (("x", Call("", "ring", {"n": 1})),)), Outcome("x", "ding"))
+
+
+def test_tools_are_passed_on_unless_none_may_be_chosen() -> None:
+    assert order(USER, tools=[RING]).tools == (ToolSpec("ring", "Ring.", {"type": "object", "properties": {}}),)
+    assert order(USER, tools=[RING], tool_choice="none").tools == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no chat completions request"),
+        (b"[]", "no chat completions request"),
+        (b'{"messages": 1}', "no chat completions request"),
+        (b'{"messages": [{"role": "king", "content": "x"}]}', "king"),
+        (b'{"messages": ["\xff"]}', "no chat completions request"),
+        (b"[" * 100_000, "no chat completions request"),
+        (b'{"messages": []}', "nobody's words"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "nobody's words"),
+    ],
+)
+def test_what_is_no_request_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(HttpError, match=words) as caught:
+        parse_order(body, 100)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("messages", "more", "words"),
+    [
+        ([USER, {"role": "assistant", "content": "x"}], {}, "last message"),
+        ([USER] * 2_001, {}, "too many"),
+        ([{"role": "user", "content": "x" * 101}], {}, "101 characters"),
+        ([{"role": "user", "content": "x" * 99}] * 11, {}, "1,089 characters"),
+        ([{"role": "tool", "tool_call_id": "y", "content": "x"}], {}, "no assistant message"),
+        ([USER, CALLED, {"role": "tool", "tool_call_id": "y", "content": "x"}], {}, "no assistant message"),
+        ([USER], {"n": 2}, "n must be 1"),
+        ([USER], {"functions": []}, "functions"),
+        ([USER], {"tool_choice": "required"}, "tool_choice"),
+        ([USER], {"tool_choice": {"type": "function"}}, "tool_choice"),
+        ([USER], {"response_format": {"type": "json_object"}}, "response_format"),
+        ([USER], {"modalities": ["audio"]}, "modalities"),
+        ([USER], {"tools": [RING, RING]}, "two tools"),
+        ([USER], {"tools": [RING] * 129}, "at most 128"),
+        ([USER], {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
+        ([USER], {"tools": [{"type": "custom", "function": {"name": "a"}}]}, "custom"),
+        (
+            [USER],
+            {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]},
+            "object",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(messages: list[Any], more: dict[str, Any], words: str) -> None:
+    with pytest.raises(HttpError, match=words):
+        order(*messages, **more)
+
+
+def test_a_past_is_the_journal_it_would_have_left() -> None:
+    said = (Words("a"), Words("b"), Answer("", (("x", Call("", "ring", {})),)), Outcome("x", "ding"), Answer("c"))
+    settings = [Changed("instructions", "be brief")]
+    assert render_past(settings, (*said, Words("d", (b"i",)), Answer("e")), keep) == (
+        Changed("instructions", "be brief"),
+        Input("a"),
+        Input("b"),
+        Started(),
+        Reply("", 4, (Call("c000000e8", "ring", {}),)),
+        Result("c000000e8", "ding"),
+        Reply("c", 6),
+        Ended("done", 6),
+        Input("d", images=(Image("69", "image/png"),)),
+        Started(),
+        Reply("e", 10),
+        Ended("done", 10),
+    )
+
+
+def test_a_past_that_ends_with_results_is_an_open_turn_that_owes_a_reply() -> None:
+    said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Outcome("x", "ding"))
+    state = fold(journal(*render_past((), said, keep, (SPEC,))))
+    assert (state.is_open, state.owes_reply, state.calls, dict(state.lent)) == (True, True, (), {"ring": SPEC})
+    with pytest.raises(HttpError, match="no user's words"):
+        render_past((), said[1:], keep, ())
+
+
+_WORDS = st.builds(Words, st.text(min_size=1).filter(str.strip))
+_ANSWERS = st.one_of(
+    st.builds(Answer, st.text(min_size=1)),
+    st.just(Answer("", (("x", Call("", "ring", {})), ("y", Call("", "ring", {}))))),
+)
+
+
+@given(st.lists(st.one_of(_WORDS, _ANSWERS), max_size=20))
+def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_prompt(said: list[Said]) -> None:
+    entries = journal(*render_past((), said, keep))
+    state = fold(entries)
+    assert (state.is_open, state.has_unseen and isinstance(said[-1], Answer)) == (False, False)
+    assert all(entry.body.saw < entry.seq for entry in entries if isinstance(entry.body, Reply | Ended))
+    told = [message.text for message in transcript(entries) if isinstance(message, FromPerson | FromModel)]
+    assert told == [one.text for one in said]
+
+
+def test_a_call_without_a_result_is_told_as_not_run() -> None:
+    said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Words("b"), Answer("c"))
+    (results,) = [m for m in transcript(journal(*render_past((), said, keep))) if isinstance(m, FromTools)]
+    assert [result.failed for result in results.results] == [True]
+
+
+def progress(**more: Any) -> Progress:
+    return Progress(1, fold(journal(Input("hi", tools=(SPEC,)))), Bounds(), **more)
+
+
+def told(one: Progress, *events: Event | Body) -> str:
+    """What is sent for these; bodies are numbered from 2."""
+    seq, text = 1, ""
+    for event in events:
+        if not isinstance(event, Delta | Entry):
+            seq += 1
+            event = Entry(seq, 0, event)
+        text += one.take(event).text
+    return text
+
+
+def test_deltas_are_told_as_they_come_and_the_reply_adds_what_they_left_out() -> None:
+    events = (
+        Started(),
+        Delta("one "),
+        Delta("hm", "reasoning"),
+        Delta("two"),
+        Reply("one two three", 2),
+        Ended("done", 2),
+    )
+    one = progress()
+    assert told(one, *events) == "one two three" == one.text
+    assert (one.is_over, one.finish) == (True, "stop")
+
+
+def test_two_replies_are_two_paragraphs_with_and_without_deltas() -> None:
+    facts = Started(), Reply("a", 2, (Call("c1", "list", {}),)), Result("c1", "x"), Reply("b", 4), Ended("done", 4)
+    with_deltas = facts[0], Delta("a"), *facts[1:3], Delta("b"), *facts[3:]
+    assert told(progress(), *facts) == told(progress(), *with_deltas) == f"a{GAP}b"
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([Delta("one "), Delta("busy", "reset"), Delta("one "), Delta("two")], "one two three"),
+        ([Delta("one "), BEHIND, Delta("three")], "one two three"),
+        ([BEHIND, Delta("three")], "one two three"),
+        ([Delta("busy", "reset"), Delta("one ")], "one two three"),
+        ([Delta("uno "), Delta("busy", "reset"), Delta("one "), Delta("two")], f"uno {GAP}one two three"),
+    ],
+)
+def test_words_are_never_told_twice_though_deltas_were_lost_or_taken_back(events: list[Event], expected: str) -> None:
+    assert told(progress(), Started(), *events, Reply("one two three", 2), Ended("done", 2)) == expected
+
+
+@given(
+    st.lists(st.one_of(st.just(BEHIND), st.just(Delta("x", "reset")), st.builds(Delta, st.text(max_size=3)))), st.text()
+)
+def test_whatever_deltas_say_the_reply_is_told_last_and_whole(deltas: list[Delta], text: str) -> None:
+    one = progress()
+    assert told(one, Started(), *deltas, Reply(text, 2), Ended("done", 2)) == one.text
+    assert one.text.endswith(text)
+
+
+def test_words_about_an_earlier_input_are_not_told() -> None:
+    one = Progress(3, State(), Bounds(), is_live=False)
+    events: list[Event] = [Delta("old"), *journal(Input("a"), Input("b"), Input("c"), Reply("old words", 2))[3:]]
+    events += [Delta("new"), Entry(5, 0, Reply("new words", 4)), Entry(6, 0, Ended("done", 4))]
+    assert told(one, *events) == "new words"
+
+
+def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls() -> None:
+    own, lent = Call("c1", "list", {}), Call("c2", "ring", {"n": 1})
+    one = progress()
+    told(one, Started(), Reply("", 2, (own, lent), usage=Usage(3, 4)))
+    assert not one.is_over
+    told(one, *journal(*[Input("")] * 3, Result("c1", "x"))[3:])
+    assert (one.is_over, one.finish, one.calls, one.usage) == (True, "tool_calls", (lent,), Usage(3, 4))
+
+
+def test_a_calls_id_on_the_wire_leads_back_to_its_session() -> None:
+    session = "00ff" * 8
+    assert parse_call(wire_call(session, "c00000001")) == (session, "c00000001")
+    assert len(wire_call(session, "c00000001")) <= 40
+    assert parse_call("call_abc") == ("", "call_abc")
+    assert parse_call("call_" + "é" * 40) == ("", "call_" + "é" * 40)
+    assert wire_call("no hex", "c1") == "c1"
+
+
+def test_arguments_that_are_no_json_are_passed_on_as_the_model_wrote_them() -> None:
+    envelope = Envelope("id", 1, "outrider", "00" * 16)
+    (called,) = json.loads(envelope.calls((Call("c1", "ring", {}, broken="{n:"),)))["choices"][0]["delta"]["tool_calls"]
+    assert called["function"] == {"name": "ring", "arguments": "{n:"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "words"),
+    [
+        (Ended("interrupted", 1, "stopped by the person"), 409, "stopped by the person"),
+        (Ended("failed", 1, "stopped after 60 steps, the limit of one turn (limits.steps)"), 422, "60 steps"),
+        (Ended("failed", 1, "internal error: KeyError: 'x'"), 500, "something went wrong inside"),
+        (Ended("failed", 1, "the provider is down"), 502, "the provider is down"),
+    ],
+)
+def test_a_turn_that_did_not_end_well_says_why_and_is_not_to_be_tried_again(
+    ended: Ended, status: int, words: str
+) -> None:
+    error = failure(ended)
+    assert (error.status, words in str(error), error.headers) == (status, True, {"x-should-retry": "false"})
+
+
+def test_a_name_that_means_nothing_here_chooses_nothing(tmp_path: Any) -> None:
+    config = load(tmp_path, {"OPENAI_API_KEY": "k-1234567890"}, {"model.name": "anthropic:claude-x", "model.key": "k"})
+    assert [chosen_model(config, name) for name in ("", "outrider", "gpt-4o", "llama3:8b")] == ["", "", "", ""]
+    assert chosen_model(config, "anthropic:claude-x") == ""
+    assert chosen_model(config, "openai:gpt-5.6-terra") == "openai:gpt-5.6-terra"
+    assert known_models(config) == ("outrider", "anthropic:claude-x", "openai:gpt-5.6-terra")
+    with pytest.raises(HttpError, match="needs a key") as caught:
+        chosen_model(config, "groq:x")
+    assert caught.value.status == 404
