@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 from asyncio.events import TimerHandle
+from contextlib import suppress
 from ipaddress import ip_address
 
 import anyio
@@ -11,12 +12,15 @@ import msgspec
 import uvicorn
 from anyio.abc import TaskStatus
 from msgspec import Struct
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from outrider.channels.http.failures import error_body
 from outrider.core.errors import Refused, Unavailable
+
+_LAST_WORDS = 0.5
+"""Seconds that what was written last may take to leave the machine."""
 
 
 class Terms(Struct, frozen=True):
@@ -78,12 +82,22 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _ended(app: ASGIApp) -> ASGIApp:
+    """The application, for requests that are cancelled when the server ends: their clients have been told by then."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return call
+
+
 class Server:
     """Answers requests on a socket until closed. Signals are somebody else's."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
         self._config = uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType] (Starlette and uvicorn name the same shapes differently)
+            _ended(app),  # pyright: ignore[reportArgumentType] (Starlette and uvicorn name the same shapes differently)
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -127,13 +141,18 @@ class Server:
         return Connection(self._terms, self._config, self._state)
 
     async def _end_requests(self) -> None:
+        connections: list[Connection] = [each for each in self._state.connections if isinstance(each, Connection)]
+        for connection in connections:
+            connection.leave()
         left = tuple(self._state.tasks)
         for request in left:
             request.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        for connection in tuple(self._state.connections):
-            if isinstance(connection, Connection):
-                connection.transport.abort()
+        with anyio.move_on_after(_LAST_WORDS):
+            while self._state.connections:  # noqa: ASYNC110 (the set is uvicorn's, and tells nobody)
+                await anyio.sleep(_LAST_WORDS / 20)
+        for connection in connections:
+            connection.transport.abort()
 
 
 class Connection(HttpToolsProtocol):
@@ -203,6 +222,15 @@ class Connection(HttpToolsProtocol):
             self._unread.cancel()
             self._unread = None
 
+    def leave(self) -> None:
+        """The server ends: say so to a client that has no answer yet, and close."""
+        is_answered = not self.cycle or self.cycle.response_complete
+        if is_answered:
+            self.transport.close()
+            return
+        self._turn_away(503, "Outrider is restarting; ask again in a moment", "unavailable")
+        self.cycle.disconnected = True
+
     def _allow(self, seconds: float, what: str) -> None:
         self._settle()
         self._due = self.loop.call_later(seconds, self._too_slow, f"{what} took longer than {seconds:g} s")
@@ -224,5 +252,7 @@ class Connection(HttpToolsProtocol):
         if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
             content = msgspec.json.encode(error_body(status, message, code, ""))
             fields = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(content)
+            if status == 503:
+                fields += b"retry-after: 1\r\n"
             self.transport.write(STATUS_LINE[status] + fields + b"\r\n" + content)
         self.transport.close()

@@ -1,0 +1,167 @@
+"""`outrider up` told to leave, or killed, in the middle of a turn: nothing that was accepted is lost or said twice."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from bench.restart_soak import Verdict, soak
+from outrider.models.script_server import ScriptServer, Stall, script
+from outrider.models.scripted import says
+from tests.journey.support import Person
+from tests.support.up import Event, begin, entries, following, free_port, say, up
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+@pytest.mark.promise("L1")
+@pytest.mark.promise("L3")
+@pytest.mark.promise("L9")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_turn_cut_short_is_finished_after_the_restart_and_a_stream_that_comes_back_sees_it(
+    person: Person, number: int
+) -> None:
+    port = free_port()
+    seen: list[Event] = []
+    with ScriptServer(script([Stall("stream"), says("all is well")])) as model:
+        person.uses(model.url)
+        with up(person, "--port", str(port)) as running, running.client() as client:
+            session = begin(client, "s")
+            assert say(client, session, "how are things?").status_code == 202
+            with following(client, session) as events:
+                for event in events:
+                    if "seq" in event:
+                        seen.append(event)
+                    if event["type"] == "started":
+                        break
+                model.wait(1)
+                begun = time.monotonic()
+                ran = running.ends(number)
+                seconds = time.monotonic() - begun
+                left = list(_rest(events))
+        if number == signal.SIGKILL:
+            assert ran.code == -number
+        else:
+            assert (ran.code, ran.err, seconds < 10) == (0, "", True)
+            assert [event["type"] for event in left if event["type"] != "delta"] == ["error"]
+            assert "restarting" in left[-1]["message"]
+        with up(person, "--port", str(port)) as running, running.client() as client:
+            with following(client, session, after=seen[-1]["seq"], until="idle") as events:
+                seen += entries(events)
+            with following(client, session, until="idle") as events:
+                assert entries(events) == seen
+    assert [entry["seq"] for entry in seen] == list(range(1, len(seen) + 1))
+    kinds = ["input", "started", "resumed", "reply", "ended"]
+    assert [entry["type"] for entry in seen] == kinds
+    assert (seen[2].get("crashed", True), seen[3]["text"]) == (number == signal.SIGKILL, "all is well")
+
+
+def _rest(events: Iterator[Event]) -> list[Event]:
+    """What is left of a stream, whether it was ended or cut."""
+    heard: list[Event] = []
+    with suppress(httpx2.TransportError):
+        heard.extend(events)
+    return heard
+
+
+@pytest.mark.promise("L1")
+@pytest.mark.promise("L9")
+def test_an_input_that_is_on_its_way_is_taken_in_the_drain_and_answered_after_it(person: Person) -> None:
+    with ScriptServer(script([Stall("stream"), says("one")], says("two"))) as model:
+        person.uses(model.url)
+        with up(person) as running, running.client() as client:
+            session = begin(client, "s")
+            say(client, session, "first")
+            model.wait(1)
+            with socket.create_connection(("127.0.0.1", running.port), 10) as late:
+                body = b'{"text":"second"}'
+                late.sendall(_head(client, session, len(body)) + body[:5])
+                assert client.get("/health").status_code == 200  # by now the other request is being read
+                running.process.send_signal(signal.SIGTERM)
+                _wait_until(lambda: not _listens(running.port))
+                late.sendall(body[5:])
+                answer = late.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 202 ")
+            assert (running.process.wait(20), len(model.requests)) == (0, 1)
+        with up(person) as running, running.client() as client, following(client, session, until="idle") as events:
+            heard = entries(events)
+    assert [entry["text"] for entry in heard if entry["type"] == "input"] == ["first", "second"]
+    assert heard[-1]["type"] == "ended"
+
+
+def _head(client: httpx2.Client, session: str, length: int) -> bytes:
+    return (
+        f"POST /v1/sessions/{session}/inputs HTTP/1.1\r\nhost: localhost\r\n"
+        f"authorization: {client.headers['authorization']}\r\ncontent-length: {length}\r\n\r\n"
+    ).encode()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came"
+
+
+@pytest.mark.promise("L9")
+def test_a_second_signal_does_not_wait_for_a_request_that_never_ends(person: Person) -> None:
+    with up(person) as running, running.client() as client:
+        session = begin(client, "s")
+        with socket.create_connection(("127.0.0.1", running.port), 10) as late:
+            late.sendall(_head(client, session, 10) + b"{")
+            say(client, session, "seen after the other request")
+            running.process.send_signal(signal.SIGTERM)
+            _wait_until(lambda: not _listens(running.port))
+            assert running.process.poll() is None
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(20) == 0
+            assert late.recv(100).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.promise("L9")
+def test_a_request_that_never_ends_holds_up_the_end_for_a_bounded_time(person: Person) -> None:
+    with up(person) as running, running.client() as client:
+        session = begin(client, "s")
+        with socket.create_connection(("127.0.0.1", running.port), 10) as late:
+            late.sendall(_head(client, session, 10) + b"{")
+            say(client, session, "seen after the other request")
+            begun = time.monotonic()
+            assert running.ends().code == 0
+            assert time.monotonic() - begun < 10
+
+
+@pytest.mark.promise("L12")
+def test_a_signal_before_it_listens_ends_it_in_order(person: Person) -> None:
+    person.types("up", "status")
+    for number in range(6):
+        process = person.begins("up", "--port", "0")
+        time.sleep(0.03 * number)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+        process.communicate()
+    with up(person) as running:
+        assert running.ends().code == 0
+
+
+@pytest.mark.promise("L1")
+@pytest.mark.promise("L1b")
+@pytest.mark.promise("L9")
+def test_rolling_restarts_under_load_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    verdict = soak(tmp_path, restarts=10, seed=3)
+    assert verdict == Verdict(10, verdict.acknowledged, 0, 0, 0, 0)
+    assert verdict.acknowledged > 10
