@@ -54,13 +54,15 @@ async def _safely(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, 
 
 
 async def _events(agent: Agent, session: Session, after: int, *, is_brief: bool) -> AsyncGenerator[bytes, None]:
-    while page := await agent.journal(session, after, PAGE):
-        for entry in page:
-            after = entry.seq
-            yield _entry_event(entry)
-    if is_brief and await _is_over(agent, session, after):
-        yield _over(after)
-        return
+    known = session.head
+    if is_brief and not session.has_work:
+        while page := await agent.journal(session, after, PAGE):
+            for entry in page:
+                known = after = entry.seq
+                yield _entry_event(entry)
+        if await _is_over(agent, session, after):
+            yield _over(after)
+            return
     async with aclosing(agent.follow(session, after)) as stream:
         async for happened in stream:
             if isinstance(happened, Delta):
@@ -68,7 +70,8 @@ async def _events(agent: Agent, session: Session, after: int, *, is_brief: bool)
                 continue
             yield _entry_event(happened)
             # Nothing else can be the last entry of a session at rest.
-            if is_brief and isinstance(happened.body, Ended | Changed) and await _is_over(agent, session, happened.seq):
+            may_be_last = is_brief and happened.seq > known and isinstance(happened.body, Ended | Changed)
+            if may_be_last and await _is_over(agent, session, happened.seq):
                 yield _over(happened.seq)
                 return
 
