@@ -217,12 +217,12 @@ async def test_a_path_outside_the_workspace_is_asked_for_and_then_only_read(tmp_
 
 
 @pytest.mark.promise("S10")
-async def test_outriders_own_files_cannot_be_asked_for(tmp_path: Path) -> None:
+async def test_outriders_own_files_cannot_even_be_asked_for(tmp_path: Path) -> None:
     home = tmp_path / "home"
     needing = call("shell", command=f"cat {home}/config.toml", needs=[f"read:{home}"])
     async with opened(tmp_path, ScriptedModel(says("", needing), says("ok"))) as agent:
-        session = await begin(agent)
-        await agent.answer(session, await asked(agent, session), "once")
+        await begin(agent)
         journal = await rest(agent)
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
     assert result.failed
+    assert not any(isinstance(entry.body, Asked) for entry in journal)

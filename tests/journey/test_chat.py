@@ -131,7 +131,7 @@ def test_commands_are_obeyed_and_mistakes_are_told_in_a_line(person: Person) -> 
                 ("/search only", "The *only* reply."),
                 ("/compact", "will be summarised"),
                 ("/export page.md", "written to"),
-                ("/export page.md", "is there already"),
+                ("/export page.md", "/export FILE"),
                 ("/new other", "a new session"),
                 ("/switch session-1", "session session-1, in"),
                 ("/sessions", "› session-1"),

@@ -107,6 +107,7 @@ async def test_a_command_that_outlives_its_timeout_goes_on_and_is_told(tmp_path:
         ("cd x && sleep 60", True),
         ("sleep 1", False),
         ("sleep 0.1; echo ok", False),
+        ("sleep 2 && echo woke", False),
     ],
 )
 async def test_a_command_that_only_sleeps_is_refused_and_the_turn_goes_on(

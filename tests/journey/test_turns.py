@@ -1,6 +1,7 @@
 """What a turn does, through the Python API: typed over, stopped, bounded, compacted, resumed."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import anyio
@@ -9,7 +10,7 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.errors import ContextTooLong, Damaged, Refused, Unavailable
 from outrider.core.events import Body, Compacted, Delta, Ended, Entry, Input, Reply, Resumed
 from outrider.core.outcome import Finished
 from outrider.core.parts import Usage
@@ -347,3 +348,47 @@ def test_the_blocking_twin_does_the_same_without_an_event_loop(work: Path) -> No
     assert (turn.text, replies) == ("hello", ["hello", "again"])
     assert isinstance(events[-1], Entry)
     assert isinstance(events[-1].body, Ended)
+
+
+async def test_a_turn_is_finished_by_the_model_it_was_begun_with(work: Path) -> None:
+    hold = stalls("hm")
+    async with opened(work, ScriptedModel(hold, says("never"), name="practice")) as agent:
+        session = await agent.session("s")
+        await agent.post("hello", session=session)
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+    other = ScriptedModel(says("from another"), name="another")
+    async with opened(work, other) as agent:
+        with anyio.fail_after(10):
+            turn = await agent.wait(await agent.session("s"))
+    assert turn is not None
+    assert "practice model" in turn.text
+    assert other.prompts == []
+
+
+async def test_opening_a_home_carries_nobody_elses_turn(work: Path) -> None:
+    hold = stalls("hm")
+    async with opened(work, ScriptedModel(hold, says("never"))) as agent:
+        await agent.post("hello", session=await agent.session("left"))
+        with anyio.fail_after(10):
+            await hold.begun.wait()
+    async with opened(work, ScriptedModel(says("mine"))) as agent:
+        await agent.say("hi", session="mine")
+        assert [session.name for session in await agent.unfinished()] == ["left"]
+
+
+@pytest.mark.promise("L1")
+@pytest.mark.promise("L12")
+async def test_a_home_that_is_removed_under_a_running_agent_is_noticed(work: Path) -> None:
+    async with opened(work, ScriptedModel(says("one"), says("two"))) as agent:
+        await agent.say("hi", session="s")
+        shutil.rmtree(work.parent / "home")
+        with pytest.raises(Damaged, match="was removed or replaced"):
+            await agent.say("anyone there?", session="s")
+
+
+async def test_a_key_used_before_with_other_words_is_refused(work: Path) -> None:
+    async with opened(work, ScriptedModel(says("one"), says("two"))) as agent:
+        await agent.say("pay the rent", session="s", key="k1")
+        with pytest.raises(Refused, match="with other words"):
+            await agent.say("pay the power", session="s", key="k1")

@@ -220,6 +220,15 @@ def test_words_about_an_earlier_input_are_not_told() -> None:
     assert told(one, *events) == "new words"
 
 
+def test_words_about_a_later_input_are_not_told() -> None:
+    events = Started(), Input("another"), Reply("first", 2), Reply("second", 4), Ended("done", 4)
+    one = progress()
+    for seq, body in enumerate(events, 2):
+        if not one.is_over:
+            one.take(Entry(seq, 0, body))
+    assert (one.text, one.finish) == ("first", "stop")
+
+
 def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls() -> None:
     own, lent = Call("c1", "list", {}), Call("c2", "ring", {"n": 1})
     one = progress()

@@ -194,15 +194,24 @@ def test_bounds_and_the_hint_can_be_chosen() -> None:
     assert bounded("abcdefghij", shelf, head=3, tail=0)[0].endswith("…]\n")
 
 
+async def test_a_function_may_do_without_knowing_where_it_runs(here: Here) -> None:
+    @tool
+    async def double(number: int) -> str:
+        """Double a number.
+
+        number: which one
+        """
+        return str(2 * number)
+
+    assert double.spec.schema["required"] == ["number"]
+    assert (await double.run(Call("c1", "double", {"number": 4}), here)).text == "8"
+
+
 class Tree(Struct):
     branches: "list[Tree]"
 
 
 def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> None:
-    async def without_here(path: str) -> str:
-        """Do."""
-        return path
-
     async def without_words(here: Here) -> str:
         return ""
 
@@ -219,12 +228,11 @@ def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> Non
         return ""
 
     told: list[str] = []
-    for function in (without_here, without_words, without_type, with_any_number, without_end):  # pyright: ignore
+    for function in (without_words, without_type, with_any_number, without_end):  # pyright: ignore
         with pytest.raises(TypeError) as wrong:
             tool(function)  # pyright: ignore
         told.append(str(wrong.value))
     assert told == [
-        "tool without_here: the first parameter must be `here: Here`",
         "tool without_words: say in a docstring what it does; that is what the model reads",
         "tool without_type: parameter path needs a type",
         "tool with_any_number: *paths: str cannot be described to a model",

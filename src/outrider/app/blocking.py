@@ -11,6 +11,7 @@ from outrider.app.compose import open_agent
 from outrider.core.events import Entry, Event
 from outrider.core.outcome import Finished
 from outrider.core.ports import Found, Model, Session, Tool
+from outrider.tools.define import Function
 
 
 class BlockingAgent:
@@ -68,7 +69,7 @@ def open_blocking(
     home: str | Path | None = None,
     *,
     model: str | Model | None = None,
-    tools: Sequence[Tool] = (),
+    tools: Sequence[Tool | Function] = (),
     workspace: str | Path | None = None,
 ) -> Generator[BlockingAgent, None, None]:
     """The blocking twin of `outrider.open`."""

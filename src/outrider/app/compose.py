@@ -31,6 +31,8 @@ from outrider.models.open import open_by_choice
 from outrider.runtimes.native import NativeRuntime
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
+from outrider.tools.define import Function
+from outrider.tools.define import tool as define
 from outrider.workspaces.commands import LocalCommands
 from outrider.workspaces.local import open_local
 
@@ -40,13 +42,13 @@ class Presence(Struct, frozen=True):
 
     label: str = "Python"
     """What others are told who find the home in use."""
-    carries: Literal["all", "own", "none"] = "all"
+    carries: Literal["all", "own", "none"] = "own"
     """Whose turns it carries when something happens to them: every session's, those it was asked for, or nobody's."""
     wait: float = 2.0
     """Seconds to wait for a home that is in use."""
 
 
-HOST = Presence()
+VISITOR = Presence()
 
 
 class _Models:
@@ -75,10 +77,11 @@ def _can_tell(address: str) -> bool:
     return route(address, CHANNELS).can_tell
 
 
-def _tools(extra: Sequence[Tool]) -> dict[str, Tool]:
+def _tools(extra: Sequence[Tool | Function]) -> dict[str, Tool]:
     built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
     tools = {tool.spec.name: tool for tool in built_in}
-    for tool in extra:
+    for given in extra:
+        tool = define(given) if callable(given) else given
         if tool.spec.name in tools:
             raise Refused(f"there are two tools called {tool.spec.name!r}")
         tools[tool.spec.name] = tool
@@ -94,10 +97,10 @@ async def open_agent(
     home: str | Path | None = None,
     *,
     model: str | Model | None = None,
-    tools: Sequence[Tool] = (),
+    tools: Sequence[Tool | Function] = (),
     workspace: str | Path | None = None,
     config: Config | None = None,
-    presence: Presence = HOST,
+    presence: Presence = VISITOR,
 ) -> AsyncGenerator[Agent, None]:
     """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
 

@@ -11,15 +11,17 @@ def terminal_workspace(
 ) -> Path | None:
     """The folder a terminal command works in, or None when it should get one of its own.
 
-    The current folder, or the one named; never the person's home folder, the root, or one that Outrider's own files
-    are in, where an agent has no business.
+    The current folder, or the one named; never the person's home folder, a folder of the system's, or one that
+    Outrider's own files are in, where an agent has no business.
     """
     if named:
         root = Path(named).expanduser().resolve()
         if not root.is_dir():
             raise Refused(f"there is no folder {named}; make it first, or name another with --workspace")
         if _is_off_limits(root, person_home):
-            raise Refused("the home folder or the root cannot be a workspace; name a folder below it")
+            raise Refused(
+                f"{named} is your home folder or the machine's and cannot be a workspace; name a folder below it"
+            )
         if outrider_home and _holds_guard_files(root, outrider_home):
             raise Refused(f"{named} holds Outrider's own files and cannot be a workspace; name another folder")
         return root
@@ -29,8 +31,32 @@ def terminal_workspace(
     return root
 
 
+_SHARED = frozenset(
+    [
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/sys",
+        "/tmp",
+        "/usr",
+        "/var",
+        "/var/tmp",
+    ]
+)
+"""The machine's own, or everybody's."""
+
+
 def _is_off_limits(root: Path, person_home: Path) -> bool:
-    return root in (person_home.resolve(), Path(root.anchor))
+    return root == person_home.resolve() or str(root) in _SHARED
 
 
 def _holds_guard_files(root: Path, outrider_home: Path) -> bool:

@@ -80,6 +80,9 @@ def run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except click.Abort:
         return STOPPED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return _complain(_explained(error), error.exit_code)
     except (HomeBusy, Unavailable) as error:

@@ -109,7 +109,7 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
     presence = Presence("outrider run", "own")
     async with open_here(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
         session = await agent.session(order.session)
-        _check_workspace(config, order, session, wish.is_quiet)
+        _check_workspace(order, session, wish.is_quiet)
         if not wish.is_quiet:
             await _tell_unfinished(agent, session)
         await _set_model(agent, session, order.model)
@@ -203,6 +203,8 @@ def _report(outcome: Finished, session: Session, wish: Wish, config: Config, tas
         _render(outcome.text)
     elif outcome.text:
         say(outcome.text)
+    if outcome.cut and not wish.is_quiet:
+        notice(f"the provider ended this reply early: {outcome.cut}")
     match outcome.outcome:
         case "done":
             return DONE
@@ -221,7 +223,7 @@ def _render(text: str) -> None:
     Console().print(Markdown(printable(text)))
 
 
-def _check_workspace(config: Config, order: Order, session: Session, is_quiet: bool) -> None:
+def _check_workspace(order: Order, session: Session, is_quiet: bool) -> None:
     if not Path(session.workspace).is_dir():
         raise Refused(
             f"the workspace of session {session.name!r} is gone: make {session.workspace} again, or begin a new session"
@@ -230,8 +232,7 @@ def _check_workspace(config: Config, order: Order, session: Session, is_quiet: b
         return
     if order.is_workspace_named:
         raise Refused(f"session {session.name!r} works in {session.workspace} and keeps it; begin another session")
-    has_own = Path(session.workspace).is_relative_to(config.home.resolve() / "workspaces")
-    if not is_quiet and not (order.workspace is None and has_own):
+    if not is_quiet:
         notice(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 

@@ -15,6 +15,11 @@ SHOWN = "[secret]"
 SHORTEST = 8
 """Characters a secret has at least: anything shorter is found in innocent texts."""
 
+STAND_INS = frozenset(
+    ["not-needed", "no-key-required", "sk-no-key-required", "lm-studio", "changeme", "placeholder", "anything", "whatever"]
+)
+"""What people write for a key where none is needed: words like any other, which texts may hold."""
+
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _OTHER_LETTERS = {"+": "[+-]", "/": "[/_]"}
 """Where the alphabet of URLs has other letters than the usual one."""
@@ -57,7 +62,8 @@ class Redactor:
 def redactor(config: Config) -> Redactor:
     """For every secret this configuration knows: those set, those referred to, and the keys in the environment."""
     known = [config.value(setting.name) for setting in SETTINGS if setting.secret]
-    return Redactor(value.reveal() for value in (*known, *config.keys.values()) if isinstance(value, Secret))
+    values = (value.reveal() for value in (*known, *config.keys.values()) if isinstance(value, Secret))
+    return Redactor(value for value in values if value.lower() not in STAND_INS)
 
 
 def _forms(value: str) -> Iterator[str]:

@@ -32,6 +32,8 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """A turn began."""
 
     runtime: str = "native"
+    model: str = ""
+    """Who carries it to its end, also after a restart under other settings."""
 
 
 class Resumed(Struct, frozen=True, tag="resumed", omit_defaults=True):

@@ -58,6 +58,8 @@ class State(Struct, frozen=True):
     threads: Mapping[str, str] = {}
     """What other runtimes call this session."""
     settings: Mapping[str, str] = {}
+    model: str = ""
+    """The model this turn was begun with."""
     steps: int = 0
     """Replies in this turn."""
     usage: Usage = Usage()
@@ -88,8 +90,8 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
     match entry.body:
         case Input():
             return _after_input(state, entry.seq, entry.body)
-        case Started():
-            return _fresh(state, is_open=True)
+        case Started(model=model):
+            return replace(_fresh(state, is_open=True), model=model)
         case Resumed(crashed=crashed):
             # A turn that only waits for an answer brings nothing down.
             return replace(state, resumes=state.resumes + (crashed and not _waits(state)))
@@ -258,9 +260,10 @@ def _bounded(state: State, bounds: Bounds) -> Stop | None:
     if state.denials >= bounds.denials:
         return Stop(f"stopped: nobody was there to answer {state.denials} questions in a row")
     if state.repeats >= bounds.repeats:
-        times = state.repeats + 1
+        times, tools = state.repeats + 1, ", ".join(dict.fromkeys(call.tool for call in state.calls)) or "a tool"
         return Stop(
-            f"stopped: the model made the same call {times} times in a row, each with the same result (limits.repeats)"
+            f"stopped: the model made the same call {times} times in a row ({tools}), each with the same result"
+            " (limits.repeats)"
         )
     if bounds.spend and state.cost >= bounds.spend:
         return Stop(f"stopped: this turn has cost ${state.cost:.2f}; its limit is ${bounds.spend:.2f} (limits.spend)")

@@ -6,7 +6,7 @@ from typing import BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from outrider.core.approve import Request, Verdict
-from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result
+from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result, Started
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
@@ -164,6 +164,10 @@ class Runtime(Protocol):
     """Carries a turn until nothing is left to do in it. Called again for the same turn after a crash."""
 
     traits: RuntimeTraits
+
+    async def begins(self, turn: Turn) -> Started:
+        """What to write down when a turn begins here. Raises nothing: what is amiss shows when it is carried."""
+        ...
 
     async def carry(self, turn: Turn) -> None:
         """Raises Refused or Unavailable to end the turn as failed, with that text."""

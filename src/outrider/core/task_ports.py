@@ -79,7 +79,7 @@ class CommandEnd(Struct, frozen=True):
     """How a command ended, as far as the disk can tell."""
 
     code: int | None
-    reason: Literal["exit", "signal", "output", "killed", "lost"]
+    reason: Literal["exit", "signal", "output", "memory", "killed", "lost"]
     signal: int = 0
     at: int = 0
     """When, in milliseconds since 1970; 0 when that is not known."""
@@ -87,6 +87,10 @@ class CommandEnd(Struct, frozen=True):
 
 class Commands(Protocol):
     """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
+
+    def rehearse(self, workspace: str, needs: Sequence[str]) -> None:
+        """Raises Refused when a command that was granted these would be refused all the same. Touches nothing."""
+        ...
 
     def tidy(self, alive: Sequence[str]) -> None:
         """Throw away what is kept of tasks other than these, as far as it is more than is kept. Blocks."""

@@ -48,6 +48,8 @@ class Door:
         text = self.redact(given.text)
         body = Input(text, "person", given.images, session.person, given.address, given.tools)
         entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
+        if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
+            raise Refused(f"the key {given.key!r} was given before, with other words; use another key for these")
         point("J2")
         self._wake(session.id)
         return entry, is_new

@@ -272,6 +272,9 @@ class Keeper:
             case "output":
                 why = "ended because it wrote more output than is kept (shell.output)"
                 return TaskEnd("failed", end.code, why, end.at)
+            case "memory":
+                why = "ended because it used more memory than it may have (sandbox.memory)"
+                return TaskEnd("failed", end.code, why, end.at)
             case "killed":
                 return TaskEnd("killed", end.code, self._killed.get(task.id, ""), end.at)
             case "lost":

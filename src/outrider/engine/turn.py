@@ -8,7 +8,7 @@ from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result
 from outrider.core.plan import State, fold
 from outrider.core.ports import Session, Store
 from outrider.core.prompt import Transcript
-from outrider.engine.follow import Hub
+from outrider.engine.follow import Hint, Hub
 
 
 class OpenTurn:
@@ -54,11 +54,12 @@ class OpenTurn:
     def emit(self, delta: Delta) -> None:
         if self.is_stale:
             return
+        offset = len(self.partial)
         if delta.kind == "text":
             self.partial += delta.text
         elif delta.kind == "reset":
             self.partial = ""
-        self._hub.tell(self.session.id, delta)
+        self._hub.tell(self.session.id, Hint(delta, self._state.head, offset))
 
     async def refresh(self) -> None:
         if not self.is_behind:

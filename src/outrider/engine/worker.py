@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from outrider.config.fail import point
 from outrider.core.errors import NotKept, Refused, Stale, Unavailable
-from outrider.core.events import Ended, Entry, Resumed, Started
+from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.plan import Begin, Bounds, Finish, Idle, Stop, Wait, decide
 from outrider.core.ports import Runtime, Store
 from outrider.engine.follow import Hub
@@ -93,6 +93,8 @@ class Worker:
         """Wake this session if it was ever woken in this process; for those who carry only what they were asked for."""
         if session in self._own:
             self.wake(session)
+        else:
+            self._hub.tell(session)
 
     def wake(self, session: str) -> None:
         """A hint that this session has something to do. A worker that does not run passes it on and carries nothing."""
@@ -186,9 +188,10 @@ class Worker:
                     if turn.state().head == head:
                         break
                 case Begin():
-                    await turn.record(Started())
+                    await turn.record(await self._runtime("native").begins(turn))
                     point("J4")
                 case Stop(reason=reason):
+                    log.warning("a turn was stopped: %s", reason, extra={"session": session})
                     await turn.record(Ended("failed", turn.state().head, reason))
                 case Finish():
                     point("J12")
@@ -219,6 +222,7 @@ class Worker:
             with anyio.move_on_after(self._limits.seconds) as deadline:
                 await self._runtime("native").carry(turn)
         except (Refused, Unavailable) as error:
+            log.warning("a turn failed: %s", error, extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, str(error)))
             return
         except (Stale, NotKept):

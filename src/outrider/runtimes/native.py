@@ -9,7 +9,7 @@ from outrider.config.fail import point
 from outrider.core.approve import ANSWERS, NO, Verdict, question
 from outrider.core.compact import SUMMARISE, choose, outline
 from outrider.core.errors import ContextTooLong, Refused
-from outrider.core.events import Asked, Begun, Compacted, Delta, Result
+from outrider.core.events import Asked, Begun, Compacted, Delta, Result, Started
 from outrider.core.parts import Call
 from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
 from outrider.core.ports import Here, Model, Models, Place, Tool, Tools, Turn
@@ -32,8 +32,32 @@ class NativeRuntime:
         self._bounds = bounds
         self._replay = {name: tool.spec.replay for name, tool in tools.items()}
 
+    async def begins(self, turn: Turn) -> Started:
+        try:
+            return Started("native", (await self._models(turn.state().settings.get("model", ""))).traits.name)
+        except Refused:
+            return Started("native")
+
+    async def _model(self, turn: Turn) -> Model:
+        """The one this session asks for; within a turn, the one it was begun with, whatever is set meanwhile."""
+        state = turn.state()
+        wanted = state.settings.get("model", "")
+        return await self._models(wanted) if wanted or not state.model else await self._default_or(state.model)
+
+    async def _default_or(self, begun_with: str) -> Model:
+        try:
+            default = await self._models("")
+        except Refused:
+            default = None
+        if default and default.traits.name == begun_with:
+            return default
+        try:
+            return await self._models(begun_with)
+        except Refused as error:
+            raise Refused(f"this turn was begun with {begun_with}, which cannot be asked now: {error}") from error
+
     async def carry(self, turn: Turn) -> None:
-        model = await self._models(turn.state().settings.get("model", ""))
+        model = await self._model(turn)
         while True:
             await turn.refresh()
             match decide(turn.state(), self._replay, self._bounds):

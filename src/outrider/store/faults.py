@@ -12,6 +12,9 @@ _CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN
 _PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, *_BUSY}
 
 
+GONE = "the store's file was removed or replaced while it was in use"
+
+
 def code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; 1, its general one, for an error made by the driver."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -32,6 +35,8 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
     """The same failure in our words: what happened, and what to do."""
     if isinstance(error, OSError):
         return _explain_system(error, home)
+    if str(error).startswith(GONE):
+        return Damaged(f"{GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again")
     match code(error):
         case sqlite3.SQLITE_FULL:
             return _full(home)

@@ -53,7 +53,7 @@ async def open_store(
         stack.callback(search.close)
         slow = Lane("search")
         stack.push_async_callback(slow.close)
-        writing = Lane("writer", GroupCommit(writes), TOGETHER)
+        writing = Lane("writer", GroupCommit(writes, home / "store.db"), TOGETHER)
         stack.push_async_callback(writing.close)
         store = SqliteStore(home, Lanes(writing, reading, slow), Writes(writes, clock), reads, search)
         store.notices = tuple(notices)

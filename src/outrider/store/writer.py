@@ -1,10 +1,12 @@
 """Group commit: whatever waits to be written becomes one transaction, and nobody is told before it is on the disk."""
 
+import os
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 
 from outrider.config.fail import point
-from outrider.store.faults import is_busy
+from outrider.store.faults import GONE, is_busy
 from outrider.store.lane import VERDICTS, Act, Outcome
 
 TOGETHER = 256
@@ -13,8 +15,10 @@ TOGETHER = 256
 class GroupCommit:
     """Carries the writer's acts. One that fails leaves its neighbours alone."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        self._path = path
+        self._file = os.stat(path).st_ino
 
     def __call__(self, acts: Sequence[Act]) -> Sequence[Outcome]:
         if not acts:
@@ -32,9 +36,19 @@ class GroupCommit:
         self._db.execute("BEGIN IMMEDIATE")
         outcomes = [self._apart(act) for act in acts]
         point("commit-before")
+        self._check_file()
         self._db.execute("COMMIT")
         point("commit-after")
         return outcomes
+
+    def _check_file(self) -> None:
+        """SQLite goes on writing to a file that was removed, and everything would be gone with the process."""
+        try:
+            is_there = os.stat(self._path).st_ino == self._file
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise sqlite3.DatabaseError(f"{GONE}: {self._path}")
 
     def _apart(self, act: Act) -> Outcome:
         self._db.execute("SAVEPOINT act")

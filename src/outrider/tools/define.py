@@ -57,6 +57,7 @@ class DefinedTool:
         self._function = function
         self._reconcile: Function | None = None
         self._request: Asking | None = None
+        self._takes_here = _takes_here(function)
         self._whole = _whole(function)
         self._arguments = _arguments(function, name)
         self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
@@ -90,10 +91,11 @@ class DefinedTool:
     async def _call(self, function: Function, call: Call, here: Here) -> Result | None:
         try:
             arguments = self._parse(call)
+            first = (here,) if self._takes_here else ()
             if inspect.iscoroutinefunction(function):
-                outcome = await function(here, **arguments)
+                outcome = await function(*first, **arguments)
             else:
-                outcome = await in_thread(partial(cast("Callable[..., Outcome]", function), here, **arguments))
+                outcome = await in_thread(partial(cast("Callable[..., Outcome]", function), *first, **arguments))
         except (Refused, Unavailable, OSError) as error:
             outcome = result(str(error), failed=True)
         if outcome is None:
@@ -128,7 +130,7 @@ def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[Function
 def tool(
     function: Function | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
 ) -> DefinedTool | Callable[[Function], DefinedTool]:
-    """Make a function a tool. Its first parameter is `here: Here`; the others are what the model gives.
+    """Make a function a tool. Its parameters are what the model gives; a first one `here: Here` tells where it runs.
 
     More than a few are better given as one msgspec Struct, whose fields are then the arguments.
     A plain `def` runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running
@@ -149,21 +151,30 @@ def _shorten(finished: Result, blobs: Blobs) -> Result:
     return replace(finished, text=text, blob=finished.blob or blob, details=clean(finished.details))
 
 
+def _takes_here(function: Function) -> bool:
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    return bool(parameters) and parameters[0].annotation is Here
+
+
+def _parameters(function: Function) -> list[Parameter]:
+    """What the model gives."""
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    return parameters[1:] if _takes_here(function) else parameters
+
+
 def _whole(function: Function) -> str:
     """The name of the one parameter that takes all arguments as a struct, where a function has that instead."""
-    others = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    others = _parameters(function)
     kinds = [parameter.annotation for parameter in others]
     return others[0].name if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct) else ""
 
 
 def _arguments(function: Function, name: str) -> type[Struct]:
-    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    if not parameters or parameters[0].annotation is not Here:
-        raise TypeError(f"tool {name}: the first parameter must be `here: Here`")
+    parameters = _parameters(function)
     if _whole(function):
-        return parameters[1].annotation
+        return parameters[0].annotation
     fields: list[Any] = []
-    for parameter in parameters[1:]:
+    for parameter in parameters:
         if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
             raise TypeError(f"tool {name}: {parameter} cannot be described to a model")
         if parameter.annotation is Parameter.empty:
@@ -175,7 +186,7 @@ def _arguments(function: Function, name: str) -> type[Struct]:
 
 def _read_docstring(function: Function) -> tuple[str, Mapping[str, str]]:
     """What the tool does, and what each parameter means: lines `name: meaning`, going on where they are indented."""
-    names = "|".join(map(re.escape, list(inspect.signature(function).parameters)[1:]))
+    names = "|".join(re.escape(parameter.name) for parameter in _parameters(function))
     lines = (inspect.getdoc(function) or "").splitlines()
     about: list[str] = []
     notes: dict[str, str] = {}

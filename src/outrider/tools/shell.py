@@ -80,6 +80,8 @@ async def _request(here: Here, arguments: ShellCall) -> Request | None:
     for need in needs:
         if need != NETWORK and not re.match(r"^(read|write):/", need):
             raise Refused(f"{need!r} cannot be asked for; say network, read:/path or write:/path")
+    if traits.has_sandbox and needs:
+        await anyio.to_thread.run_sync(_tasks(here).commands.rehearse, here.session.workspace, tuple(needs))
     if not traits.has_sandbox:
         needs.append(HOST)
     if not needs:

@@ -103,6 +103,10 @@ class LocalCommands:
             raise Unavailable(f"the command was not started: {error.strerror}") from error
         return Mark(started.pid, started.started, started.boot)
 
+    def rehearse(self, workspace: str, needs: Sequence[str]) -> None:
+        root = Path(workspace)
+        self._confined().wrap(("true",), root, root, {}, self._grant(tuple(needs)))
+
     def adopt(self, task: Task) -> Mark | None:
         found = process.adopt(self._folder(task))
         return Mark(found.pid, found.started, found.boot) if found else None
@@ -196,12 +200,17 @@ class LocalCommands:
 
     async def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
         # The kernel may take its time over a group, and nobody else should have to wait for that.
-        await anyio.to_thread.run_sync(self._clean, task)
-        return CommandEnd(end.code, end.reason, end.signal, end.at)
+        ran_out = await anyio.to_thread.run_sync(self._clean, task)
+        reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
+        return CommandEnd(end.code, reason, end.signal, end.at)
 
-    def _clean(self, task: Task) -> None:
-        if HOST not in task.wish.grants and isinstance(self.sandbox, Sandbox) and self.sandbox.cgroups:
-            self.sandbox.cgroups.clean(self._group(task.id))
+    def _clean(self, task: Task) -> bool:
+        """Removes what bounded the task; whether its memory had run out."""
+        if HOST in task.wish.grants or isinstance(self.sandbox, NoSandbox) or not self.sandbox.cgroups:
+            return False
+        ran_out = self.sandbox.cgroups.ran_out(self._group(task.id))
+        self.sandbox.cgroups.clean(self._group(task.id))
+        return ran_out
 
 
 def _below(root: Path, workdir: str) -> Path:

@@ -37,5 +37,5 @@ def command(**typed: object) -> int:
 async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
-    async with open_agent(config=config, workspace=root, presence=Presence("outrider chat")) as agent:
+    async with open_agent(config=config, workspace=root, presence=Presence("outrider chat", "all")) as agent:
         return await converse(agent, wish, root)

@@ -47,6 +47,16 @@ class Cgroups(Struct, frozen=True):
             raise Unavailable(f"cannot bound the task's processes and memory: {error}") from error
         return ("/bin/sh", "-c", _ENTER, "sh", *map(str, self._groups(task)), "--")
 
+    def ran_out(self, task: str) -> bool:
+        """Whether the kernel ended a process of the task because its memory was used up."""
+        for group in self._groups(task):
+            for name in ("memory.oom_control", "memory.events"):
+                with suppress(OSError):
+                    facts = dict(line.split() for line in (group / name).read_text().splitlines())
+                    if int(facts.get("oom_kill", 0)):
+                        return True
+        return False
+
     def clean(self, task: str) -> bool:
         """Ends what still runs in the task's groups and removes them; False when that takes the kernel a while yet.
 
