@@ -52,6 +52,8 @@ class Progress:
         self._bounds = bounds
         self._is_live = is_live
         """Whether deltas are about this request: not while an earlier one is still being answered."""
+        self._others = 0
+        """The newest input of somebody else, or of another request."""
         self._sent = ""
         """What was sent of the reply being written."""
         self._draft: str | None = ""
@@ -94,6 +96,8 @@ class Progress:
         match entry.body:
             case Reply():
                 piece = self._reply(entry.body)
+            case Input(source="person"):
+                self._others = max(self._others, entry.seq)
             case Compacted(usage=usage):
                 self.usage += usage
             case Ended(saw=saw) if saw >= self._seq:
@@ -114,6 +118,8 @@ class Progress:
             self.finish = _CUTS.get(reply.cut, "stop")
         piece = self._settle(reply.text if is_ours else "")
         self._sent, self._draft = "", ""
+        # What the turn says after this is about an input that came later.
+        self.is_over = is_ours and not reply.calls and self._others > reply.saw
         return piece
 
     def _settle(self, text: str) -> Piece:
