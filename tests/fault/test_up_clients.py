@@ -165,6 +165,7 @@ async def test_a_client_that_reads_nothing_is_let_go() -> None:
         assert len(await caller.hears()) < FLOOD
 
 
+@pytest.mark.promise("L7")
 async def test_requests_on_one_connection_are_answered_in_order_and_an_idle_one_is_closed() -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         one = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
