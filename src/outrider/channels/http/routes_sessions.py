@@ -6,7 +6,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.agent import Agent
 from outrider.app.channels import SESSIONS
 from outrider.channels.http.app import route
 from outrider.channels.http.context import Wish, agent_of, enter
@@ -30,8 +29,6 @@ from outrider.channels.http.shapes import (
     render_found,
     render_session,
 )
-from outrider.config.redact import redactor
-from outrider.core.events import Entry, Input
 from outrider.core.ports import Session
 
 _KEY = "Idempotency-Key"
@@ -71,7 +68,6 @@ async def delete(request: Request) -> Response:
 async def say(request: Request) -> Response:
     session = await session_of(request, agent_of(request))
     wish = await parse_body(request, NewInput)
-    key = _key(request)
     entered = await enter(
         request,
         Wish(
@@ -80,11 +76,9 @@ async def say(request: Request) -> Response:
             text=wish.text,
             session=session.id,
             images=wish.images,
-            key=key,
+            key=_key(request),
         ),
     )
-    if key:
-        _check_same(entered.agent, entered.entry, wish)
     return answer(Accepted(entered.session.id, entered.entry.seq, entered.entry.at), 202)
 
 
@@ -95,16 +89,6 @@ def _key(request: Request) -> str | None:
     if not key.strip() or len(key) > _LONGEST_KEY or not key.isprintable():
         raise HttpError(400, f"{_KEY} has 1 to {_LONGEST_KEY} printable characters", "invalid_key")
     return key
-
-
-def _check_same(agent: Agent, entry: Entry, wish: NewInput) -> None:
-    """A key that comes with other words is a mistake; to say nothing would lose them silently."""
-    body = entry.body
-    if not isinstance(body, Input):
-        raise AssertionError("what was entered is an input")
-    same_words = body.text == wish.text or body.text == redactor(agent.config).redact(wish.text)
-    if not same_words or len(body.images) != len(wish.images):
-        raise HttpError(409, f"this {_KEY} came with another message before, entry {entry.seq}", "key_reused")
 
 
 async def entries(request: Request) -> Response:
