@@ -1,8 +1,6 @@
 """Chat completions as the official OpenAI client sees them."""
 
 import base64
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,70 +8,20 @@ import anyio
 import anyio.to_thread
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai import OpenAI
 
-from outrider.app.agent import Agent
-from outrider.channels.http.routes_chat import ROUTES as CHAT
-from outrider.channels.http.routes_models import ROUTES as MODELS
 from outrider.core.errors import Refused
-from outrider.core.events import Ended, Input, Result
+from outrider.core.events import Ended, Entry, Input
 from outrider.core.parts import Usage
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
-from outrider.models.scripted import Says, ScriptedModel, call, fails, says, stalls
+from outrider.core.prompt import FromModel, FromPerson
+from outrider.models.scripted import call, fails, says, stalls
 from tests.support.http import client as bare_client
-from tests.support.http import key_of, serving
-from tests.support.tasking import opened
+from tests.support.http import key_of
+from tests.support.talking import RING, client_of, talking, text_of
 
 pytestmark = pytest.mark.anyio
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
-RING: Any = {
-    "type": "function",
-    "function": {
-        "name": "ring",
-        "description": "Ring a bell.",
-        "parameters": {"type": "object", "properties": {"times": {"type": "integer"}}},
-    },
-}
-
-
-class Talk:
-    """A home behind HTTP and a client of it."""
-
-    def __init__(self, agent: Agent, client: AsyncOpenAI, url: str, model: ScriptedModel) -> None:
-        self.agent, self.client, self.url, self.model = agent, client, url, model
-
-    async def ask(self, *messages: Any, **more: Any) -> Any:
-        create: Any = self.client.chat.completions.create
-        with anyio.fail_after(60):
-            return await create(model=more.pop("model", "outrider"), messages=[_message(m) for m in messages], **more)
-
-    async def chunks(self, *messages: Any, **more: Any) -> list[ChatCompletionChunk]:
-        return [chunk async for chunk in await self.ask(*messages, stream=True, **more)]
-
-
-def _message(message: Any) -> Any:
-    return {"role": "user", "content": message} if isinstance(message, str) else message
-
-
-def text_of(chunks: list[ChatCompletionChunk]) -> str:
-    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
-
-
-def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key_of(person), timeout=30, **more)
-
-
-@asynccontextmanager
-async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[Talk]:
-    model = ScriptedModel(*lines)
-    async with (
-        opened(folder, model, **settings) as agent,
-        serving(agent, (*CHAT, *MODELS)) as url,
-        client_of(url) as client,
-    ):
-        yield Talk(agent, client, url, model)
 
 
 async def test_a_completion_has_the_text_the_usage_and_a_reason_to_end(tmp_path: Path) -> None:
@@ -221,72 +169,6 @@ async def test_what_cannot_be_taken_is_refused_in_words_and_begins_nothing(
         assert await talk.agent.sessions() == []
 
 
-async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_path: Path) -> None:
-    lines = says("ringing", call("ring", times=2), call("list", path=".")), says("it rang")
-    async with talking(tmp_path, *lines) as talk:
-        first = (await talk.ask("ring", tools=[RING])).choices[0]
-        assert (first.message.content, first.finish_reason) == ("ringing", "tool_calls")
-        (wanted,) = first.message.tool_calls
-        assert (wanted.type, wanted.function.name, wanted.function.arguments) == ("function", "ring", '{"times":2}')
-        result = {"role": "tool", "tool_call_id": wanted.id, "content": "ding dong"}
-        second = await talk.ask("ring", first.message, result, tools=[RING])
-        again = await talk.ask("ring", first.message, result, tools=[RING])
-        (session,) = await talk.agent.sessions()
-    assert (second.choices[0].message.content, second.choices[0].finish_reason) == ("it rang", "stop")
-    assert again.choices[0].message.content == "it rang"
-    results = talk.model.prompts[1].messages[-1]
-    assert isinstance(results, FromTools)
-    assert results.results[0].text == "ding dong"
-    assert (len(talk.model.prompts), session.has_work) == (2, False)
-
-
-async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("", call("ring", times=1), call("ring", times=2)), says("done")) as talk:
-        chunks = await talk.chunks("ring", tools=[RING])
-        deltas = [one for chunk in chunks for choice in chunk.choices for one in choice.delta.tool_calls or ()]
-        assert [(one.index, one.function and one.function.arguments) for one in deltas] == [
-            (0, '{"times":1}'),
-            (1, '{"times":2}'),
-        ]
-        assert chunks[-1].choices[0].finish_reason == "tool_calls"
-        calls = [{"id": one.id, "type": "function", "function": {"name": "ring", "arguments": "{}"}} for one in deltas]
-        results = [{"role": "tool", "tool_call_id": one.id, "content": f"ding {one.index}"} for one in deltas]
-        rest = await talk.chunks("ring", {"role": "assistant", "tool_calls": calls}, *results, tools=[RING])
-    assert text_of(rest) == "done"
-    told = talk.model.prompts[1].messages[-1]
-    assert isinstance(told, FromTools)
-    assert [one.text for one in told.results] == ["ding 0", "ding 1"]
-
-
-@pytest.mark.parametrize("headers", [{}, {"X-Session-Id": "s"}])
-async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path: Path, headers: dict[str, str]) -> None:
-    async with talking(tmp_path, says("", call("ring")), says("never mind then")) as talk:
-        first = (await talk.ask("ring", tools=[RING], extra_headers=headers)).choices[0]
-        second = await talk.ask("ring", first.message, "stop that", tools=[RING], extra_headers=headers)
-        (session,) = await talk.agent.sessions()
-    assert second.choices[0].message.content == "never mind then"
-    *_, results, words = talk.model.prompts[1].messages
-    assert isinstance(results, FromTools)
-    assert [(one.text, one.failed) for one in results.results] == [("not run: the client went on", True)]
-    assert words == FromPerson("stop that")
-    assert (len(talk.model.prompts), session.has_work) == (2, False)
-
-
-async def test_a_conversation_with_calls_made_elsewhere_goes_on_here(tmp_path: Path) -> None:
-    calls = [{"id": "call_abc", "type": "function", "function": {"name": "ring", "arguments": '{"times": 3}'}}]
-    async with talking(tmp_path, says("unused"), says("it rang thrice", call("ring")), says("again")) as talk:
-        answer = await talk.ask(
-            "ring",
-            {"role": "assistant", "content": None, "tool_calls": calls},
-            {"role": "tool", "tool_call_id": "call_abc", "content": "ding"},
-            tools=[RING],
-        )
-        (session,) = await talk.agent.sessions()
-        kinds = [type(entry.body).__name__ for entry in await talk.agent.journal(session)]
-    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("it rang thrice", "tool_calls")
-    assert kinds == ["Input", "Started", "Reply", "Result", "Resumed", "Reply"]
-
-
 async def test_the_same_key_gives_the_same_completion_also_after_a_restart(tmp_path: Path) -> None:
     headers = {"Idempotency-Key": "invoice-7"}
     async with talking(tmp_path, says("", call("write", path="n", content="x")), says("paid", call("ring"))) as talk:
@@ -336,6 +218,49 @@ async def test_closing_the_connection_does_not_stop_the_turn(tmp_path: Path) -> 
     assert len(talk.model.prompts) == 1
 
 
+async def test_two_requests_in_one_session_get_each_its_own_answer(tmp_path: Path) -> None:
+    held, answers = stalls(), dict[str, str]()
+    headers = {"X-Session-Id": "s"}
+    async with talking(tmp_path, held, says("about the first"), says("about the second")) as talk:
+
+        async def ask(text: str) -> None:
+            answers[text] = text_of(await talk.chunks(text, extra_headers=headers))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "first")
+            await held.begun.wait()
+            group.start_soon(ask, "second")
+            async for event in talk.agent.follow(await talk.agent.find("s")):
+                if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.text == "second":
+                    held.release()
+                    break
+    assert answers == {"first": "about the first", "second": "about the second"}
+
+
+async def test_a_restart_in_the_middle_is_told_and_the_same_key_gets_the_answer_afterwards(tmp_path: Path) -> None:
+    held, headers = stalls("one moment"), {"Idempotency-Key": "k"}
+    async with talking(tmp_path, held, says("never")) as talk, client_of(talk.url, max_retries=0) as once:
+
+        async def interrupted(headers: dict[str, str], told: str | None) -> None:
+            with pytest.raises(openai.APIStatusError, match="restart") as caught:
+                await once.chat.completions.create(
+                    model="outrider", messages=[{"role": "user", "content": "go"}], extra_headers=headers
+                )
+            assert (caught.value.status_code, caught.value.response.headers.get("x-should-retry")) == (503, told)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupted, headers, None)
+            group.start_soon(interrupted, dict[str, str](), "false")
+            with anyio.fail_after(30):
+                await held.begun.wait()
+                while len(talk.model.prompts) < 2:
+                    await anyio.sleep(0.01)
+            await talk.agent.rest("a restart is under way")
+    async with talking(tmp_path, says("done after all")) as talk:
+        answer = await talk.ask("go", extra_headers=headers)
+    assert answer.choices[0].message.content == "done after all"
+
+
 async def test_a_model_is_chosen_by_a_name_that_says_whose_it_is(tmp_path: Path) -> None:
     async with talking(tmp_path, says("from the script"), says("unused")) as talk:
         ours = await talk.ask("hi", model="gpt-4o")
@@ -348,36 +273,3 @@ async def test_a_model_is_chosen_by_a_name_that_says_whose_it_is(tmp_path: Path)
     assert (ours.model, ours.choices[0].message.content) == ("outrider", "from the script")
     assert listed == ["outrider", "practice"]
     assert (found.id, found.object, found.owned_by) == ("outrider", "model", "outrider")
-
-
-@pytest.mark.behaviour("B3")
-async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_path: Path) -> None:
-    lines = says("", call("shell", command="true", background=True)), says("started")
-    async with talking(tmp_path, *lines) as talk:
-        answer = await talk.ask("build it", extra_headers={"X-Session-Id": "s"})
-        session = await talk.agent.find("s")
-        journal = await talk.agent.journal(session)
-        (task,) = await talk.agent.tasks(session)
-    (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
-    (heard,) = [entry.body for entry in journal if isinstance(entry.body, Input)]
-    assert answer.choices[0].message.content == "started"
-    assert heard.address == f"chat:{answer.id}"
-    assert '"notify":false' in result.text
-    assert "Poll it" in result.text
-    assert task.wish.notify == "never"
-
-
-@pytest.mark.behaviour("B6")
-async def test_work_delegated_in_the_background_is_done_within_the_completion(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
-        if words == ["look it up"]:
-            return says("it is blue")
-        results = prompt.messages[-1]
-        if not isinstance(results, FromTools):
-            return says("", call("delegate", work="look it up", background=True))
-        return says("done at once" if "not in the background" in results.results[0].text else "promised")
-
-    async with talking(tmp_path, answer, answer) as talk:
-        told = await talk.ask("what colour?")
-    assert told.choices[0].message.content == "done at once"

@@ -278,3 +278,44 @@ def test_a_name_that_means_nothing_here_chooses_nothing(tmp_path: Any) -> None:
     with pytest.raises(HttpError, match="needs a key") as caught:
         chosen_model(config, "groq:x")
     assert caught.value.status == 404
+
+
+_FIELDS = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "image_url",
+    "url",
+    "tool_calls",
+    "tool_call_id",
+    "function",
+    "name",
+    "id",
+]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_FIELDS) | st.text(max_size=4), inner),
+    max_leaves=20,
+)
+_MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool", "system"])},
+    optional={
+        "content": _JSON | st.text(max_size=8),
+        "tool_call_id": st.sampled_from(["x", "y"]),
+        "tool_calls": st.lists(
+            st.sampled_from([{"id": "x", "function": {"name": "ring", "arguments": "{"}}, {"id": "y"}])
+        ),
+    },
+)
+
+
+@given(st.lists(_MESSAGES, max_size=6), st.dictionaries(st.sampled_from(["tools", "n", "stream", "model"]), _JSON))
+def test_any_request_is_understood_or_refused(messages: list[Any], more: dict[str, Any]) -> None:
+    try:
+        read = order(*messages, **more)
+        render_past((), read.past, keep, read.tools if read.is_silent else None)
+        status = 200
+    except HttpError as error:
+        status = error.status
+    assert status in (200, 400)

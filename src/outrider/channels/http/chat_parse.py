@@ -3,7 +3,7 @@
 import binascii
 import re
 from base64 import b64decode
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -92,7 +92,7 @@ class DescribedFunction(Struct):
 
     name: str
     description: str | None = None
-    parameters: dict[str, object] | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class ChatTool(Struct):
@@ -122,8 +122,8 @@ class ChatRequest(Struct):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ChatTool] | None = None
-    tool_choice: str | dict[str, object] | None = None
-    functions: object = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: Any = None
     n: int | None = None
     response_format: ResponseFormat | None = None
     modalities: list[str] | None = None

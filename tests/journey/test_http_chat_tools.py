@@ -1,0 +1,111 @@
+"""Tools in chat completions, the client's own and ours, as the official OpenAI client sees them."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider.core.events import Input, Result
+from outrider.core.prompt import FromPerson, FromTools, Prompt
+from outrider.models.scripted import Says, call, says
+from tests.support.talking import RING, talking, text_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_path: Path) -> None:
+    lines = says("ringing", call("ring", times=2), call("list", path=".")), says("it rang")
+    async with talking(tmp_path, *lines) as talk:
+        first = (await talk.ask("ring", tools=[RING])).choices[0]
+        assert (first.message.content, first.finish_reason) == ("ringing", "tool_calls")
+        (wanted,) = first.message.tool_calls
+        assert (wanted.type, wanted.function.name, wanted.function.arguments) == ("function", "ring", '{"times":2}')
+        result = {"role": "tool", "tool_call_id": wanted.id, "content": "ding dong"}
+        second = await talk.ask("ring", first.message, result, tools=[RING])
+        again = await talk.ask("ring", first.message, result, tools=[RING])
+        (session,) = await talk.agent.sessions()
+    assert (second.choices[0].message.content, second.choices[0].finish_reason) == ("it rang", "stop")
+    assert again.choices[0].message.content == "it rang"
+    results = talk.model.prompts[1].messages[-1]
+    assert isinstance(results, FromTools)
+    assert results.results[0].text == "ding dong"
+    assert (len(talk.model.prompts), session.has_work) == (2, False)
+
+
+async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
+    async with talking(tmp_path, says("", call("ring", times=1), call("ring", times=2)), says("done")) as talk:
+        chunks = await talk.chunks("ring", tools=[RING])
+        deltas = [one for chunk in chunks for choice in chunk.choices for one in choice.delta.tool_calls or ()]
+        assert [(one.index, one.function and one.function.arguments) for one in deltas] == [
+            (0, '{"times":1}'),
+            (1, '{"times":2}'),
+        ]
+        assert chunks[-1].choices[0].finish_reason == "tool_calls"
+        calls = [{"id": one.id, "type": "function", "function": {"name": "ring", "arguments": "{}"}} for one in deltas]
+        results = [{"role": "tool", "tool_call_id": one.id, "content": f"ding {one.index}"} for one in deltas]
+        rest = await talk.chunks("ring", {"role": "assistant", "tool_calls": calls}, *results, tools=[RING])
+    assert text_of(rest) == "done"
+    told = talk.model.prompts[1].messages[-1]
+    assert isinstance(told, FromTools)
+    assert [one.text for one in told.results] == ["ding 0", "ding 1"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Session-Id": "s"}])
+async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with talking(tmp_path, says("", call("ring")), says("never mind then")) as talk:
+        first = (await talk.ask("ring", tools=[RING], extra_headers=headers)).choices[0]
+        second = await talk.ask("ring", first.message, "stop that", tools=[RING], extra_headers=headers)
+        (session,) = await talk.agent.sessions()
+    assert second.choices[0].message.content == "never mind then"
+    *_, results, words = talk.model.prompts[1].messages
+    assert isinstance(results, FromTools)
+    assert [(one.text, one.failed) for one in results.results] == [("not run: the client went on", True)]
+    assert words == FromPerson("stop that")
+    assert (len(talk.model.prompts), session.has_work) == (2, False)
+
+
+async def test_a_conversation_with_calls_made_elsewhere_goes_on_here(tmp_path: Path) -> None:
+    calls = [{"id": "call_abc", "type": "function", "function": {"name": "ring", "arguments": '{"times": 3}'}}]
+    async with talking(tmp_path, says("unused"), says("it rang thrice", call("ring")), says("again")) as talk:
+        answer = await talk.ask(
+            "ring",
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "call_abc", "content": "ding"},
+            tools=[RING],
+        )
+        (session,) = await talk.agent.sessions()
+        kinds = [type(entry.body).__name__ for entry in await talk.agent.journal(session)]
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("it rang thrice", "tool_calls")
+    assert kinds == ["Input", "Started", "Reply", "Result", "Resumed", "Reply"]
+
+
+@pytest.mark.behaviour("B3")
+async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_path: Path) -> None:
+    lines = says("", call("shell", command="true", background=True)), says("started")
+    async with talking(tmp_path, *lines) as talk:
+        answer = await talk.ask("build it", extra_headers={"X-Session-Id": "s"})
+        session = await talk.agent.find("s")
+        journal = await talk.agent.journal(session)
+        (task,) = await talk.agent.tasks(session)
+    (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
+    (heard,) = [entry.body for entry in journal if isinstance(entry.body, Input)]
+    assert answer.choices[0].message.content == "started"
+    assert heard.address == f"chat:{answer.id}"
+    assert '"notify":false' in result.text
+    assert "Poll it" in result.text
+    assert task.wish.notify == "never"
+
+
+@pytest.mark.behaviour("B6")
+async def test_work_delegated_in_the_background_is_done_within_the_completion(tmp_path: Path) -> None:
+    def answer(prompt: Prompt) -> Says:
+        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        if words == ["look it up"]:
+            return says("it is blue")
+        results = prompt.messages[-1]
+        if not isinstance(results, FromTools):
+            return says("", call("delegate", work="look it up", background=True))
+        return says("done at once" if "not in the background" in results.results[0].text else "promised")
+
+    async with talking(tmp_path, answer, answer) as talk:
+        told = await talk.ask("what colour?")
+    assert told.choices[0].message.content == "done at once"

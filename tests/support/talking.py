@@ -1,0 +1,64 @@
+"""A home behind HTTP, with the official OpenAI client in front of it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionChunk
+
+from outrider.app.agent import Agent
+from outrider.channels.http.routes_chat import ROUTES as CHAT
+from outrider.channels.http.routes_models import ROUTES as MODELS
+from outrider.models.scripted import ScriptedModel
+from tests.support.http import key_of, serving
+from tests.support.tasking import opened
+
+RING: Any = {
+    "type": "function",
+    "function": {
+        "name": "ring",
+        "description": "Ring a bell.",
+        "parameters": {"type": "object", "properties": {"times": {"type": "integer"}}},
+    },
+}
+
+
+class Talk:
+    """A home behind HTTP and a client of it."""
+
+    def __init__(self, agent: Agent, client: AsyncOpenAI, url: str, model: ScriptedModel) -> None:
+        self.agent, self.client, self.url, self.model = agent, client, url, model
+
+    async def ask(self, *messages: Any, **more: Any) -> Any:
+        create: Any = self.client.chat.completions.create
+        with anyio.fail_after(60):
+            return await create(model=more.pop("model", "outrider"), messages=[_message(m) for m in messages], **more)
+
+    async def chunks(self, *messages: Any, **more: Any) -> list[ChatCompletionChunk]:
+        return [chunk async for chunk in await self.ask(*messages, stream=True, **more)]
+
+
+def _message(message: Any) -> Any:
+    return {"role": "user", "content": message} if isinstance(message, str) else message
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key_of(person), timeout=30, **more)
+
+
+@asynccontextmanager
+async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[Talk]:
+    model = ScriptedModel(*lines)
+    async with (
+        opened(folder, model, **settings) as agent,
+        serving(agent, (*CHAT, *MODELS)) as url,
+        client_of(url) as client,
+    ):
+        yield Talk(agent, client, url, model)
