@@ -117,3 +117,18 @@ def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) 
     assert sorted(ran.out.split()) == ["[one]", "[two]", "done"]
     assert ran.err.count("no thanks") == 1
     assert person.types("resume") == Ran(0, "nothing is unfinished\n", "")
+
+
+def test_sessions_are_listed_shown_and_exported_beside_whoever_uses_the_home(writer: Person) -> None:
+    with ScriptServer(script(Stall("headers"))) as server:
+        writer.uses(server.url)
+        running = writer.begins("run", "-s", "third", "take your time")
+        server.wait(1)
+        listed = writer.types("sessions", "list")
+        shown = writer.types("sessions", "show", "first")
+        exported = writer.types("sessions", "export", "first")
+        running.terminate()
+        running.communicate(timeout=60)
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["NAME", "third", "second", "first"]
+    assert "it says hello" in shown.out
+    assert "it says hello" in exported.out

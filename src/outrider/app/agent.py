@@ -255,9 +255,7 @@ class Agent:
 
     async def find(self, name: str) -> Session:
         """The session of this name or id. Raises Refused when there is none."""
-        if name.isprintable() and (found := await self._store.find(self.person, name)):
-            return found
-        raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
+        return found_or_refused(await self._store.find(self.person, name) if name.isprintable() else None, name)
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
@@ -284,6 +282,13 @@ class Agent:
         for name, value in settings.items():
             await self._store.change(session.id, name, value)
             self._worker.wake(session.id)
+
+
+def found_or_refused(found: Session | None, name: str) -> Session:
+    """The session that was looked for by this name. Raises Refused when there is none."""
+    if found is None:
+        raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
+    return found
 
 
 def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:

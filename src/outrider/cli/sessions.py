@@ -5,10 +5,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import click
 
-from outrider.app.agent import Agent
+from outrider.app.agent import OWNER, Agent, found_or_refused
 from outrider.app.compose import Presence
 from outrider.cli.lines import encode, render_entry, render_found, render_session, state_of
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -16,7 +17,9 @@ from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
 from outrider.cli.transcript import ago, markdown_page, moment, transcript_lines
 from outrider.core.errors import Refused
+from outrider.core.events import Entry
 from outrider.core.ports import Session
+from outrider.store.reader import StoreReader, is_held, open_reader
 
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _LONGEST_TITLE = 48
@@ -33,6 +36,44 @@ def _opened(act: Callable[[Agent], Awaitable[None]]) -> int:
     return carry_out(carry)
 
 
+class Reading(Protocol):
+    """What can be looked up without being the one who owns the home."""
+
+    async def sessions(self, limit: int = 100) -> Sequence[Session]: ...
+    async def find(self, name: str) -> Session: ...
+    async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
+
+
+class _Beside:
+    """Looks things up while another process owns the home."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+
+    async def sessions(self, limit: int = 100) -> Sequence[Session]:
+        return await self._reader.list(OWNER, limit)
+
+    async def find(self, name: str) -> Session:
+        return found_or_refused(await self._reader.find(OWNER, name), name)
+
+    async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
+        return await self._reader.read(session.id, after, limit)
+
+
+def _read(act: Callable[[Reading], Awaitable[None]]) -> int:
+    """Look something up: in the home, or beside whoever owns it."""
+    config = open_config()
+    if not is_held(config.home):
+        return _opened(act)
+
+    async def carry(halt: Halt) -> int:
+        async with open_reader(config.home) as reader:
+            await act(_Beside(reader))
+        return DONE
+
+    return carry_out(carry)
+
+
 @click.group("sessions")
 def command() -> None:
     """List, show, search, export and delete sessions."""
@@ -44,7 +85,7 @@ def command() -> None:
 def list_sessions(is_json: bool, limit: int) -> int:
     """Every session, latest first."""
 
-    async def act(agent: Agent) -> None:
+    async def act(agent: Reading) -> None:
         found = await agent.sessions(limit)
         if is_json:
             say(encode([render_session(session) for session in found], is_pretty=True))
@@ -53,7 +94,7 @@ def list_sessions(is_json: bool, limit: int) -> int:
         else:
             say('there are no sessions yet: outrider run "…" begins one')
 
-    return _opened(act)
+    return _read(act)
 
 
 def table(sessions: Sequence[Session], now: int) -> list[str]:
@@ -82,7 +123,7 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
     """What was said and done in a session. With --json, one entry a line."""
     check_text(session, "the session's name")
 
-    async def act(agent: Agent) -> None:
+    async def act(agent: Reading) -> None:
         found = await agent.find(session)
         entries = await agent.journal(found, after, limit)
         if is_json:
@@ -93,7 +134,7 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
         for line in transcript_lines(found, entries):
             say(line)
 
-    return _opened(act)
+    return _read(act)
 
 
 @command.command("search")
@@ -125,7 +166,7 @@ def export(session: str, form: str, output: str) -> int:
     """A whole session as one document."""
     check_text(session, "the session's name")
 
-    async def act(agent: Agent) -> None:
+    async def act(agent: Reading) -> None:
         found = await agent.find(session)
         entries = await agent.journal(found)
         if form == "json":
@@ -138,7 +179,7 @@ def export(session: str, form: str, output: str) -> int:
         else:
             say(text.removesuffix("\n"))
 
-    return _opened(act)
+    return _read(act)
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,7 +16,16 @@ SHORTEST = 8
 """Characters a secret has at least: anything shorter is found in innocent texts."""
 
 STAND_INS = frozenset(
-    ["not-needed", "no-key-required", "sk-no-key-required", "lm-studio", "changeme", "placeholder", "anything", "whatever"]
+    [
+        "not-needed",
+        "no-key-required",
+        "sk-no-key-required",
+        "lm-studio",
+        "changeme",
+        "placeholder",
+        "anything",
+        "whatever",
+    ]
 )
 """What people write for a key where none is needed: words like any other, which texts may hold."""
 

@@ -55,6 +55,9 @@ class StoreReader:
     async def find(self, person: str, session: str) -> Session | None:
         return await self._do(partial(read.find, self._db, person, session))
 
+    async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
+        return await self._do(partial(read.sessions, self._db, person, limit))
+
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._do(partial(read.entries, self._db, session, after, limit))
 
