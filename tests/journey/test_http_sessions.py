@@ -1,8 +1,9 @@
 """The sessions API: whatever is said is kept once, and nobody sees what is another person's."""
 
 import base64
+import re
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from starlette.routing import Route
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import routes_asks, routes_events, routes_health, routes_sessions, routes_tasks
+from outrider.channels.http import routes, routes_asks, routes_events, routes_health, routes_sessions, routes_tasks
 from outrider.core.events import Input
 from outrider.core.prompt import FromPerson
 from outrider.models.scripted import ScriptedModel, says, stalls
+from tests.shape.repository import ROOT
 from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
@@ -296,17 +299,29 @@ async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> 
     }
 
 
+def methods_of(routes: Sequence[Route]) -> set[tuple[str, str]]:
+    return {(method, route.path_format) for route in routes for method in (route.methods or ()) if method != "HEAD"}
+
+
 async def test_the_description_names_every_route_and_nothing_else(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+    async with (
+        outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
+        serving(agent, routes.ROUTES) as url,
+        client(url) as owner,
+    ):
         document = (await owner.get("/openapi.json")).json()
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    real = {(method, route.path) for route in ROUTES for method in (route.methods or ()) if method != "HEAD"}
-    assert described == real
+    assert described == methods_of(routes.ROUTES)
     said = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
     assert said["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
     assert [(one["name"], one["in"]) for one in said["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
     named = _references(document)
     assert named <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+
+def test_the_page_names_every_route_of_ours_and_nothing_else() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert set(re.findall(r"^\| `([A-Z]+) (/\S*)` \|", page, re.MULTILINE)) == methods_of(ROUTES)
 
 
 def _references(value: Any) -> set[str]:
