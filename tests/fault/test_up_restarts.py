@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from bench.restart_soak import Verdict, soak
 from outrider.models.script_server import ScriptServer, Stall, script
 from outrider.models.scripted import says
-from tests.journey.support import Person
+from tests.journey.support import PATIENCE, Person
 from tests.support.up import Event, begin, entries, following, free_port, say, up
 
 
@@ -116,6 +117,31 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not is_so():
         assert time.monotonic() < deadline, "it never came"
+
+
+@pytest.mark.promise("L1b")
+@pytest.mark.promise("L9")
+def test_a_chat_completion_cut_by_a_restart_is_had_by_asking_again_with_its_key(person: Person) -> None:
+    order = {"model": "outrider", "messages": [{"role": "user", "content": "how are things?"}]}
+    key = {"idempotency-key": "k1"}
+    port = free_port()
+    with ScriptServer(script([Stall("stream"), says("all is well")])) as model:
+        person.uses(model.url)
+        with up(person, "--port", str(port)) as running, running.client() as client:
+            with ThreadPoolExecutor() as pool:
+                asked = pool.submit(client.post, "/v1/chat/completions", json=order, headers=key)
+                model.wait(1)
+                assert running.ends().code == 0
+                cut = asked.result(PATIENCE)
+            assert (cut.status_code, cut.headers["retry-after"], cut.json()["error"]["code"]) == (
+                503,
+                "1",
+                "unavailable",
+            )
+        with up(person, "--port", str(port)) as running, running.client() as client:
+            again = [client.post("/v1/chat/completions", json=order, headers=key) for _ in range(2)]
+        assert [answer.json()["choices"][0]["message"]["content"] for answer in again] == ["all is well"] * 2
+        assert len(model.requests) == 2
 
 
 @pytest.mark.promise("L9")

@@ -2,15 +2,17 @@
 
 import json
 import os
+import pty
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from outrider.models.script_server import ScriptServer, Stall, script
 from outrider.workspaces.process.identity import is_alive, mark_of
-from tests.journey.support import Person, ended
+from tests.journey.support import OUTRIDER, PATIENCE, Person, ended, interrupt
 from tests.support.up import begin, entries, following, free_port, say, up
 
 
@@ -146,7 +148,34 @@ def test_an_address_that_is_not_ours_is_refused(person: Person, host: str, said:
     assert (ran.code, ran.out, said in ran.err, ran.err.count("\n")) == (2, "", True, 1)
 
 
-def test_the_log_is_shown_in_short_lines_and_at_a_terminal_as_it_grows(person: Person) -> None:
+def test_the_log_can_be_followed_before_there_is_one(person: Person) -> None:
+    follower = person.begins("up", "logs", "--follow")
+    try:
+        with up(person) as running:
+            assert follower.stdout
+            heard = follower.stdout.readline().decode() + follower.stdout.readline().decode()
+        assert f"listening at {running.url}" in heard
+        assert interrupt(follower).code == 0
+    finally:
+        if follower.poll() is None:
+            follower.kill()
+            follower.communicate()
+
+
+def test_somebody_at_a_terminal_sees_short_lines_of_what_happens(person: Person) -> None:
+    terminal, side = pty.openpty()
+    with os.fdopen(terminal, "rb", 0) as shown, os.fdopen(side, "wb", 0) as stderr:
+        command = [OUTRIDER, "up", "--port", "0"]
+        with subprocess.Popen(command, env=person.environ, stdout=subprocess.PIPE, stderr=stderr) as process:
+            assert process.stdout
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
+        lines = [line[9:] for line in shown.read(65_536).decode().splitlines()]
+    assert lines[-2:] == ["up: told to leave by SIGINT", "up: left"]
+
+
+def test_the_log_is_shown_in_short_lines_or_as_it_is(person: Person) -> None:
     assert person.types("up", "logs").code == 2
     with up(person):
         pass
