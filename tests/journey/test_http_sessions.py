@@ -230,6 +230,7 @@ async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path)
         ("GET", "/v1/sessions/{id}/events?until=later", b"", (400, "invalid_query")),
         ("GET", "/v1/sessions/none", b"", (404, "not_found")),
         ("GET", "/v1/nothing", b"", (404, "not_found")),
+        ("GET", "/v1/sessions/", b"", (404, "not_found")),
         ("PATCH", "/v1/sessions/{id}", b"", (405, "method")),
     ],
 )

@@ -88,6 +88,7 @@ def build(context: Context, routes: Sequence[Route], guards: Sequence[Callable[[
         return respond(request, HttpError(405, f"{request.method} is not for {request.url.path}", "method"))
 
     app = Starlette(routes=list(routes), exception_handlers={404: missing, 405: wrong_method})
+    app.router.redirect_slashes = False  # a path with a slash too many is nothing's path, not a way to another
     app.state.context = context
     whole: ASGIApp = app
     for guard in reversed(guards):

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.core.errors import HomeBusy, Refused, Unavailable
+from outrider.core.errors import Damaged, HomeBusy, Refused, Unavailable
 
 
 class HttpError(Exception):
@@ -50,6 +50,8 @@ def respond(request: Request, error: Exception) -> Response:
             status, code, message = 503, "unavailable", str(error)
             after = getattr(error, "retry_after", None)
             headers = {"retry-after": str(max(1, int(after or 1)))}
+        case Damaged():
+            code, message = "damaged", "the store is damaged; `outrider doctor` says more on the machine it is on"
         case Refused():
             status, code, message = 400, "refused", str(error)
         case RecursionError():
