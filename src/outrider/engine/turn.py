@@ -21,12 +21,20 @@ class OpenTurn:
         """Somebody else wrote to the journal since we last read it."""
         self.is_stale = False
         """The session moved on: nothing of this turn may be shown any more."""
-        self.partial = ""
-        """What the model has said of the reply it is writing."""
+        self._said: list[str] = []
+        self._length = 0
         self._store = store
         self._hub = hub
         self._state = State()
         self._transcript = Transcript()
+
+    @property
+    def partial(self) -> str:
+        """What the model has said of the reply it is writing."""
+        return "".join(self._said)
+
+    def _forget(self) -> None:
+        self._said, self._length = [], 0
 
     def state(self) -> State:
         return self._state
@@ -40,7 +48,7 @@ class OpenTurn:
         except (Refused, Unavailable) as error:
             raise NotKept(str(error)) from error
         if isinstance(body, Reply | Ended):
-            self.partial = ""
+            self._forget()
         if entry is not None and entry.seq == self._state.head + 1:
             self._take([entry])
         else:
@@ -54,11 +62,12 @@ class OpenTurn:
     def emit(self, delta: Delta) -> None:
         if self.is_stale:
             return
-        offset = len(self.partial)
+        offset = self._length
         if delta.kind == "text":
-            self.partial += delta.text
+            self._said.append(delta.text)
+            self._length += len(delta.text)
         elif delta.kind == "reset":
-            self.partial = ""
+            self._forget()
         self._hub.tell(self.session.id, Hint(delta, self._state.head, offset))
 
     async def refresh(self) -> None:
