@@ -201,6 +201,7 @@ def test_a_task_that_ended_while_the_chat_was_closed_is_told_once_when_it_comes_
             terminal.says("build it")
             terminal.sees("On it.")
             terminal.sees("1 task")
+            terminal.rests()
             terminal.presses("C-d")
             assert terminal.ends() == 0
             farewell = terminal.screen
@@ -224,6 +225,7 @@ def test_a_task_that_ended_while_the_chat_was_closed_is_told_to_a_new_session_in
             terminal.says("build it")
             terminal.sees("On it.")
             terminal.sees("1 task")
+            terminal.rests()
             os.kill(terminal.pid, signal.SIGKILL)
             terminal.ends()
         opens(fifo)
