@@ -293,4 +293,6 @@ def quoted(value: object) -> str:
 
 
 def _plain(number: float | None) -> str:
-    return "" if number is None else f"{number:,.10g}".replace(",", "_")
+    if number is None:
+        return ""
+    return f"{int(number):_}" if number == int(number) else f"{number:g}"
