@@ -8,6 +8,7 @@ from outrider.channels.http import (
     routes_events,
     routes_health,
     routes_models,
+    routes_responses,
     routes_sessions,
     routes_tasks,
 )
@@ -20,4 +21,5 @@ ROUTES: tuple[Route, ...] = (
     *routes_asks.ROUTES,
     *routes_chat.ROUTES,
     *routes_models.ROUTES,
+    *routes_responses.ROUTES,
 )
