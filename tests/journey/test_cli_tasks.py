@@ -21,7 +21,7 @@ def background(command: str, **others: object) -> Wanted:
 
 def begin(person: Person, command: str, **others: object) -> str:
     """Have a command begun by a run into a pipe, which then ends; its task."""
-    rule = Rule("^go$", ((says("", background(command, **others)),), (says("begun"),)))
+    rule = Rule(r"^go\b", ((says("", background(command, **others)),), (says("begun"),)))
     with ScriptServer(Script(rules=(rule,))) as server:
         person.uses(server.url)
         lines = person.types("run", "--json", "-s", "s", "go").lines
