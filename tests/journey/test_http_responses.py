@@ -282,6 +282,20 @@ async def test_a_cancelled_response_stops_and_says_so(tmp_path: Path) -> None:
     assert (events[-1].type, events[-1].response.status) == ("response.incomplete", "cancelled")
 
 
+async def test_a_response_is_not_cancelled_at_the_cost_of_another(tmp_path: Path) -> None:
+    held = stalls("working")
+    async with place(tmp_path, held, says("the first"), says("the second")) as there:
+        first = await there.ask("go", background=True)
+        with anyio.fail_after(30):
+            await held.begun.wait()
+        second = await there.ask("and then", background=True, previous_response_id=first.id)
+        with pytest.raises(openai.ConflictError, match="stop all of it"):
+            await there.client.responses.cancel(second.id)
+        held.release()
+        done = [await there.until(id, "completed", "failed") for id in (first.id, second.id)]
+    assert [one.output_text for one in done] == ["the first", "the second"]
+
+
 async def test_a_turn_that_fails_or_is_cut_is_told_in_the_response(tmp_path: Path) -> None:
     lines = fails(Refused("the provider knows no such model")), says("once upon a", cut="length")
     async with place(tmp_path, *lines) as there:

@@ -28,7 +28,7 @@ from outrider.channels.http.responses_render import Frame, Point, Telling, parse
 from outrider.channels.http.routes_chat import KEY_HEADER, LONGEST_KEY
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.events import Body, Changed, Entry, Input, Result
+from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
 from outrider.core.parts import Image
 from outrider.core.plan import Bounds, fold
 from outrider.core.ports import Session
@@ -55,6 +55,10 @@ class Kept(Struct, frozen=True):
     journal: Sequence[Entry]
     points: Sequence[Point]
     frame: Frame
+
+    @property
+    def is_open(self) -> bool:
+        return self.render()["status"] in ("queued", "in_progress")
 
     def render(self) -> dict[str, Any]:
         progress, seq = self.frame.progress(), self.frame.entry.seq
@@ -272,12 +276,23 @@ async def cancel(request: Request) -> Response:
     """Stop the turn of a response that is not over; one that is stays as it is."""
     agent = agent_of(request)
     kept = await _find(agent, request.path_params["id"])
-    if kept.render()["status"] in ("queued", "in_progress"):
+    if kept.is_open:
+        await _check_alone(kept)
         await agent.stop(kept.session, "cancelled by the client")
         with anyio.move_on_after(STOPPING):
             await _until_over(kept)
         kept = await _kept(agent, kept.session, kept.frame.entry.seq)
     return answer(kept.render())
+
+
+async def _check_alone(kept: Kept) -> None:
+    """Stopping ends all that is asked for in a session: refuse it when that is more than this response."""
+    dealt = max((entry.body.saw for entry in kept.journal if isinstance(entry.body, Ended)), default=0)
+    for point in kept.points:
+        is_other = point.seq > dealt and point.seq != kept.frame.entry.seq
+        if is_other and (await _kept(kept.agent, kept.session, point.seq)).is_open:
+            message = f"its session has more to do: stop all of it, at /v1/sessions/{kept.session.id}/stop"
+            raise HttpError(409, message, "not_alone")
 
 
 async def delete(request: Request) -> Response:

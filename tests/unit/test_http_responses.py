@@ -1,0 +1,153 @@
+"""How a response is read from a request and told from a journal."""
+
+import json
+from typing import Any
+
+import pytest
+
+from outrider.channels.http.chat_parse import Answer, Outcome, Words
+from outrider.channels.http.failures import HttpError
+from outrider.channels.http.responses_parse import parse_wanted
+from outrider.channels.http.responses_render import (
+    Frame,
+    Point,
+    Telling,
+    parse_response_id,
+    points,
+    response_id,
+)
+from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Started
+from outrider.core.parts import Call
+from outrider.core.plan import Bounds, fold
+from outrider.core.traits import ToolSpec
+
+SESSION = "0123456789abcdef" * 2
+RING = ToolSpec("ring", "", {"type": "object"})
+CALL = {"type": "function_call", "call_id": "c1", "name": "ring", "arguments": '{"times": 2}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ding"}
+
+
+def parse(given: Any, **more: Any) -> Any:
+    return parse_wanted(json.dumps({"input": given, **more}).encode(), 1_000)
+
+
+def journal(*bodies: Body) -> list[Entry]:
+    return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
+
+
+def telling(entries: list[Entry], after: int = -1) -> Telling:
+    frame = Frame(SESSION, entries[0], fold(entries[:1]), Bounds())
+    return Telling(frame, is_live=True, after=after)
+
+
+def told(entries: list[Entry], happened: list[Event], after: int = -1) -> list[dict[str, Any]]:
+    stream = telling(entries, after)
+    raw = [*stream.begin()] + [one for event in happened for one in stream.take(event)]
+    return [json.loads(line[6:]) for one in raw for line in one.decode().splitlines() if line.startswith("data: ")]
+
+
+def test_items_are_the_messages_of_a_conversation() -> None:
+    given: list[Any] = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "input_text", "text": "ring"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ringing"}]},
+        CALL,
+        OUTPUT,
+    ]
+    order = parse(given, instructions="speak plainly").order
+    assert order.instructions == "speak plainly\n\nbe brief"
+    assert order.said == (
+        Words("ring"),
+        Answer("ringing", (("c1", Call("", "ring", {"times": 2})),)),
+        Outcome("c1", "ding"),
+    )
+
+
+def test_results_may_come_without_their_calls_when_a_session_knows_those() -> None:
+    going_on, named = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
+    assert (going_on.order.outcomes, going_on.order.is_silent) == ((Outcome("c1", "ding"),), True)
+    assert (going_on.needs_calls, named.needs_calls, named.conversation) == (True, True, "s")
+    assert parse([{"role": "user", "content": "ring"}, CALL, OUTPUT], conversation={"id": "s"}).needs_calls is False
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "words"),
+    [
+        ([OUTPUT], {}, "tool call"),
+        ([{"type": "item_reference", "id": "x"}], {}, "item_reference"),
+        ([{"role": "king", "content": "obey"}], {}, "king"),
+        ([{"role": "user", "content": [{"type": "input_file"}]}], {}, "input_file"),
+        ([{"role": "user", "content": [{"type": "input_image", "image_url": "https://h/a.png"}]}], {}, "not fetched"),
+        ("hi", {"tools": [{"type": "web_search"}]}, "web_search"),
+        ("hi", {"previous_response_id": "a", "conversation": "b"}, "one of them"),
+        ("hi", {"background": True, "store": False}, "store"),
+        ("hi", {"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ("hi", {"tool_choice": "required"}, "tool_choice"),
+        ("x" * 1_001, {}, "at most 1,000"),
+        (7, {}, "no responses request"),
+        ([], {}, "nobody's words"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_in_words(given: Any, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(HttpError, match=words) as caught:
+        parse(given, **more)
+    assert caught.value.status == 400
+
+
+def test_an_id_leads_back_to_its_place_and_nothing_else_does() -> None:
+    assert parse_response_id(response_id(SESSION, 12)) == (SESSION, 12)
+    for id in ("", "resp_x_1", f"resp_{SESSION}_", f"resp_{SESSION}_1\n", f"resp_{SESSION}_²", f"chat_{SESSION}_1"):
+        assert parse_response_id(id) is None
+
+
+def test_a_past_belongs_to_its_input_and_results_of_lent_tools_are_a_place_of_their_own() -> None:
+    entries = journal(
+        Input("earlier", address="responses:a"),
+        Started(),
+        Reply("so", 1),
+        Ended("done", 1),
+        Input("ring and look", address="responses:a", tools=(RING,)),
+        Started(),
+        Reply("", 5, (Call("c1", "ring", {}), Call("c2", "ring", {}), Call("c3", "list", {}))),
+        Result("c3", "ours"),
+        Result("c1", "ding"),
+        Result("c2", "dong"),
+        Input("a task is done", source="task"),
+        Reply("done", 11),
+        Ended("done", 11),
+        Input("bye", address="chat:b"),
+    )
+    assert points(entries) == [Point(5, "responses:a"), Point(10, "responses:a"), Point(14, "chat:b")]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: int) -> None:
+    first, second = "let me look", "it is empty: «nothing» 🦉"
+    entries = journal(
+        Input("look", address="responses:a", tools=(RING,)),
+        Started(),
+        Reply(first, 1, (Call("c1", "list", {}),)),
+        Result("c1", "nothing"),
+        Reply(second, 4, (Call("c2", "ring", {"times": 2}),)),
+    )
+    live: list[Event] = [entries[1]]
+    live += [Delta(first[at : at + size]) for at in range(0, len(first), size)]
+    live += entries[2:4]
+    live += [Delta(second[at : at + size]) for at in range(0, len(second), size)]
+    live += entries[4:]
+    streamed = told(entries, live)
+    text = f"{first}\n\n{second}"
+    assert "".join(one.get("delta", "") for one in streamed if "output_text" in one["type"]) == text
+    numbers = [one["sequence_number"] for one in streamed]
+    assert numbers == sorted(set(numbers))
+    for at, last in enumerate(streamed):
+        rest = told(entries, [*entries[1:]], last["sequence_number"])
+        assert _flat(rest) == _flat(streamed[at + 1 :])
+    assert streamed[-1]["sequence_number"] == 3 + len(text) + 1 + 3 + 4
+
+
+def _flat(events: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The words, however they were cut, and everything else."""
+    kind = "response.output_text.delta"
+    return "".join(e["delta"] for e in events if e["type"] == kind), [e for e in events if e["type"] != kind]
