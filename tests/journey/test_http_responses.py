@@ -167,6 +167,27 @@ async def test_a_client_that_lost_its_connection_comes_back_for_the_rest(tmp_pat
     assert len(there.model.prompts) == 1
 
 
+async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_path: Path) -> None:
+    held, heard = stalls("thinking"), list[Any]()
+    async with place(tmp_path, held, says("never")) as there:
+        with anyio.fail_after(60):
+            async for event in await there.ask("go", stream=True):
+                heard.append(event)
+                if event.type == "response.output_text.delta":
+                    await there.agent.rest("a restart is under way")
+    *heard, error = heard
+    assert (error.type, error.message, error.sequence_number) == (
+        "error",
+        "a restart is under way",
+        heard[-1].sequence_number,
+    )
+    async with place(tmp_path, says("thinking it through")) as there:
+        await there.agent.finish()
+        rest = await there.again(heard[0].response.id, error.sequence_number)
+    assert text_of(heard + rest) == "thinking it through"
+    assert rest[-1].type == "response.completed"
+
+
 async def test_words_that_are_taken_back_in_a_stream_are_put_right_by_what_closes_it(tmp_path: Path) -> None:
     held = stalls("a long wrong beginning")
     async with place(tmp_path, held, says("short")) as there:
@@ -236,6 +257,8 @@ async def test_results_nobody_waits_for_are_refused(tmp_path: Path) -> None:
             await there.ask([result], previous_response_id=first.id)
         with pytest.raises(openai.NotFoundError):
             await there.ask([result], conversation="unheard of")
+        with pytest.raises(openai.NotFoundError):
+            await there.ask([result], conversation=first.id[5:15])
         with pytest.raises(openai.BadRequestError, match="tool call"):
             await there.ask([result])
         assert len(await there.agent.sessions()) == 1

@@ -114,8 +114,8 @@ def _check(wanted: Wanted) -> None:
         raise HttpError(400, "the input is empty", "invalid_request")
     for image in order.words.images:
         image_media(image)
-    if not wanted.previous and not wanted.conversation:
-        lent = order.tools if order.is_silent else None
+    if not wanted.previous and not wanted.needs_calls:
+        lent = order.tools if order.is_silent and not wanted.conversation else None
         render_past((), order.past, lambda image: Image("", image_media(image)), lent)
 
 
@@ -135,9 +135,13 @@ async def _open(agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
     if wanted.previous:
         return (await _find(agent, wanted.previous)).session, False
     if wanted.conversation:
-        known = find_session(agent, wanted.conversation) if wanted.needs_calls else None
-        session = await (known or agent.session(wanted.conversation, exactly=True))
-        return session, not session.head and not wanted.needs_calls
+        if wanted.needs_calls:
+            session = await find_session(agent, wanted.conversation)
+            if wanted.conversation not in (session.id, session.name):  # the beginning of an id is no name here
+                raise HttpError(404, f"there is no session {wanted.conversation!r}", "not_found")
+            return session, False
+        session = await agent.session(wanted.conversation, exactly=True)
+        return session, not session.head
     if session := await _waiting(agent, wanted):
         return session, False
     return await agent.session(f"response {_hash(key)}" if key else "", exactly=True), True
