@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
@@ -20,17 +19,16 @@ from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import AGAIN, Envelope, Progress, failure, parse_call
 from outrider.channels.http.context import Entered, Wish, agent_of, enter
 from outrider.channels.http.failures import HttpError, error_body, request_id
+from outrider.channels.http.openai_common import bounds_of, change_settings, digest, idempotency_key
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Changed, Entry, Event, Result
 from outrider.core.parts import Image
-from outrider.core.plan import Bounds, fold
+from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 SESSION_HEADERS = ("x-session-id", "x-outrider-session-id", "x-hermes-session-id")
-KEY_HEADER = "idempotency-key"
-LONGEST_KEY = 255
 
 
 class Opened(Struct, frozen=True):
@@ -49,13 +47,13 @@ async def complete(request: Request) -> Response:
     order = parse_order(await request.body(), agent.config.limits.input)
     _check(order)
     model = chosen_model(agent.config, order.model)
-    key = _key(request)
+    key = idempotency_key(request)
     opened = await _open(agent, request, order, key)
     settings = {name: value for name, value in (("instructions", order.instructions), ("model", model)) if value}
-    place = f"chatcmpl-{_hash(opened.session.id, key) if key else secrets.token_hex(16)}"
+    place = f"chatcmpl-{digest(opened.session.id, key) if key else secrets.token_hex(16)}"
     wish = _wish(agent, order, opened, settings)
     if not opened.is_begun_here:
-        await _change(agent, opened.session, settings)
+        await change_settings(agent, opened.session, settings)
     entered = await enter(request, replace(wish, place=place, key=key or None))
     envelope = Envelope(
         place, entered.entry.at // 1000, model or OUTRIDER, entered.session.id, order.is_stream and order.wants_usage
@@ -75,17 +73,6 @@ def _check(order: Order) -> None:
     render_past((), order.past, lambda image: Image("", image_media(image)), order.tools if order.is_silent else None)
 
 
-def _key(request: Request) -> str:
-    key = request.headers.get(KEY_HEADER, "").strip()
-    if len(key) > LONGEST_KEY:
-        raise HttpError(400, f"an Idempotency-Key has at most {LONGEST_KEY} characters", "idempotency_key")
-    return key
-
-
-def _hash(*words: str) -> str:
-    return blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
 async def _open(agent: Agent, request: Request, order: Order, key: str) -> Opened:
     """By the header, or by the calls that wait for this client, or by the key; else a new one."""
     named = next((name for header in SESSION_HEADERS if (name := request.headers.get(header, "").strip())), "")
@@ -94,7 +81,7 @@ async def _open(agent: Agent, request: Request, order: Order, key: str) -> Opene
         return Opened(session, named, not session.head)
     if session := await _waiting(agent, order):
         return Opened(session, session.id, False)
-    session = await agent.session(f"chat {_hash(key)}" if key else "", exactly=True)
+    session = await agent.session(f"chat {digest(key)}" if key else "", exactly=True)
     return Opened(session, session.id, True)
 
 
@@ -132,20 +119,8 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
     return replace(wish, past=render_past(changes, order.past, keep, order.tools if order.is_silent else None))
 
 
-async def _change(agent: Agent, session: Session, settings: Mapping[str, str]) -> None:
-    """Set what is new to the session."""
-    if settings:
-        known = fold(await agent.journal(session)).settings
-        await agent.change(session, {name: value for name, value in settings.items() if known.get(name) != value})
-
-
-def _bounds(agent: Agent) -> Bounds:
-    limits = agent.config.limits
-    return Bounds(limits.steps, limits.repeats, limits.spend)
-
-
 def _progress(entered: Entered) -> Progress:
-    return Progress(entered.entry.seq, entered.state, _bounds(entered.agent), is_live=entered.is_next)
+    return Progress(entered.entry.seq, entered.state, bounds_of(entered.agent), is_live=entered.is_next)
 
 
 def _follow(entered: Entered) -> AsyncGenerator[Event, None]:

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -21,16 +20,16 @@ from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import Progress, parse_call
 from outrider.channels.http.context import Wish, agent_of, enter
 from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openai_common import bounds_of, change_settings, digest, idempotency_key
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
 from outrider.channels.http.responses_render import Frame, Point, Telling, parse_response_id, points, response_id
-from outrider.channels.http.routes_chat import KEY_HEADER, LONGEST_KEY
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
 from outrider.core.parts import Image
-from outrider.core.plan import Bounds, fold
+from outrider.core.plan import fold
 from outrider.core.ports import Session
 from outrider.core.route import channel_of
 
@@ -76,9 +75,9 @@ async def create(request: Request) -> Response:
     order = wanted.order
     _check(wanted)
     model = chosen_model(agent.config, order.model)
-    key = _key(request)
+    key = idempotency_key(request)
     session, is_begun_here = await _open(agent, wanted, key)
-    place = _hash(session.id, key) if key else secrets.token_hex(16)
+    place = digest(session.id, key) if key else secrets.token_hex(16)
     channel = RESPONSES if wanted.is_stored else CHAT
     if not is_begun_here:
         await _check_place(agent, session, wanted, f"{channel}:{place}")
@@ -96,7 +95,7 @@ async def create(request: Request) -> Response:
         wish = replace(wish, past=_past(agent, wanted, settings))
     else:
         wish = replace(wish, results=[Result(parse_call(one.call)[1], one.text) for one in order.outcomes])
-        await _change(agent, session, settings)
+        await change_settings(agent, session, settings)
     entered = await enter(request, wish)
     kept = await _kept(agent, session, entered.entry.seq)
     headers = {"x-session-id": session.id}
@@ -119,17 +118,6 @@ def _check(wanted: Wanted) -> None:
         render_past((), order.past, lambda image: Image("", image_media(image)), lent)
 
 
-def _key(request: Request) -> str:
-    key = request.headers.get(KEY_HEADER, "").strip()
-    if len(key) > LONGEST_KEY:
-        raise HttpError(400, f"an Idempotency-Key has at most {LONGEST_KEY} characters", "idempotency_key")
-    return key
-
-
-def _hash(*words: str) -> str:
-    return blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
 async def _open(agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
     """The session, and whether it is to begin with what the request says went before."""
     if wanted.previous:
@@ -144,7 +132,7 @@ async def _open(agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
         return session, not session.head
     if session := await _waiting(agent, wanted):
         return session, False
-    return await agent.session(f"response {_hash(key)}" if key else "", exactly=True), True
+    return await agent.session(f"response {digest(key)}" if key else "", exactly=True), True
 
 
 async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
@@ -190,20 +178,9 @@ def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence
     return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
 
 
-async def _change(agent: Agent, session: Session, settings: Mapping[str, str]) -> None:
-    if settings:
-        known = fold(await agent.journal(session)).settings
-        await agent.change(session, {name: value for name, value in settings.items() if known.get(name) != value})
-
-
-def _bounds(agent: Agent) -> Bounds:
-    limits = agent.config.limits
-    return Bounds(limits.steps, limits.repeats, limits.spend)
-
-
 async def _kept(agent: Agent, session: Session, seq: int) -> Kept:
     journal = await agent.journal(session)
-    frame = Frame(session.id, journal[seq - 1], fold(journal[:seq]), _bounds(agent))
+    frame = Frame(session.id, journal[seq - 1], fold(journal[:seq]), bounds_of(agent))
     return Kept(agent, session, journal, points(journal), frame)
 
 

@@ -1,0 +1,40 @@
+"""What both of OpenAI's APIs do with a request before it is an input."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from starlette.requests import Request
+
+from outrider.app.agent import Agent
+from outrider.channels.http.failures import HttpError
+from outrider.core.plan import Bounds, fold
+from outrider.core.ports import Session
+
+KEY_HEADER = "idempotency-key"
+LONGEST_KEY = 255
+
+
+def idempotency_key(request: Request) -> str:
+    """What the client calls this request, so that sending it again does it once; empty when it did not say."""
+    key = request.headers.get(KEY_HEADER, "").strip()
+    if len(key) > LONGEST_KEY:
+        raise HttpError(400, f"an Idempotency-Key has at most {LONGEST_KEY} characters", "idempotency_key")
+    return key
+
+
+def digest(*words: str) -> str:
+    """A name for these words that tells nothing of them."""
+    return blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+async def change_settings(agent: Agent, session: Session, settings: Mapping[str, str]) -> None:
+    """Set what is new to the session."""
+    if settings:
+        known = fold(await agent.journal(session)).settings
+        await agent.change(session, {name: value for name, value in settings.items() if known.get(name) != value})
+
+
+def bounds_of(agent: Agent) -> Bounds:
+    """What a turn may use here."""
+    limits = agent.config.limits
+    return Bounds(limits.steps, limits.repeats, limits.spend)
