@@ -25,8 +25,15 @@ class TaskTerms:
     def __init__(self, config: Config, commands: LocalCommands) -> None:
         self.commands = commands
         self._config = config
+        self._traits: TaskTraits | None = None
 
     async def traits(self) -> TaskTraits:
+        """Found out once: settings and the machine stay as they are while a home is open."""
+        if self._traits is None:
+            self._traits = await self._find_out()
+        return self._traits
+
+    async def _find_out(self) -> TaskTraits:
         sandbox = await anyio.to_thread.run_sync(lambda: self.commands.sandbox)
         config, refusal = self._config, ""
         if isinstance(sandbox, NoSandbox) and config.sandbox.mode == "required":

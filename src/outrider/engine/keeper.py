@@ -5,6 +5,7 @@ Beginning and taking up are the same act. A task's end and the notice to its ses
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
@@ -55,22 +56,23 @@ class Keeper:
             self._group = group
             group.start_soon(self._glance.run)
             tasks = await self._on.store.open_tasks()
-            await self._tidy()
+            await self._tidy(tasks)
             for task in tasks:
                 self._watch(task)
-            await self._tell_after_all()
+            await self._tell_after_all(tasks)
             task_status.started()
             await anyio.sleep_forever()
 
-    async def _tidy(self) -> None:
-        alive = [task.id for task in await self._on.store.open_tasks()]
-        await anyio.to_thread.run_sync(self._on.commands.tidy, alive)
+    async def _tidy(self, alive: Sequence[Task]) -> None:
+        await anyio.to_thread.run_sync(self._on.commands.tidy, [task.id for task in alive])
 
     async def begin(self, session: str, wish: Wish) -> Task:
         """Begin a task, or take up the one that this call began before a crash.
 
-        A turn that is stopped meanwhile does not cut this short: what has begun is watched, whoever asked for it.
+        A turn that was stopped begins nothing any more. One that is stopped meanwhile does not cut this short: what has
+        begun is watched, whoever asked for it.
         """
+        await anyio.lowlevel.checkpoint_if_cancelled()
         with anyio.CancelScope(shield=True):
             return await self._begin(session, wish)
         raise AssertionError("a shielded scope ends only by itself")
@@ -195,17 +197,21 @@ class Keeper:
         """A hint that nothing is left to do in a session: a parent may have its result, and nobody waits there."""
         self.child_ended(session)
         if self._group and self._busy[session]:
-            self._group.start_soon(self._tell_after_all, session)
+            self._group.start_soon(self._look_after, session)
 
     def child_ended(self, child: str) -> None:
         if event := self._children.get(child):
             event.set()
 
-    async def _tell_after_all(self, session: str = "") -> None:
+    async def _look_after(self, session: str) -> None:
+        await self._tell_after_all([task for task in await self._on.store.open_tasks() if task.session == session])
+
+    async def _tell_after_all(self, tasks: Sequence[Task]) -> None:
         """The turn that waited for a command has ended without it, at a limit say: its end is told by a notice then."""
-        waiting = set(await self._on.store.waiting())
-        for task in await self._on.store.open_tasks():
-            if task.wish.waited and session in ("", task.session) and task.session not in waiting:
+        waited = [task for task in tasks if task.wish.waited]
+        waiting = set(await self._on.store.waiting()) if waited else set[str]()
+        for task in waited:
+            if task.session not in waiting:
                 await self.flip(task, "always" if self._on.can_tell(task.wish.address) else "never")
 
     async def _now(self, task: Task) -> Task:
@@ -224,6 +230,7 @@ class Keeper:
             while True:
                 try:
                     end = end or await self._end_of(task)
+                    end = replace(end, ended=end.ended or self._on.now())
                     await self._record(task, end)
                     break
                 except (Unavailable, OSError) as error:
@@ -236,7 +243,7 @@ class Keeper:
             self._glance.drop(task)
             self._over += 1
         if self._over % _TIDY == 0:
-            await self._tidy()
+            await self._tidy(await self._on.store.open_tasks())
 
     async def _end_of(self, task: Task) -> TaskEnd:
         try:
@@ -286,8 +293,6 @@ class Keeper:
             task = await self._on.store.begin_task(task.id, None, child)
         self._children[child] = anyio.Event()
         try:
-            if task.id in self._killed:  # before it had a session that could be stopped
-                await self._on.children.stop(child)
             self._on.wake(child)
             with anyio.move_on_after(self._left(task)) as limit:
                 await self._child_rests(child)
@@ -313,20 +318,13 @@ class Keeper:
         return max(0.0, task.wish.ceiling - (self._on.now() - task.created) / 1000)
 
     async def _record(self, task: Task, end: TaskEnd) -> None:
-        """Write the end down. A full disk delays this; it never makes it be forgotten."""
-        end = replace(end, ended=end.ended or self._on.now())
+        """Write the end down. Raises Unavailable, say when the disk is full: whoever watches the task tries again."""
         notice = await self._notice(task, end)
-        while True:
-            point("J15")
-            try:
-                await self._on.store.end_task_and_tell_session(task.id, end, notice)
-                break
-            except Unavailable as error:
-                log.warning("the end of a task could not be written down: %s", error, extra={"task": task.id})
-                await anyio.sleep(_AGAIN)
-            except Refused as error:  # its session was deleted meanwhile: nobody is left to be told
-                log.info("the end of a task was not told: %s", error, extra={"task": task.id})
-                break
+        point("J15")
+        try:
+            await self._on.store.end_task_and_tell_session(task.id, end, notice)
+        except Refused as error:  # its session was deleted meanwhile: nobody is left to be told
+            log.info("the end of a task was not told: %s", error, extra={"task": task.id})
         self._on.wake(task.session)
 
     async def _notice(self, task: Task, end: TaskEnd) -> str:
