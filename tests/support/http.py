@@ -1,9 +1,8 @@
 """The HTTP channel on a loopback port, in the event loop of the test; and clients of it, one for each person."""
 
-import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import httpx2
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from outrider.app.agent import Agent
 from outrider.channels.http.app import build
 from outrider.channels.http.context import Caller, Context
+from outrider.models.script_server.server import LoopbackServer
 
 Guard = Callable[[ASGIApp], ASGIApp]
 
@@ -42,31 +42,6 @@ def any_key(app: ASGIApp) -> ASGIApp:
     return _AnyKey(app)
 
 
-class _Server(uvicorn.Server):
-    """Ends at once when told to, with whatever is still open, and leaves signals to the test."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ending = anyio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    async def main_loop(self) -> None:
-        await self.ending.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        left = list(self.server_state.tasks)
-        for request in left:
-            request.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-
-
 @asynccontextmanager
 async def serving(agent: Agent, routes: Sequence[Route], guards: Sequence[Guard] = (any_key,)) -> AsyncGenerator[str]:
     """Serve these routes over an open home for as long as the block runs: their base URL, without a slash behind."""
@@ -81,7 +56,7 @@ async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", date_header=False)
-        server = _Server(config)
+        server = LoopbackServer(config)
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: server.serve(sockets=[listener]))
             try:

@@ -20,7 +20,7 @@ from outrider.models.script_server.script import Script
 _HOST = "127.0.0.1"
 
 
-class _Server(uvicorn.Server):
+class LoopbackServer(uvicorn.Server):
     """Ends at once when told to, with whatever is still open, and leaves signals to whoever runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -55,7 +55,7 @@ class ScriptServer:
         """Takes the port. An empty script, or none, answers as the practice model."""
         self._log = Log()
         self._app = ScriptApp(script or Script(), self._log, latency)
-        self._server: _Server | None = None
+        self._server: LoopbackServer | None = None
         self._portal: BlockingPortal | None = None
         self._open = ExitStack()
         self._socket = _listen(port)
@@ -88,7 +88,7 @@ class ScriptServer:
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=False
         )
-        self._server = _Server(config)
+        self._server = LoopbackServer(config)
         task_status.started()
         await self._server.serve(sockets=[self._socket])
 

@@ -92,8 +92,8 @@ def first(folder: Path) -> int | None:
 
 def interrupt(folder: Path, mark: Mark) -> None:
     """What Ctrl-C does. Raises Refused when there is nothing to interrupt."""
-    first = record(folder).first.partition(b" ")[0].decode()
-    reached = [row for row in members(folder, mark) if str(row.group) == first]
+    leader = first(folder)
+    reached = [row for row in members(folder, mark) if row.group == leader]
     if not reached:
         raise Refused(f"task {folder.name} has no running command to interrupt")
     for row in reached:
