@@ -77,7 +77,7 @@ What this comes to today is told in [SECURITY.md](../SECURITY.md).
 
 The tests in `tests/fault` kill a real process with SIGKILL at these points and then count what the outside world saw.
 `OUTRIDER_FAIL=J5` arms the first visit of a point, `OUTRIDER_FAIL=J5:3` the third. Points that belong to planned parts
-(answers, channels, tasks) are not in the code yet.
+(posts to chat apps) are not in the code yet.
 
 {kills}
 """
