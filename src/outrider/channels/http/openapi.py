@@ -10,6 +10,7 @@ from msgspec import Struct
 _REF = "#/components/schemas/{name}"
 _PLACE = re.compile(r"{(\w+)(?::\w+)?}")
 _JSON = "application/json"
+_EVENTS = "text/event-stream"
 
 
 class Operation(Struct, frozen=True, kw_only=True):
@@ -26,6 +27,10 @@ class Operation(Struct, frozen=True, kw_only=True):
     """The type of what it gives; None for nothing, or for anything where `media` says more."""
     status: int = 200
     media: str = _JSON
+    streams: bool = False
+    """Whether it gives events instead, when asked to."""
+    others: Mapping[int, Any] = {}
+    """The types of what it gives with other statuses that are no errors in our error's shape."""
     needs_key: bool = True
 
 
@@ -78,7 +83,7 @@ def _types(served: Sequence[Served]) -> list[Any]:
     found: dict[str, Any] = {repr(Failed): Failed}
     for each in served:
         about = each.about
-        found |= {repr(one): one for one in (about.body, about.answer) if one is not None}
+        found |= {repr(one): one for one in (about.body, about.answer, *about.others.values()) if one is not None}
     return list(found.values())
 
 
@@ -103,11 +108,14 @@ def _operation(each: Served, schemas: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": [*places, *_parameters(about.query), *headers],
         "responses": {
             str(about.status): _answer(about, schemas),
+            **{str(status): _given({_JSON: schemas[repr(kind)]}) for status, kind in about.others.items()},
             "default": {"description": "an error", "content": {_JSON: {"schema": schemas[repr(Failed)]}}},
         },
     }
     if about.body is not None:
-        operation["requestBody"] = {"content": {_JSON: {"schema": schemas[repr(about.body)]}}}
+        is_needed = any(field.required for field in msgspec.structs.fields(about.body))
+        content = {_JSON: {"schema": schemas[repr(about.body)]}}
+        operation["requestBody"] = {"required": is_needed, "content": content}
     return operation
 
 
@@ -115,7 +123,11 @@ def _answer(about: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if about.status == 204:
         return {"description": "nothing"}
     schema: Any = {} if about.answer is None else schemas[repr(about.answer)]
-    return {"description": "done", "content": {about.media: {"schema": schema}}}
+    return _given({about.media: schema, **({_EVENTS: {}} if about.streams else {})})
+
+
+def _given(contents: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": "done", "content": {media: {"schema": schema} for media, schema in contents.items()}}
 
 
 def _parameters(query: Any) -> list[dict[str, Any]]:

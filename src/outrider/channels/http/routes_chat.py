@@ -191,6 +191,7 @@ ROUTES = (
         about=Operation(
             summary="Answer a conversation, as OpenAI's chat completions do.",
             body=ChatRequest,
+            streams=True,
             headers={
                 "X-Session-Id": "go on with this session; without it the messages are the history",
                 "Idempotency-Key": "the same key gives the same completion and runs nothing twice",

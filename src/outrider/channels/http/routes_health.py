@@ -83,6 +83,7 @@ ROUTES = (
         about=Operation(
             summary="Whether this Outrider works, found out by trying; 503 when not. More with a key",
             answer=Health,
+            others={503: Health},
             needs_key=False,
         ),
     ),

@@ -306,11 +306,15 @@ ROUTES = (
         about=Operation(
             summary="Ask for a response, as OpenAI's responses do: whole, as a stream, or in the background.",
             body=ResponsesRequest,
+            streams=True,
             headers={"Idempotency-Key": "the same key gives the same response and runs nothing twice"},
         ),
     ),
     route(
-        _ONE, retrieve, "GET", about=Operation(summary="A response as it is now, or as a stream.", query=RetrieveQuery)
+        _ONE,
+        retrieve,
+        "GET",
+        about=Operation(summary="A response as it is now, or as a stream.", query=RetrieveQuery, streams=True),
     ),
     route(_ONE, delete, "DELETE"),
     route(f"{_ONE}/cancel", cancel, "POST"),

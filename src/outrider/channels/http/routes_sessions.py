@@ -132,6 +132,7 @@ ROUTES = (
             body=NewSession,
             answer=SessionView,
             status=201,
+            others={200: SessionView},
         ),
     ),
     route(
