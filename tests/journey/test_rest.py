@@ -4,14 +4,42 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import outrider
 from outrider.core.errors import Unavailable
-from outrider.core.events import Entry, Input, Resumed
-from outrider.models.scripted import ScriptedModel, says, stalls
+from outrider.core.events import Begun, Body, Ended, Entry, Input, Reply, Result, Resumed, Started
+from outrider.core.traits import Replay
+from outrider.models.scripted import ScriptedModel, Stalls, call, says, stalls
 
 pytestmark = pytest.mark.anyio
+
+
+async def _left_and_taken_up(home: Path, model: ScriptedModel, hold: Stalls) -> list[Body]:
+    """A turn whose process begins to leave while the model writes, and the next process: all that was written down."""
+
+    @outrider.tool(replay=Replay.NEVER)
+    async def pay(bill: str) -> str:
+        """Pay a bill.
+
+        bill: which one
+        """
+        return f"paid {bill}"
+
+    async with outrider.open(home, model=model, tools=[pay]) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                await hold.begun.wait()
+                group.start_soon(agent.rest, "restarting", 10.0)
+                await anyio.lowlevel.checkpoint()
+                hold.release()
+    async with outrider.open(home, model=model, tools=[pay]) as agent:
+        with anyio.fail_after(10):
+            await agent.wait(await agent.session("s"))
+        return [entry.body for entry in await agent.journal(session)]
 
 
 @pytest.mark.promise("L9")
@@ -71,3 +99,58 @@ async def test_resting_twice_is_resting(tmp_path: Path) -> None:
         with anyio.fail_after(10):
             await agent.rest("once")
             await agent.rest("twice")
+
+
+@pytest.mark.promise("L9")
+async def test_a_gentle_rest_lets_the_last_reply_be_finished_and_ends_the_turn(tmp_path: Path) -> None:
+    hold = stalls("half a")
+    model = ScriptedModel(hold, says("all of it"))
+    bodies = await _left_and_taken_up(tmp_path / "home", model, hold)
+    assert [type(body) for body in bodies] == [Input, Started, Reply, Ended]
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.promise("L9")
+async def test_a_gentle_rest_begins_no_call_that_the_reply_in_progress_asks_for(tmp_path: Path) -> None:
+    hold = stalls("I shall pay")
+    model = ScriptedModel(hold, says("", call("pay", bill="rent")), says("paid"))
+    bodies = await _left_and_taken_up(tmp_path / "home", model, hold)
+    assert [type(body) for body in bodies] == [Input, Started, Reply, Resumed, Begun, Result, Reply, Ended]
+    assert [body for body in bodies if isinstance(body, Resumed)] == [Resumed(crashed=False)]
+    assert len(model.prompts) == 2
+
+
+@pytest.mark.promise("L4", "L9")
+async def test_a_gentle_rest_lets_the_call_in_progress_be_finished_and_asks_the_model_nothing_more(
+    tmp_path: Path,
+) -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+    paid: list[str] = []
+
+    @outrider.tool(replay=Replay.NEVER)
+    async def pay(bill: str) -> str:
+        """Pay a bill.
+
+        bill: which one
+        """
+        begun.set()
+        await go_on.wait()
+        paid.append(bill)
+        return f"paid {bill}"
+
+    model = ScriptedModel(says("", call("pay", bill="rent"), call("pay", bill="power")), says("both paid"))
+    async with outrider.open(tmp_path / "home", model=model, tools=[pay]) as agent:
+        session = await agent.session("s")
+        await agent.post("pay", session=session)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                await begun.wait()
+                group.start_soon(agent.rest, "restarting", 10.0)
+                await anyio.lowlevel.checkpoint()
+                go_on.set()
+        assert (paid, len(model.prompts)) == (["rent"], 1)
+    async with outrider.open(tmp_path / "home", model=model, tools=[pay]) as agent:
+        with anyio.fail_after(10):
+            turn = await agent.wait(await agent.session("s"))
+    assert turn is not None
+    assert (turn.text, paid) == ("both paid", ["rent", "power"])

@@ -165,12 +165,13 @@ class Agent:
         await self._worker.wake_all()
         return waiting
 
-    async def rest(self, reason: str) -> None:
+    async def rest(self, reason: str, gently: float = 0.0) -> None:
         """Carry nothing any more, for a process about to end: turns are let go of in order, inputs are still accepted.
 
-        Whoever follows a session reads to its present end and is then told `reason` as Unavailable.
+        For so many seconds, a reply or a call in progress may come to its end; then it is cut. Whoever follows a
+        session reads to its present end and is then told `reason` as Unavailable.
         """
-        await self._worker.rest()
+        await self._worker.rest(gently)
         self._hub.close(Unavailable(reason, 1.0))
 
     async def wait(self, session: Session) -> Finished | None:

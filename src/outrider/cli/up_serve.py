@@ -117,7 +117,7 @@ async def _serve(config: Config, agent: Agent, listener: socket.socket, halt: Ha
             say(f"outrider up: {url} ({key})")
             await halt.leave.wait()
             with halt.draining, anyio.move_on_after(DRAIN):
-                await agent.rest(_LEAVING)
+                await agent.rest(_LEAVING, gently=DRAIN - GRACE)
                 await server.close(GRACE)
         group.cancel_scope.cancel()
 

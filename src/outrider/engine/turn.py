@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from anyio import CancelScope
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from outrider.config.fail import point
 from outrider.core.errors import NotKept, Refused, Unavailable
 from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result
-from outrider.core.plan import State, fold
+from outrider.core.plan import Finish, State, decide, fold
 from outrider.core.ports import Session, Store
 from outrider.core.prompt import Transcript
 from outrider.engine.follow import Hint, Hub
@@ -21,6 +24,8 @@ class OpenTurn:
         """Somebody else wrote to the journal since we last read it."""
         self.is_stale = False
         """The session moved on: nothing of this turn may be shown any more."""
+        self.leaving: CancelScope | None = None
+        """Set when whoever carries this is about to go: cancelled where one step ends and the next would begin."""
         self._said: list[str] = []
         self._length = 0
         self._store = store
@@ -53,11 +58,19 @@ class OpenTurn:
             self._take([entry])
         else:
             self.is_behind = True
-            await self.refresh()
+            await self._catch_up()
         self._hub.tell(self.session.id)
         if isinstance(body, Result):
             point("J9")
+        if isinstance(body, Reply | Result | Ended):
+            await self._leave_if_told()
         return entry
+
+    async def _leave_if_told(self) -> None:
+        """The step is over. What is done is still ended here; what would go on is left to the next owner."""
+        if self.leaving and not isinstance(decide(self._state, {}), Finish):
+            self.leaving.cancel()
+            await checkpoint_if_cancelled()
 
     def emit(self, delta: Delta) -> None:
         if self.is_stale:
@@ -71,6 +84,10 @@ class OpenTurn:
         self._hub.tell(self.session.id, Hint(delta, self._state.head, offset))
 
     async def refresh(self) -> None:
+        await self._leave_if_told()
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
         if not self.is_behind:
             return
         self.is_behind = False

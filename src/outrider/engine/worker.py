@@ -41,6 +41,7 @@ class _Carrying:
         self.scope = anyio.CancelScope()
         self.again = False
         self.turn: OpenTurn | None = None
+        self.over = anyio.Event()
 
 
 class Worker:
@@ -56,6 +57,7 @@ class Worker:
         self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
         self._group: TaskGroup | None = None
         self._at_ease = anyio.Event()
+        self._is_leaving = False
         self._own: set[str] = set()
         self.at_rest: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
@@ -73,8 +75,19 @@ class Worker:
         finally:
             self._at_ease.set()
 
-    async def rest(self) -> None:
-        """Carry nothing from now on; every turn is let go of in an orderly way when this returns."""
+    async def rest(self, gently: float = 0.0) -> None:
+        """Carry nothing from now on; every turn is let go of in an orderly way when this returns.
+
+        For so many seconds, what a turn is in the midst of, a reply or a call, may come to its end. Nothing new begins.
+        """
+        self._is_leaving = True
+        carried = tuple(self._carrying.values())
+        for carrying in carried:
+            if carrying.turn:
+                carrying.turn.leaving = carrying.scope
+        with anyio.move_on_after(gently):
+            for carrying in carried:
+                await carrying.over.wait()
         if self._group:
             self._group.cancel_scope.cancel()
             await self._at_ease.wait()
@@ -82,7 +95,7 @@ class Worker:
     @property
     def is_running(self) -> bool:
         """Whether sessions that are woken now are carried."""
-        return self._group is not None
+        return self._group is not None and not self._is_leaving
 
     @property
     def turns(self) -> int:
@@ -105,7 +118,7 @@ class Worker:
             carrying.again = True
             if carrying.turn:
                 carrying.turn.is_behind = True
-        elif self._group:
+        elif self._group and not self._is_leaving:
             self._carrying[session] = _Carrying()
             self._group.start_soon(self._carry_session, session)
         self._hub.tell(session)
@@ -137,11 +150,16 @@ class Worker:
                 point("J3")
                 with carrying.scope:
                     await self._carry_safely(session, carrying)
+            if self._is_leaving:
+                await self._let_go(carrying)
         except anyio.get_cancelled_exc_class():
             await self._let_go(carrying)
             raise
         finally:
             del self._carrying[session]
+            carrying.over.set()
+        if self._is_leaving and carrying.scope.cancelled_caught:
+            return
         self.at_rest(session)
         if carrying.again or carrying.scope.cancelled_caught:
             await self._wake_if_waiting(session)
@@ -175,6 +193,7 @@ class Worker:
 
     async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
         turn = carrying.turn = await self._open(session)
+        turn.leaving = carrying.scope if self._is_leaving else None
         while True:
             carrying.again = False
             await turn.refresh()
