@@ -46,7 +46,10 @@ class Home(Struct, frozen=True):
 class Agent:
     """An open Outrider home."""
 
-    def __init__(self, home: Home, hub: Hub, worker: Worker, keeper: Keeper, person: str = OWNER) -> None:
+    def __init__(
+        self, home: Home, hub: Hub, worker: Worker, keeper: Keeper, person: str = OWNER, payer: str = ""
+    ) -> None:
+        self._payer = payer
         self.person = person
         """Whose sessions and tasks these calls see; another person's are as good as none."""
         self.home = home
@@ -66,9 +69,9 @@ class Agent:
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
 
-    def acting_for(self, person: str) -> "Agent":
-        """The same home, as this person sees it."""
-        return Agent(self.home, self._hub, self._worker, self._keeper, person)
+    def acting_for(self, person: str, payer: str = "") -> "Agent":
+        """The same home, as this person sees it. What is said then counts as the spending of this key, by its id."""
+        return Agent(self.home, self._hub, self._worker, self._keeper, person, payer)
 
     async def say(
         self,
@@ -128,7 +131,8 @@ class Agent:
         `tools` are the sender's own: the turn waits for the results of their calls (`supply`).
         """
         kept = [Image(self._blobs.put(content), image_media(content)) for content in images]
-        entry, _ = await self._door.accept(session, Given(text, tuple(kept), key, address, tuple(tools)))
+        given = Given(text, tuple(kept), key, address, tuple(tools), self._payer)
+        entry, _ = await self._door.accept(session, given)
         return entry
 
     async def supply(self, session: Session, results: Sequence[Result]) -> None:

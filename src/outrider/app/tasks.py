@@ -8,7 +8,7 @@ from outrider.app.channels import TASK
 from outrider.config.childenv import child_environment
 from outrider.config.load import Config
 from outrider.core.errors import Refused
-from outrider.core.events import Ended
+from outrider.core.events import Ended, Input
 from outrider.core.outcome import Finished, finished
 from outrider.core.ports import Commands, Session, Store, TaskTraits
 from outrider.core.tasks import Notify, Task, Wish
@@ -132,8 +132,14 @@ class ChildSessions:
             for name, value in settings.items():
                 if value:
                     await self._store.change(child.id, name, value)
-        await self._door.accept(child, Given(wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}"))
+        given = Given(wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}", payer=await self._payer(task))
+        await self._door.accept(child, given)
         return child.id
+
+    async def _payer(self, task: Task) -> str:
+        """Who pays for the session that asks for this, pays for what it has done elsewhere."""
+        said = [one.body for one in await self._store.read(task.session) if isinstance(one.body, Input)]
+        return next((body.payer for body in reversed(said) if body.source == "person"), "")
 
     async def outcome(self, child: str) -> Finished | None:
         journal = await self._store.read(child)

@@ -26,6 +26,8 @@ class Input(Struct, frozen=True, tag="input", omit_defaults=True):
     """Where its answer goes; fixed when the input is accepted."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools of whoever sent this: calls of them are theirs to run, and the turn waits for the results."""
+    payer: str = ""
+    """The id of the key it came with: what is done from here on counts as that key's spending."""
 
 
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):
@@ -42,11 +44,15 @@ class Resumed(Struct, frozen=True, tag="resumed", omit_defaults=True):
     crashed: bool = True
 
 
-class Bound(Struct, frozen=True, tag="bound"):
+class Bound(Struct, frozen=True, tag="bound", omit_defaults=True):
     """The session is also known elsewhere, e.g. as a thread of an external runtime."""
 
     runtime: str
     thread: str
+    turn: str = ""
+    """What is carried there now is called this there."""
+    saw: int = 0
+    """What happened up to here is known there."""
 
 
 class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):

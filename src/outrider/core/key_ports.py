@@ -11,8 +11,17 @@ from msgspec import Struct
 Scope = Literal["chat", "read", "admin"]
 """`chat` may begin turns, `read` may look, `admin` may do everything."""
 
+Per = Literal["day", "month", "total"]
+
 KEY_SHAPE = re.compile(r"ork_([a-z2-7]{8})_([0-9a-f]{64})", re.ASCII)
 """A whole key, as its owner has it: its id, which is no secret, and 256 random bits."""
+
+
+class Spend(Struct, frozen=True):
+    """How many dollars a key's turns may cost: in a day, in a month, or at all."""
+
+    dollars: float
+    per: Per = "total"
 
 
 class KeyWish(Struct, frozen=True):
@@ -25,6 +34,8 @@ class KeyWish(Struct, frozen=True):
     """Requests a minute; None for the server's default."""
     concurrent: int | None = None
     """Requests at once; None for the server's default."""
+    spend: Spend | None = None
+    """What its turns may cost; None for no limit."""
 
 
 class Key(Struct, frozen=True):
@@ -61,6 +72,10 @@ class KeyStore(Protocol):
 
     async def touch_key(self, id: str) -> None:
         """It is being used; written down at most once a minute."""
+        ...
+
+    async def spent(self, id: str, since: int = 0) -> float:
+        """Dollars that entries cost whose input it paid for, from this day on: days since 1970, in UTC."""
         ...
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from outrider.core.approve import Request, Verdict
 from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result, Started
+from outrider.core.key_ports import KeyStore
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
@@ -127,7 +128,7 @@ class Store(Protocol):
         ...
 
 
-class WholeStore(Store, TaskStore, Protocol):
+class WholeStore(Store, TaskStore, KeyStore, Protocol):
     """Everything that is kept in one database."""
 
 
@@ -157,6 +158,10 @@ class Turn(Protocol):
 
     async def refresh(self) -> None:
         """Take in what others appended meanwhile, say an input that was typed while the model wrote."""
+        ...
+
+    async def news(self) -> None:
+        """Wait until others have appended something, and take it in."""
         ...
 
 
@@ -286,4 +291,8 @@ class Place(Protocol):
 Tools = Mapping[str, Tool]
 Models = Callable[[str], Awaitable[Model]]
 """A model by the name people write; an empty name is the home's default."""
+NATIVE = "native"
+"""The runtime that is our own loop."""
+Runtimes = Callable[[str], Awaitable[Runtime]]
+"""A runtime by name, opened when it is first asked for. Raises Refused when it cannot be."""
 Events = AsyncIterator[Entry | Delta]

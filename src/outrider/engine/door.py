@@ -21,6 +21,7 @@ class Given(Struct, frozen=True):
     """What it is known by where it comes from; the same key is taken once."""
     address: str = ""
     tools: tuple[ToolSpec, ...] = ()
+    payer: str = ""
 
 
 class Door:
@@ -46,7 +47,7 @@ class Door:
         self._check(given.text, given.images)
         point("J1")
         text = self.redact(given.text)
-        body = Input(text, "person", given.images, session.person, given.address, given.tools)
+        body = Input(text, "person", given.images, session.person, given.address, given.tools, given.payer)
         entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
         if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
             raise Refused(f"the key {given.key!r} was given before, with other words; use another key for these")

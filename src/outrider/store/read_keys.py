@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import Damaged
-from outrider.core.key_ports import Key, KeyWish, Scope
+from outrider.core.key_ports import Key, KeyWish, Per, Scope, Spend
 from outrider.store import sql_keys
 
+BILLION = 1_000_000_000
 _SCOPES = msgspec.json.Decoder(tuple[Scope, ...])
 
 
@@ -27,12 +28,16 @@ class KeyRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     created: int
     used: int
     revoked: int
+    spend: int | None = None
+    """Billionths of a dollar."""
+    per: Per = "total"
 
 
 def parse_key(row: Sequence[Any]) -> Key:
     """Raises ValueError when this is no key."""
     parsed = msgspec.convert(row, KeyRow)
-    wish = KeyWish(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent)
+    spend = None if parsed.spend is None else Spend(parsed.spend / BILLION, parsed.per)
+    wish = KeyWish(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent, spend)
     return Key(parsed.id, wish, parsed.digest, parsed.created, parsed.used, parsed.revoked)
 
 
@@ -54,3 +59,8 @@ def find(db: sqlite3.Connection, id: str) -> Key | None:
 
 def keys(db: sqlite3.Connection) -> Sequence[Key]:
     return [key_of(row) for row in db.execute(sql_keys.ALL_KEYS)]
+
+
+def spent(db: sqlite3.Connection, id: str, since: int) -> float:
+    (billionths,) = db.execute(sql_keys.SPENT, (id, since)).fetchone()
+    return billionths / BILLION

@@ -81,6 +81,9 @@ class StoreReader:
     async def list_keys(self) -> Sequence[Key]:
         return await self._do(partial(read_keys.keys, self._db))
 
+    async def spent(self, id: str, since: int = 0) -> float:
+        return await self._do(partial(read_keys.spent, self._db, id, since))
+
     async def _do(self, act: Callable[[], T]) -> T:
         try:
             return await self._lane.do(act)

@@ -28,13 +28,14 @@ VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
 
 # Where a session's journal stands: all that an append depends on.
 STANDING = """
-SELECT title, touched, generation, head, saw, newest_input, is_open, waits_since FROM sessions WHERE id = ?1
+SELECT title, touched, generation, head, saw, newest_input, is_open, waits_since, payer
+FROM sessions WHERE id = ?1
 """
 
 # Where a session's journal stands after an append.
 SET_STANDING = """
 UPDATE sessions SET title = ?2, touched = ?3, generation = ?4, head = ?5, saw = ?6, newest_input = ?7, is_open = ?8,
-                    waits_since = ?9
+                    waits_since = ?9, payer = ?10
 WHERE id = ?1
 """
 

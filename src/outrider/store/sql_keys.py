@@ -1,7 +1,7 @@
 """Every statement on keys, whole and named, with one line of purpose each."""
 
 # The columns of a key, in the order of the table and of `read_keys.KeyRow`.
-_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked"
+_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked, spend, per"
 _KEY = f"SELECT {_COLUMNS} FROM keys "
 
 # A key by its id, whether or not it holds.
@@ -14,13 +14,22 @@ HELD_BY_NAME = _KEY + "WHERE name = ?1 AND revoked = 0"
 ALL_KEYS = _KEY + "ORDER BY created, id"
 
 # One more key.
-INSERT_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0)"
+INSERT_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, ?9, ?10)"
 
 # It opens nothing any more.
 REVOKE_KEY = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked = 0"
 
 # It was used now, unless that was written down less than a minute ago; a clock set back counts as a minute.
 TOUCH_KEY = "UPDATE keys SET used = ?2 WHERE id = ?1 AND abs(?2 - used) >= 60000"
+
+# An entry that this key pays for has cost something.
+PAY = """
+INSERT INTO key_spend (key, day, billionths) VALUES (?1, ?2, ?3)
+ON CONFLICT (key, day) DO UPDATE SET billionths = billionths + ?3
+"""
+
+# What a key has paid from this day on.
+SPENT = "SELECT coalesce(sum(billionths), 0) FROM key_spend WHERE key = ?1 AND day >= ?2"
 
 # Whether a store is new enough to hold keys.
 HAS_KEYS = "SELECT count(*) FROM sqlite_schema WHERE name = 'keys'"

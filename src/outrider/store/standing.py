@@ -21,6 +21,8 @@ class Standing(Struct, frozen=True):
     is_open: int = 0
     waits_since: int | None = None
     """Microseconds; None while there is nothing to do."""
+    payer: str = ""
+    """The key that pays for what is done now: that of the person's newest input."""
 
     @property
     def has_work(self) -> bool:
@@ -32,8 +34,9 @@ def advance(before: Standing, body: Body, now: int) -> Standing:
     head, touched = before.head + 1, max(now, before.touched + 1)
     after = replace(before, head=head, touched=touched)
     match body:
-        case Input(text=text):
-            after = replace(after, newest_input=head, title=before.title or title(text))
+        case Input(text=text, source=source):
+            payer = body.payer if source == "person" else before.payer
+            after = replace(after, newest_input=head, title=before.title or title(text), payer=payer)
         case Started():
             after = replace(after, is_open=1)
         case Reply(saw=saw):

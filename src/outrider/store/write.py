@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused, Stale
-from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
+from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
 from outrider.store import bodies, sql
@@ -82,7 +82,10 @@ class Writes:
             raise Stale(f"session {session} is at generation {standing.generation}, not {generation}")
         if key is not None and self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone():
             return None
-        return self._journal.append(session, standing, body, key, encoded)
+        entry = self._journal.append(session, standing, body, key, encoded)
+        if isinstance(body, Reply | Compacted) and body.cost and standing.payer:
+            self.keys.pay(standing.payer, body.cost, entry.at)
+        return entry
 
     def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
         standing = self._journal.standing(session)

@@ -8,6 +8,9 @@ from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyWish
 from outrider.store import sql_keys
 from outrider.store.journal import Clock
+from outrider.store.read_keys import BILLION
+
+_DAY = 86_400_000
 
 
 class KeyWrites:
@@ -24,7 +27,8 @@ class KeyWrites:
         made = Key(id, wish, digest, self._clock() // 1000)
         scopes = msgspec.json.encode(wish.scopes).decode()
         told = (id, wish.name, wish.person, scopes, wish.rate, wish.concurrent, digest, made.created)
-        self._db.execute(sql_keys.INSERT_KEY, told)
+        spend = (_billionths(wish.spend.dollars), wish.spend.per) if wish.spend else (None, "total")
+        self._db.execute(sql_keys.INSERT_KEY, (*told, *spend))
         return made
 
     def revoke(self, id: str) -> bool:
@@ -32,3 +36,11 @@ class KeyWrites:
 
     def touch(self, id: str) -> None:
         self._db.execute(sql_keys.TOUCH_KEY, (id, self._clock() // 1000))
+
+    def pay(self, id: str, dollars: float, at: int) -> None:
+        """Add to what a key has spent on this day (`at` is in milliseconds), with the entry that it pays for."""
+        self._db.execute(sql_keys.PAY, (id, at // _DAY, _billionths(dollars)))
+
+
+def _billionths(dollars: float) -> int:
+    return round(dollars * BILLION)

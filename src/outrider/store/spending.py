@@ -1,0 +1,62 @@
+"""What a key may spend, as people write it, and which days a limit counts. Pure."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from outrider.core.errors import Refused
+from outrider.core.key_ports import Spend
+
+LEAST, MOST = 0.0001, 1_000_000.0
+_DAY = 86_400_000
+_SHAPE = re.compile(r"\$?(\d{1,7}(?:\.\d{1,9})?)(?:/(day|month))?", re.ASCII)
+
+
+def parse_spend(text: str) -> Spend:
+    """`5/day`, `20/month`, or `5` for a total. Raises Refused."""
+    found = _SHAPE.fullmatch(text.strip())
+    if found is None or not LEAST <= float(found[1]) <= MOST:
+        raise Refused(
+            f"{text[:40]!r} is no limit: write dollars, such as 5/day, 20/month, or 5 for all it will ever spend"
+        )
+    match found[2]:
+        case "day":
+            return Spend(float(found[1]), "day")
+        case "month":
+            return Spend(float(found[1]), "month")
+        case _:
+            return Spend(float(found[1]))
+
+
+def render_spend(spend: Spend) -> str:
+    """As `parse_spend` reads it."""
+    dollars = f"{spend.dollars:.9f}".rstrip("0").rstrip(".")
+    return dollars if spend.per == "total" else f"{dollars}/{spend.per}"
+
+
+def first_day(spend: Spend | None, now: int) -> int:
+    """The first day that counts now (milliseconds), in days since 1970 in UTC."""
+    today = now // _DAY
+    match spend:
+        case Spend(per="day"):
+            return today
+        case Spend(per="month"):
+            return today - _moment(now).day + 1
+        case _:
+            return 0
+
+
+def seconds_left(spend: Spend, now: int) -> float | None:
+    """Until the next day or month begins, in UTC; None when nothing ever begins anew."""
+    match spend.per:
+        case "day":
+            return (_DAY - now % _DAY) / 1000
+        case "month":
+            moment = _moment(now)
+            following = (moment.replace(day=1, hour=0, minute=0, second=0) + timedelta(days=32)).replace(day=1)
+            return following.timestamp() - now / 1000
+        case "total":
+            return None
+
+
+def _moment(now: int) -> datetime:
+    return datetime.fromtimestamp(now // 1000, UTC)
