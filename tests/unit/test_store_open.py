@@ -15,9 +15,11 @@ from outrider.core.events import Input
 from outrider.core.ports import TaskEnd
 from outrider.core.tasks import Wish
 from outrider.store import open_store
-from outrider.store.migrate import MIGRATIONS
+from outrider.store.migrate import MIGRATIONS, known
 
 pytestmark = pytest.mark.anyio
+
+NEWEST = known(MIGRATIONS)[-1].version
 
 
 async def furnish(home: Path) -> str:
@@ -99,16 +101,16 @@ async def test_time_in_a_session_never_runs_backwards_when_the_clock_does(tmp_pa
 async def test_an_upgrade_keeps_the_store_before_it_and_says_so(tmp_path: Path) -> None:
     home = tmp_path / "home"
     session = await furnish(home)
-    newer = migrations(tmp_path / "sql", m0004_notes="CREATE TABLE notes (x);", m0005_more="DROP TABLE notes;")
+    newer = migrations(tmp_path / "sql", m9001_notes="CREATE TABLE notes (x);", m9002_more="DROP TABLE notes;")
     async with open_store(home, migrations=newer) as store:
-        backup = home / "store.db.before-5"
-        told = f"The store was upgraded from version 3 to 5; the one before is kept as {backup}."
+        backup = home / "store.db.before-9002"
+        told = f"The store was upgraded from version {NEWEST} to 9002; the one before is kept as {backup}."
         assert store.notices == (told,)
         assert [entry.body for entry in await store.read(session)] == [Input("hello")]
     async with open_store(home, migrations=newer) as store:
         assert store.notices == ()
     with sqlite3.connect(backup) as old:
-        assert old.execute("PRAGMA user_version").fetchone() == (3,)
+        assert old.execute("PRAGMA user_version").fetchone() == (NEWEST,)
         assert old.execute("SELECT count(*) FROM entries").fetchone() == (1,)
     old.close()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
@@ -126,8 +128,9 @@ async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(t
         await store.accept(session.id, Input("hello"), "k", queue=20)
     wish = Wish(kind="command", call="c1", command="make", notify="always")
     async with open_store(home) as store:
-        backup = home / "store.db.before-3"
-        assert store.notices == (f"The store was upgraded from version 1 to 3; the one before is kept as {backup}.",)
+        backup = home / f"store.db.before-{NEWEST}"
+        upgraded = f"The store was upgraded from version 1 to {NEWEST}; the one before is kept as {backup}."
+        assert store.notices == (upgraded,)
         task, _ = await store.create_task(session.id, wish, most=1)
         await store.end_task_and_tell_session(task.id, TaskEnd("succeeded", 0, "", 1), "done")
         told = Input("done", "task", person="ann")
@@ -153,7 +156,7 @@ async def test_a_store_from_before_there_were_tasks_is_damaged_only_if_it_is(tmp
     other.close()
     async with open_store(home) as store:
         told = "\n".join(store.notices)
-        assert ("upgraded from version 1 to 3" in told) == (not is_damaged)
+        assert (f"upgraded from version 1 to {NEWEST}" in told) == (not is_damaged)
         assert ("Session 'garden' lost its last 5 entries." in told) == is_damaged
         assert await store.check() == []
         assert await store.open_tasks() == []
@@ -176,7 +179,7 @@ async def test_an_upgrade_that_fails_its_rehearsal_leaves_the_store_alone(tmp_pa
     session = await furnish(home)
     before = (home / "store.db").read_bytes()
     with pytest.raises(Refused, match=r"failed in rehearsal .*; nothing was changed"):
-        async with open_store(home, migrations=migrations(tmp_path / "sql", m0004_wrong=script)):
+        async with open_store(home, migrations=migrations(tmp_path / "sql", m9001_wrong=script)):
             pass
     assert (home / "store.db").read_bytes() == before
     assert not list(home.glob("*rehearsal*"))
@@ -187,10 +190,10 @@ async def test_an_upgrade_that_fails_its_rehearsal_leaves_the_store_alone(tmp_pa
 async def test_a_store_of_a_newer_outrider_is_refused_untouched(tmp_path: Path) -> None:
     home = tmp_path / "home"
     await furnish(home)
-    async with open_store(home, migrations=migrations(tmp_path / "sql", m0004_notes="CREATE TABLE notes (x);")):
+    async with open_store(home, migrations=migrations(tmp_path / "sql", m9001_notes="CREATE TABLE notes (x);")):
         pass
     before = (home / "store.db").read_bytes()
-    with pytest.raises(Refused, match=r"is of version 4, made by a newer Outrider; .*: upgrade Outrider"):
+    with pytest.raises(Refused, match=r"is of version 9001, made by a newer Outrider; .*: upgrade Outrider"):
         async with open_store(home):
             pass
     assert (home / "store.db").read_bytes() == before

@@ -4,8 +4,9 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outrider.store import bodies, sql, sql_keys, sql_tasks
+from outrider.store import bodies, sql, sql_hooks, sql_keys, sql_tasks
 from outrider.store.faults import is_outside
+from outrider.store.hooks import parse_hook
 from outrider.store.read_keys import parse_key
 from outrider.store.rows import parse_grant, parse_task
 
@@ -15,7 +16,13 @@ def problems(db: sqlite3.Connection) -> list[str]:
     try:
         found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
         found += [f"a row of {row[0]} points nowhere" for row in db.execute("PRAGMA foreign_key_check")]
-        return found or [*_unreadable(db), *_disagreeing(db), *_unreadable_tasks(db), *_unreadable_keys(db)]
+        return found or [
+            *_unreadable(db),
+            *_disagreeing(db),
+            *_unreadable_tasks(db),
+            *_unreadable_keys(db),
+            *_unreadable_hooks(db),
+        ]
     except sqlite3.Error as error:
         if is_outside(error):
             raise
@@ -52,6 +59,12 @@ def _unreadable_keys(db: sqlite3.Connection) -> list[str]:
     if not db.execute(sql_keys.HAS_KEYS).fetchone()[0]:
         return []
     return _unparsed("key", db.execute(sql_keys.ALL_KEYS), parse_key)
+
+
+def _unreadable_hooks(db: sqlite3.Connection) -> list[str]:
+    if not db.execute(sql_hooks.HAS_HOOKS).fetchone()[0]:
+        return []
+    return _unparsed("webhook", db.execute(sql_hooks.ALL_HOOKS), parse_hook)
 
 
 def _unparsed(what: str, rows: sqlite3.Cursor, parse: Callable[[Sequence[Any]], object]) -> list[str]:

@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from outrider.core.events import Body, Ended, Entry, Input
 from outrider.store import bodies, sql
 from outrider.store.faults import is_outside
+from outrider.store.hooks import salvage_hooks
 from outrider.store.pages import RawEntry, raw_entries
 from outrider.store.salvage_keys import lost_keys
 from outrider.store.salvage_tasks import salvage_tasks
@@ -72,6 +73,7 @@ def salvage(damaged: sqlite3.Connection, pages: BinaryIO, fresh: sqlite3.Connect
         entries += len(lines)
     losses += salvage_tasks(damaged, pages, fresh, owners)
     losses += lost_keys(damaged, pages)
+    losses += salvage_hooks(damaged, fresh, owners)
     fresh.execute("COMMIT")
     return Salvaged(len(owners), entries, losses)
 

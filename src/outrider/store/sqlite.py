@@ -12,11 +12,12 @@ from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.key_ports import Key, KeyWish
 from outrider.core.ports import Claim, Found, Session, TaskEnd
 from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
-from outrider.store import bodies, read, read_keys, read_tasks
+from outrider.store import bodies, hooks, read, read_keys, read_tasks
 from outrider.store.blobs import FileBlobs
 from outrider.store.check import problems
 from outrider.store.connect import connect_reading
 from outrider.store.faults import explain
+from outrider.store.hooks import Hook, HookCount
 from outrider.store.lane import Lane
 from outrider.store.rows import encode_wish
 from outrider.store.search import Search
@@ -33,7 +34,7 @@ class Lanes:
 
 
 class SqliteStore:
-    """Implements `core.ports.Store`, `core.ports.TaskStore` and `core.key_ports.KeyStore`. Made by `open_store`."""
+    """Implements the ports Store, TaskStore and KeyStore, and `hooks.HookStore`. Made by `open_store`."""
 
     def __init__(self, home: Path, lanes: Lanes, writes: Writes, reads: sqlite3.Connection, search: Search) -> None:
         self._home, self._lanes = home, lanes
@@ -133,6 +134,18 @@ class SqliteStore:
 
     async def forget_grant(self, person: str, grant: str) -> bool:
         return await self._write(partial(self._writes.tasks.forget_grant, person, grant))
+
+    async def owe_hook(self, session: str, seq: int) -> Hook:
+        return await self._write(partial(self._writes.hooks.owe_once, session, seq))
+
+    async def pending_hooks(self) -> Sequence[Hook]:
+        return await self._read(partial(hooks.pending, self._reads))
+
+    async def note_hook(self, hook: Hook) -> None:
+        await self._write(partial(self._writes.hooks.note, hook))
+
+    async def count_hooks(self) -> HookCount:
+        return await self._read(partial(hooks.count, self._reads))
 
     async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
         return await self._write(partial(self._writes.keys.create, id, wish, digest))

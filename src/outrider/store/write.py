@@ -11,6 +11,7 @@ from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, 
 from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
 from outrider.store import bodies, sql
+from outrider.store.hooks import HookWrites
 from outrider.store.journal import Clock, Journal, unknown
 from outrider.store.read import entries, session_of
 from outrider.store.standing import Standing
@@ -26,6 +27,7 @@ class Writes:
         self._journal = Journal(db, clock)
         self.tasks = TaskWrites(db, self._journal, clock)
         self.keys = KeyWrites(db, clock)
+        self.hooks = HookWrites(db, clock)
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
@@ -49,6 +51,7 @@ class Writes:
             return None
         searchable = self._db.execute(sql.SEARCHABLE_OF, (session,)).fetchall()
         self.tasks.delete_with_session(session)
+        self.hooks.delete_with_session(session)
         self._db.execute(sql.DELETE_ENTRIES, (session,))
         self._db.execute(sql.DELETE_SESSION, (session, person))
         return searchable
