@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import anyio
+from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
 from outrider import plugins
@@ -19,7 +20,7 @@ from outrider.config.load import Config, load
 from outrider.config.redact import redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
-from outrider.core.ports import Blobs, Model, Tool
+from outrider.core.ports import Blobs, Model, Runtime, Tool
 from outrider.core.route import route
 from outrider.engine.asks import Deadlines
 from outrider.engine.door import Door
@@ -28,7 +29,7 @@ from outrider.engine.keeper import Keeper
 from outrider.engine.keeping import Keeping
 from outrider.engine.worker import Limits, Worker
 from outrider.models.open import open_by_choice
-from outrider.runtimes.native import NativeRuntime
+from outrider.runtimes.kit import Kit, OpenRuntime
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
 from outrider.tools.define import Function
@@ -67,6 +68,30 @@ class _Models:
                 choices = choose(self._config, name, plugins.names("models"))
                 self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
             return self._open[name]
+
+
+class _Runtimes:
+    """Runtimes by name, each opened when it is first asked for and kept until the home closes, in a task of its own."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._open: dict[str, Runtime] = {}
+        self._opening = anyio.Lock()
+        self.group: TaskGroup | None = None
+
+    async def get(self, name: str) -> Runtime:
+        async with self._opening:
+            if name not in self._open:
+                if self.group is None:
+                    raise Refused("this home carries no turns")
+                self._open[name] = await self.group.start(self._hold, name)
+            return self._open[name]
+
+    async def _hold(self, name: str, *, task_status: TaskStatus[Runtime]) -> None:
+        opens: OpenRuntime = plugins.load("runtimes", name)
+        async with opens(self._kit) as runtime:
+            task_status.started(runtime)
+            await anyio.sleep_forever()
 
 
 def _now() -> int:
@@ -117,7 +142,9 @@ async def open_agent(
         parts = _assemble(config, store, models, _tools(tools), presence)
         home_ = Home(config, store, store.blobs, parts.commands, parts.door, store.notices, root)
         try:
-            async with anyio.create_task_group() as group:
+            # The runtimes outlive the turns they carry.
+            async with anyio.create_task_group() as around, anyio.create_task_group() as group:
+                parts.runtimes.group = around
                 if presence.carries != "none":
                     await group.start(parts.worker.run)
                 await group.start(parts.keeper.run)
@@ -125,6 +152,7 @@ async def open_agent(
                     parts.place.expire = Deadlines(store, parts.worker.wake, config.asks.seconds, group).begin
                 yield Agent(home_, parts.hub, parts.worker, parts.keeper)
                 group.cancel_scope.cancel()
+                around.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise only(several) from several
 
@@ -136,6 +164,7 @@ class _Parts(Struct, frozen=True):
     worker: Worker
     door: Door
     keeper: Keeper
+    runtimes: _Runtimes
 
 
 def _assemble(
@@ -146,9 +175,9 @@ def _assemble(
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     commands = open_commands(config)
     place = HomePlace(config, store, store.blobs, open_local, _now)
-    native = NativeRuntime(models.get, tools, place, bounds)
+    runtimes = _Runtimes(Kit(config, models.get, tools, place, bounds, store.blobs))
     hub = Hub(store)
-    worker = Worker(store, hub, lambda name: native, Limits(bounds, limits.seconds, limits.turns))
+    worker = Worker(store, hub, runtimes.get, Limits(bounds, limits.seconds, limits.turns, config.runtime.name))
     door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
     hint = worker.wake if presence.carries == "all" else worker.hint
     children = ChildSessions(store, door, worker)
@@ -157,7 +186,7 @@ def _assemble(
     terms = TaskTerms(config, commands)
     place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
     place.has_open = keeper.has_open
-    return _Parts(place, commands, hub, worker, door, keeper)
+    return _Parts(place, commands, hub, worker, door, keeper, runtimes)
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:

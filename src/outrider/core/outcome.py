@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from outrider.core.events import Ended, Entry, Outcome, Reply
+from outrider.core.events import Bound, Ended, Entry, Outcome, Reply
 from outrider.core.parts import Usage
 
 
@@ -25,11 +25,15 @@ class Finished(Struct, frozen=True):
     """The entry that ended it."""
     cut: str = ""
     """Why the provider ended the last reply early (its length limit, say), or empty."""
+    thread: str = ""
+    """What the runtime that carried it calls this session, where it is not our own loop."""
+    turn: str = ""
+    """And what it calls this turn."""
 
 
 def finished(session: str, journal: Iterable[Entry]) -> Finished:
     """Fold the entries of one turn, its `Ended` among them, into what it came to."""
-    text, steps, usage, cost, cut = "", 0, Usage(), None, ""
+    text, steps, usage, cost, cut, bound = "", 0, Usage(), None, "", Bound("", "")
     for entry in journal:
         match entry.body:
             case Reply():
@@ -38,7 +42,12 @@ def finished(session: str, journal: Iterable[Entry]) -> Finished:
                 steps, usage = steps + 1, usage + reply.usage
                 cost = cost if reply.cost is None else (cost or 0.0) + reply.cost
             case Ended(outcome=outcome, reason=reason, partial=partial):
-                return Finished(session, partial or text, outcome, steps, usage, cost, reason, entry.seq, cut)
+                told = partial or text
+                return Finished(
+                    session, told, outcome, steps, usage, cost, reason, entry.seq, cut, bound.thread, bound.turn
+                )
+            case Bound():
+                bound = entry.body
             case _:
                 pass
     raise ValueError("these entries hold no ended turn")

@@ -55,8 +55,10 @@ class State(Struct, frozen=True):
     """Tools that came with the newest input: their calls are run by whoever sent it."""
     denials: int = 0
     """How often in a row this turn asked and nobody was there to answer."""
-    threads: Mapping[str, str] = {}
-    """What other runtimes call this session."""
+    runtime: str = ""
+    """What carries this turn."""
+    threads: Mapping[str, Bound] = {}
+    """What other runtimes call this session, and how much of it they know."""
     settings: Mapping[str, str] = {}
     model: str = ""
     """The model this turn was begun with."""
@@ -90,13 +92,13 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
     match entry.body:
         case Input():
             return _after_input(state, entry.seq, entry.body)
-        case Started(model=model):
-            return replace(_fresh(state, is_open=True), model=model)
+        case Started(runtime=runtime, model=model):
+            return replace(_fresh(state, is_open=True), runtime=runtime, model=model)
         case Resumed(crashed=crashed):
             # A turn that only waits for an answer brings nothing down.
             return replace(state, resumes=state.resumes + (crashed and not _waits(state)))
-        case Bound(runtime=runtime, thread=thread):
-            return replace(state, threads={**state.threads, runtime: thread})
+        case Bound(runtime=runtime):
+            return replace(state, threads={**state.threads, runtime: entry.body})
         case Reply():
             return _after_reply(state, entry.body)
         case Begun(call=call):
@@ -113,7 +115,11 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
         case Changed(name=name, value=value):
             return replace(state, settings={**state.settings, name: value})
         case Ended(saw=saw):
-            return _fresh(replace(state, saw=max(state.saw, saw)), is_open=False)
+            known = {
+                name: replace(bound, saw=entry.seq) for name, bound in state.threads.items() if name == state.runtime
+            }
+            ended = replace(state, saw=max(state.saw, saw), threads={**state.threads, **known})
+            return _fresh(ended, is_open=False)
 
 
 def _waits(state: State) -> bool:

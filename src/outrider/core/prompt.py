@@ -129,6 +129,10 @@ class Transcript:
             self._marks.append((seq, len(self._messages)))
             self._messages.append(FromModel(said))
 
+    def after(self, upto: int) -> Sequence[Message]:
+        """What was said and done after this entry; inputs that nobody has seen are not among it."""
+        return self._messages[self._keep(upto) :]
+
     def before(self, upto: int) -> Sequence[Message]:
         """The messages that a compaction up to this entry replaces."""
         return self._messages[: self._keep(upto)]

@@ -47,6 +47,12 @@ class RuntimeTraits(Struct, frozen=True):
     name: str
     steers: bool
     """Whether an input that arrives during a turn can reach it."""
+    resumes: bool = True
+    """Whether a turn that a crash cut off goes on; else it ends as failed, saying so."""
+    bounded: bool = True
+    """Whether our limits on steps and spend hold inside its turns; else it keeps to its own."""
+    lends: bool = True
+    """Whether tools of whoever sent an input can be used in its turns."""
 
 
 class ToolSpec(Struct, frozen=True):

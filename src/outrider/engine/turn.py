@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from anyio import CancelScope
+from anyio import CancelScope, Event
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from outrider.config.fail import point
@@ -22,6 +22,7 @@ class OpenTurn:
         self.generation = generation
         self.is_behind = True
         """Somebody else wrote to the journal since we last read it."""
+        self._news = Event()
         self.is_stale = False
         """The session moved on: nothing of this turn may be shown any more."""
         self.leaving: CancelScope | None = None
@@ -59,7 +60,7 @@ class OpenTurn:
         else:
             self.is_behind = True
             await self._catch_up()
-        self._hub.tell(self.session.id)
+        self._hub.tell(self.session.id, entry)
         if isinstance(body, Result):
             point("J9")
         if isinstance(body, Reply | Result | Ended):
@@ -82,6 +83,16 @@ class OpenTurn:
         elif delta.kind == "reset":
             self._forget()
         self._hub.tell(self.session.id, Hint(delta, self._state.head, offset))
+
+    def hint(self) -> None:
+        """Somebody else wrote to the journal."""
+        self.is_behind = True
+        self._news.set()
+
+    async def news(self) -> None:
+        await self._news.wait()
+        self._news = Event()
+        await self.refresh()
 
     async def refresh(self) -> None:
         await self._leave_if_told()

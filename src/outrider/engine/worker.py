@@ -7,16 +7,18 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from sys import maxsize
 
 import anyio
 from anyio.abc import TaskGroup
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.config.fail import point
 from outrider.core.errors import NotKept, Refused, Stale, Unavailable
-from outrider.core.events import Ended, Entry, Resumed
-from outrider.core.plan import Begin, Bounds, Finish, Idle, Stop, Wait, decide
-from outrider.core.ports import Runtime, Store
+from outrider.core.events import Ended, Entry, Resumed, Started
+from outrider.core.plan import Begin, Bounds, Finish, Idle, State, Step, Stop, Wait, decide
+from outrider.core.ports import NATIVE, Runtimes, Store
 from outrider.engine.follow import Hub
 from outrider.engine.turn import OpenTurn
 
@@ -32,6 +34,8 @@ class Limits(Struct, frozen=True):
     bounds: Bounds = Bounds()
     seconds: float = 3600.0
     turns: int = 8
+    runtime: str = "native"
+    """What carries the turns of sessions that ask for nothing else."""
 
 
 class _Carrying:
@@ -47,10 +51,10 @@ class _Carrying:
 class Worker:
     """Gives every session with something to do to its runtime, one turn at a time each."""
 
-    def __init__(self, store: Store, hub: Hub, runtime: Callable[[str], Runtime], limits: Limits) -> None:
+    def __init__(self, store: Store, hub: Hub, runtimes: Runtimes, limits: Limits) -> None:
         self._store = store
         self._hub = hub
-        self._runtime = runtime
+        self._runtimes = runtimes
         self._limits = limits
         self._slots = anyio.CapacityLimiter(limits.turns)
         self._carrying: dict[str, _Carrying] = {}
@@ -113,11 +117,11 @@ class Worker:
         """A hint that this session has something to do. A worker that does not run passes it on and carries nothing."""
         self._own.add(session)
         if session in self._warm:
-            self._warm[session].is_behind = True
+            self._warm[session].hint()
         if carrying := self._carrying.get(session):
             carrying.again = True
             if carrying.turn:
-                carrying.turn.is_behind = True
+                carrying.turn.hint()
         elif self._group and not self._is_leaving:
             self._carrying[session] = _Carrying()
             self._group.start_soon(self._carry_session, session)
@@ -197,7 +201,7 @@ class Worker:
         while True:
             carrying.again = False
             await turn.refresh()
-            match decide(turn.state(), {}, self._limits.bounds):
+            match self._decide(turn.state()):
                 case Idle():
                     break
                 case Wait():
@@ -207,7 +211,7 @@ class Worker:
                     if turn.state().head == head:
                         break
                 case Begin():
-                    await turn.record(await self._runtime("native").begins(turn))
+                    await turn.record(await self._begins(turn))
                     point("J4")
                 case Stop(reason=reason):
                     log.warning("a turn was stopped: %s", reason, extra={"session": session})
@@ -220,6 +224,19 @@ class Worker:
         self._warm[session] = turn
         while len(self._warm) > WARM:
             self._warm.popitem(last=False)
+
+    def _decide(self, state: State) -> Step:
+        """By our limits; a runtime of others counts its own steps."""
+        own = self._limits.bounds
+        return decide(state, {}, own if state.runtime in ("", NATIVE) else replace(own, steps=maxsize, repeats=maxsize))
+
+    async def _begins(self, turn: OpenTurn) -> Started:
+        """What is amiss with a runtime shows when it is to carry the turn."""
+        name = turn.state().settings.get("runtime") or self._limits.runtime
+        try:
+            return await (await self._runtimes(name)).begins(turn)
+        except Refused:
+            return Started(name)
 
     async def _open(self, session: str) -> OpenTurn:
         if turn := self._warm.pop(session, None):
@@ -239,7 +256,7 @@ class Worker:
         before = turn.state()
         try:
             with anyio.move_on_after(self._limits.seconds) as deadline:
-                await self._runtime("native").carry(turn)
+                await (await self._runtimes(before.runtime)).carry(turn)
         except (Refused, Unavailable) as error:
             log.warning("a turn failed: %s", error, extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, str(error)))
@@ -257,5 +274,5 @@ class Worker:
         if deadline.cancelled_caught:
             reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
             await turn.record(Ended("failed", state.head, reason))
-        elif state.head == before.head and not isinstance(decide(state, {}, self._limits.bounds), Finish | Stop | Wait):
+        elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | Wait):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))

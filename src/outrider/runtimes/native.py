@@ -1,6 +1,7 @@
 """Our own loop: ask the model, run its calls, until it has nothing more to do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, 
 from outrider.core.ports import Here, Model, Models, Place, Tool, Tools, Turn
 from outrider.core.prompt import UNKNOWN, FromPerson, Prompt
 from outrider.core.traits import Replay, RuntimeTraits
+from outrider.runtimes.kit import Kit
 from outrider.runtimes.system import system_prompt
 
 DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
@@ -204,6 +206,12 @@ class NativeRuntime:
             request = await tool.request(call, here)  # it was allowed, or it would not have begun
             result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
         await self._record(turn, result or Result(call.id, UNKNOWN, failed=True))
+
+
+@asynccontextmanager
+async def open_runtime(kit: Kit) -> AsyncGenerator[NativeRuntime]:
+    """Our own loop over the models and tools of a home."""
+    yield NativeRuntime(kit.models, kit.tools, kit.place, kit.bounds)
 
 
 def _meaning(answer: str) -> Verdict:
