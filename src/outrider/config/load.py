@@ -103,6 +103,11 @@ class HttpSettings(Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class WebhookSettings(Struct, frozen=True):
+    url: str
+    secret: Secret
+
+
 class LogSettings(Struct, frozen=True):
     level: str
 
@@ -120,6 +125,7 @@ class Config(Struct, frozen=True):
     asks: AskSettings
     chat: ChatSettings
     http: HttpSettings
+    webhook: WebhookSettings
     log: LogSettings
     sources: Mapping[str, str]
     references: Mapping[str, str]
@@ -355,5 +361,6 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "asks": AskSettings(**of("asks")),
         "chat": ChatSettings(**of("chat")),
         "http": HttpSettings(**of("http")),
+        "webhook": WebhookSettings(**of("webhook")),
         "log": LogSettings(**of("log")),
     }

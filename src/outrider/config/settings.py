@@ -139,6 +139,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("http.host", Kind.TEXT, "127.0.0.1", "Where `outrider up` listens; beyond loopback only by --host."),
     Setting("http.port", Kind.WHOLE, 8642, "The port `outrider up` listens on; 0 takes a free one.", (), 0, 65_535),
     Setting("http.names", Kind.NAMES, (), "Host names, besides its own address, under which clients reach it."),
+    Setting("webhook.url", Kind.URL, "", "Where to tell that a background response has ended; empty for nowhere."),
+    Setting(
+        "webhook.secret",
+        Kind.SECRET,
+        "",
+        "What webhooks are signed with: whsec_ and 24 to 64 bytes in base64. Without one, it is made when first needed.",
+    ),
     Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
 )
 

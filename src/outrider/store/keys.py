@@ -33,7 +33,7 @@ async def ensure_key(home: Path, store: KeyStore) -> str | None:
     id, secret = _mint(wish)
     # The file first: cut here, the next start finds no key and makes both anew. The other way round it would find one
     # that nobody has.
-    _leave(first_key_file(home), _text(id, secret))
+    leave_for_owner(first_key_file(home), _text(id, secret))
     await store.create_key(id, wish, digest_of(secret))
     return _text(id, secret)
 
@@ -53,8 +53,8 @@ def _text(id: str, secret: str) -> str:
     return f"ork_{id}_{secret}"
 
 
-def _leave(path: Path, text: str) -> None:
-    """All or nothing, and readable by its owner from the first byte on."""
+def leave_for_owner(path: Path, text: str) -> None:
+    """Write a file with this line: all or nothing, and readable by its owner from the first byte on."""
     making = path.with_name(path.name + ".new")
     try:
         making.unlink(missing_ok=True)
