@@ -31,12 +31,15 @@ class Running:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    @property
+    def key(self) -> str:
+        """The one that was made at the first start."""
+        return (self._home / "api_key").read_text().strip()
+
     @contextmanager
     def client(self) -> Generator[httpx2.Client]:
-        """Somebody with the key that was made at the first start."""
-        key = (self._home / "api_key").read_text().strip()
-        headers = {"authorization": f"Bearer {key}"}
-        with httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False) as client:
+        """Somebody with that key."""
+        with caller(self.url, self.key) as client:
             yield client
 
     def ends(self, number: int = signal.SIGTERM) -> Ran:
@@ -64,6 +67,14 @@ def _first_line(process: "subprocess.Popen[bytes]") -> str:
     line = process.stdout.readline().decode().strip()
     assert line.startswith("outrider up: http://"), (line, ended(process))
     return line
+
+
+@contextmanager
+def caller(url: str, key: str) -> Generator[httpx2.Client]:
+    """Somebody with this key; an empty one is none."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE, trust_env=False) as client:
+        yield client
 
 
 def free_port() -> int:
