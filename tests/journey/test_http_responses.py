@@ -151,7 +151,7 @@ async def test_a_response_in_the_background_is_polled_for(tmp_path: Path) -> Non
 
 
 async def test_a_client_that_lost_its_connection_comes_back_for_the_rest(tmp_path: Path) -> None:
-    held = stalls("thinking")
+    held = stalls("thinking it")
     async with place(tmp_path, held, says("thinking it through")) as there:
         stream, heard = await there.ask("go", stream=True), list[Any]()
         async for event in stream:
@@ -168,7 +168,7 @@ async def test_a_client_that_lost_its_connection_comes_back_for_the_rest(tmp_pat
 
 
 async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_path: Path) -> None:
-    held, heard = stalls("thinking"), list[Any]()
+    held, heard = stalls("thinking it"), list[Any]()
     async with place(tmp_path, held, says("never")) as there:
         with anyio.fail_after(60):
             async for event in await there.ask("go", stream=True):

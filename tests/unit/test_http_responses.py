@@ -11,12 +11,12 @@ from outrider.channels.http.responses_parse import parse_wanted
 from outrider.channels.http.responses_render import (
     Frame,
     Point,
-    Telling,
     parse_response_id,
     points,
     response_id,
 )
-from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Started
+from outrider.channels.http.responses_stream import CHECK, NTH, Telling, pieces
+from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
 from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
 from outrider.core.traits import ToolSpec
@@ -137,17 +137,74 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
     live += [Delta(second[at : at + size]) for at in range(0, len(second), size)]
     live += entries[4:]
     streamed = told(entries, live)
-    text = f"{first}\n\n{second}"
-    assert "".join(one.get("delta", "") for one in streamed if "output_text" in one["type"]) == text
+    assert streamed == told(entries, [*entries[1:]])
+    assert "".join(one["delta"] for one in streamed if "output_text.delta" in one["type"]) == f"{first}\n\n{second}"
     numbers = [one["sequence_number"] for one in streamed]
     assert numbers == sorted(set(numbers))
-    for at, last in enumerate(streamed):
-        rest = told(entries, [*entries[1:]], last["sequence_number"])
-        assert _flat(rest) == _flat(streamed[at + 1 :])
-    assert streamed[-1]["sequence_number"] == 3 + len(text) + 1 + 3 + 4
+    for at, number in enumerate(numbers):
+        assert told(entries, [*entries[1:]], number) == streamed[at + 1 :]
+        assert told(entries, live, number) == streamed[at + 1 :]
+    assert numbers[-1] >> CHECK == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
 
 
-def _flat(events: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The words, however they were cut, and everything else."""
-    kind = "response.output_text.delta"
-    return "".join(e["delta"] for e in events if e["type"] == kind), [e for e in events if e["type"] != kind]
+def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -> None:
+    assert [*pieces("one two\n\n  three")] == ["one ", "two\n\n  "]
+    assert [*pieces("x" * 150)] == ["x" * 64, "x" * 64]
+    assert [[*pieces(words)] for words in ("", "one", "one ")] == [[], [], []]
+
+
+WRONG, RIGHT = "a long wrong beginning that was lost", "short and right"
+
+
+def taken_back(heard: list[dict[str, Any]], rest: list[dict[str, Any]], right: str = RIGHT) -> None:
+    """The rest closes the message that was begun and tells the right one, under numbers that go on growing."""
+    numbers = [one["sequence_number"] for one in heard + rest]
+    assert numbers == sorted(set(numbers))
+    void, item = rest[0], rest[1]["item"]["id"]
+    assert (void["type"], void["output_index"], void["item"]["status"]) == (
+        "response.output_item.done",
+        0,
+        "incomplete",
+    )
+    words = [one for one in heard + rest if one["type"] == "response.output_text.delta"]
+    assert "".join(one["delta"] for one in words if one["item_id"] == item) == right
+    output = rest[-1]["response"]["output"]
+    assert [(one["id"], len(one["content"])) for one in output] == [(void["item"]["id"], 0), (item, 1)]
+    assert output[1]["content"][0]["text"] == right
+
+
+@pytest.mark.parametrize("right", [RIGHT, RIGHT + " and longer than all that was said before it was lost"])
+def test_words_that_were_lost_are_taken_back_from_a_client_that_heard_them(right: str) -> None:
+    entries = journal(Input("go", address="responses:a"), Started(), Resumed(), Reply(right, 1), Ended("done", 1))
+    heard = told(entries, [entries[1], Delta(WRONG)])
+    assert heard[-1]["type"] == "response.output_text.delta"
+    rest = told(entries, [*entries[1:]], heard[-1]["sequence_number"])
+    taken_back(heard, rest, right)
+    for at, one in enumerate(rest):  # and cut again
+        assert told(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
+    whole = told(entries, [*entries[1:]])
+    assert [one["sequence_number"] >> NTH for one in whole] == [0] * len(whole)
+
+
+def test_words_that_are_taken_back_within_a_stream_are_told_anew_in_it() -> None:
+    entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
+    live = [entries[1], Delta(WRONG), Delta("", "reset"), Delta(RIGHT), *entries[2:]]
+    streamed = told(entries, live)
+    at = next(n for n, one in enumerate(streamed) if one["type"] == "response.output_item.done")
+    taken_back(streamed[:at], streamed[at:])
+    for n, one in enumerate(streamed[at:], at):
+        assert told(entries, [*entries[1:]], one["sequence_number"]) == streamed[n + 1 :]
+
+
+def test_words_that_are_lost_before_a_client_heard_them_are_never_told() -> None:
+    entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
+    live = [entries[1], Delta("wrong"), Delta("", "reset"), *entries[2:]]
+    assert told(entries, live) == told(entries, [*entries[1:]])
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 4096])
+def test_a_number_from_before_any_words_gives_all_of_them(after: int) -> None:
+    entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
+    rest = told(entries, [*entries[1:]], after)
+    assert "".join(one["delta"] for one in rest if "output_text.delta" in one["type"]) == RIGHT
+    assert rest[-1]["type"] == "response.completed"

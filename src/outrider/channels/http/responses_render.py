@@ -1,26 +1,18 @@
-"""A turn as a response: its place in a journal, the object it is on the wire, and the events that tell of it. Pure.
-
-An event's number follows from what is recorded, never from how it was streamed, so that a stream can be taken up
-anywhere: a delta's number is where its text ends.
-"""
+"""A turn as a response: its place in a journal, and the object it is on the wire. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from outrider.channels.http.chat_models import OUTRIDER
-from outrider.channels.http.chat_render import AGAIN, Progress, failure, wire_call
-from outrider.channels.http.sse import event
-from outrider.core.events import Entry, Event, Input, Reply, Result
+from outrider.channels.http.chat_render import Progress, failure, wire_call
+from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.parts import Call, Usage
 from outrider.core.plan import Bounds, State, fold
 
-CREATED, BEGUN, ITEM, PART = range(4)
-"""The numbers of a response's first events. The text follows, then what closes it, then the calls, then the end."""
-_PER_CALL = 4
 _ID = re.compile(r"resp_([0-9a-f]{32})_([0-9]{1,15})", re.ASCII)
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -111,23 +103,24 @@ class Frame(Struct, frozen=True):
             **more,
         }
 
-    def so_far(self, progress: Progress, *, is_begun: bool = True) -> dict[str, Any]:
-        """The response as it is after these entries."""
+    def so_far(self, progress: Progress, *, is_begun: bool = True, void: int = 0) -> dict[str, Any]:
+        """The response as it is after these entries; in a stream, after so many messages that were taken back."""
         if not progress.is_over:
             more = {"output": [self.message(progress.text, "in_progress")]} if progress.text else {}
             return self.render("in_progress" if is_begun else "queued", **more)
         status, more = _outcome(progress)
-        output = [self.message(progress.text, _item_status(status))] if progress.text else []
+        output = [self.message("", "incomplete", nth) for nth in range(void)]
+        output += [self.message(progress.text, _item_status(status), void)] if progress.text else []
         output += [self.call(call) for call in progress.calls]
         return self.render(status, output=output, usage=_usage(progress.usage), **more)
 
-    def message(self, text: str, status: str) -> dict[str, Any]:
-        content = [_text(text)] if text else []
-        return {"id": self.item, "type": "message", "role": "assistant", "status": status, "content": content}
+    def message(self, text: str, status: str, nth: int = 0) -> dict[str, Any]:
+        content = [text_part(text)] if text else []
+        return {"id": self.item(nth), "type": "message", "role": "assistant", "status": status, "content": content}
 
-    @property
-    def item(self) -> str:
-        return f"msg_{self.session}_{self.entry.seq}"
+    def item(self, nth: int = 0) -> str:
+        """The id of the message; of the n-th, where a stream had to take back those before."""
+        return f"msg_{self.session}_{self.entry.seq}" + (f"_{nth}" if nth else "")
 
     def input_items(self, journal: Sequence[Entry]) -> list[dict[str, Any]]:
         """What was handed in: its words, after the results that came with them. Pictures are not told again."""
@@ -155,7 +148,7 @@ class Frame(Struct, frozen=True):
         }
 
 
-def _text(text: str) -> dict[str, Any]:
+def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -182,95 +175,3 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
-
-
-class Telling:
-    """A response as events, without those up to the number `after`."""
-
-    def __init__(self, frame: Frame, *, is_live: bool, after: int = -1) -> None:
-        self.number = after
-        """The last event the client has."""
-        self._frame = frame
-        self._live = frame.progress(is_live=is_live)
-        self._record = frame.progress()
-        """Entries alone: what a stream that is taken up later is told from."""
-        self._told = 0
-        """Characters of the text that are told, here or before."""
-        self._is_torn = False
-        """Whether words were told that are not in the record: then only what closes the text tells the rest."""
-
-    @property
-    def is_over(self) -> bool:
-        return self._record.is_over
-
-    def begin(self) -> Iterator[bytes]:
-        response = self._frame.render("in_progress")
-        yield from self._tell(CREATED, "response.created", response=response)
-        yield from self._tell(BEGUN, "response.in_progress", response=response)
-
-    def take(self, happened: Event) -> Iterator[bytes]:
-        if isinstance(happened, Entry):
-            self._record.take(happened)
-        if not self._is_torn:
-            piece = self._live.take(happened)
-            self._is_torn = piece.is_new_start
-            if self._is_torn:
-                yield AGAIN.encode()
-            else:
-                yield from self._words(piece.text)
-        if self.is_over:
-            yield from self._close()
-
-    def _words(self, text: str) -> Iterator[bytes]:
-        if not text:
-            return
-        if not self._told:
-            yield from self._open()
-        start = max(0, self.number - PART - self._told)  # what an earlier stream has told of this piece
-        self._told += len(text)
-        yield from self._tell(
-            PART + self._told, "response.output_text.delta", **self._place, delta=text[start:], logprobs=[]
-        )
-
-    def _open(self) -> Iterator[bytes]:
-        item = self._frame.message("", "in_progress")
-        yield from self._tell(ITEM, "response.output_item.added", output_index=0, item=item)
-        yield from self._tell(PART, "response.content_part.added", **self._place, part=_text(""))
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._frame.item, "output_index": 0, "content_index": 0}
-
-    def _close(self) -> Iterator[bytes]:
-        response, text = self._frame.so_far(self._record), self._record.text
-        number = PART + len(text) + 1
-        output: list[dict[str, Any]] = response["output"]
-        if text:
-            yield from self._tell(number, "response.output_text.done", **self._place, text=text, logprobs=[])
-            yield from self._tell(number + 1, "response.content_part.done", **self._place, part=_text(text))
-            yield from self._tell(number + 2, "response.output_item.done", output_index=0, item=output[0])
-        number += 3
-        for index, item in enumerate(output):
-            if item["type"] == "function_call":
-                yield from self._call(number, index, item)
-                number += _PER_CALL
-        kind = {"completed": "completed", "failed": "failed"}.get(response["status"], "incomplete")
-        yield from self._tell(number, f"response.{kind}", response=response)
-
-    def _call(self, number: int, index: int, item: dict[str, Any]) -> Iterator[bytes]:
-        place = {"item_id": item["id"], "output_index": index}
-        written = item["arguments"]
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        yield from self._tell(number, "response.output_item.added", output_index=index, item=begun)
-        yield from self._tell(number + 1, "response.function_call_arguments.delta", **place, delta=written)
-        yield from self._tell(
-            number + 2, "response.function_call_arguments.done", **place, name=item["name"], arguments=written
-        )
-        yield from self._tell(number + 3, "response.output_item.done", output_index=index, item=item)
-
-    def _tell(self, number: int, kind: str, **fields: Any) -> Iterator[bytes]:
-        if self._is_torn:
-            number = max(number, self.number + 1)
-        if number > self.number:
-            self.number = number
-            yield event(msgspec.json.encode({"type": kind, "sequence_number": number, **fields}), name=kind)

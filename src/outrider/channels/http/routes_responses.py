@@ -24,7 +24,8 @@ from outrider.channels.http.openai_common import bounds_of, change_settings, dig
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
-from outrider.channels.http.responses_render import Frame, Point, Telling, parse_response_id, points, response_id
+from outrider.channels.http.responses_render import Frame, Point, parse_response_id, points, response_id
+from outrider.channels.http.responses_stream import LAST, Telling
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
@@ -39,7 +40,7 @@ STOPPING = 10.0
 
 class RetrieveQuery(Struct, frozen=True):
     stream: Annotated[bool, Meta(description="as events, also of what has long happened")] = False
-    starting_after: Annotated[int, Meta(ge=-1, description="only events after the one of this number")] = -1
+    starting_after: Annotated[int, Meta(ge=-1, le=LAST, description="only events after the one of this number")] = -1
 
 
 class ItemsQuery(Struct, frozen=True):
