@@ -77,6 +77,7 @@ async def test_a_session_is_begun_spoken_in_read_found_and_deleted(tmp_path: Pat
         "text": "which colour?",
         "person": "owner",
         "address": f"sessions:{session}",
+        "payer": "test",
     }
     assert shown.json() == {
         **made.json(),

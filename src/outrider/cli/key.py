@@ -1,8 +1,9 @@
 """`outrider key`: the key to the API and how to use it; making, listing and revoking keys."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol, get_args
+from typing import Protocol, TypedDict, Unpack, get_args
 
 import click
 
@@ -18,14 +19,24 @@ from outrider.config.load import Config
 from outrider.config.secrets import resolve
 from outrider.core.errors import HomeBusy, Refused
 from outrider.core.key_ports import Key, KeyWish, Scope, split_key
-from outrider.store.keys import first_key_file, make_key
+from outrider.store.keys import first_key_file, forget_first, make_key, render_key
 from outrider.store.open import open_store
 from outrider.store.reader import is_held, open_reader
+from outrider.store.spending import first_day, parse_spend, render_spend
 from outrider.store.sqlite import SqliteStore
 
 _LABEL = "outrider key"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+_HEADS = ("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")
 _SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+class Bounds(TypedDict):
+    """What a key may use, as it is typed."""
+
+    rate: int | None
+    concurrent: int | None
+    spend: str
 
 
 class Reads(Protocol):
@@ -33,6 +44,7 @@ class Reads(Protocol):
 
     async def find_key(self, id: str) -> Key | None: ...
     async def list_keys(self) -> Sequence[Key]: ...
+    async def spent(self, id: str, since: int = 0) -> float: ...
 
 
 @asynccontextmanager
@@ -117,21 +129,21 @@ def _first(config: Config) -> str:
 )
 @click.option("--rate", type=click.IntRange(1, 1_000_000), help="Requests a minute.")
 @click.option("--concurrent", type=click.IntRange(1, 100_000), help="Requests at once.")
+@click.option("--spend", default="", metavar="DOLLARS", help="What its turns may cost: 5/day, 20/month, or 5 in all.")
 @_JSON
-def create(
-    name: str, person: str, scopes: tuple[Scope, ...], rate: int | None, concurrent: int | None, is_json: bool
-) -> int:
+def create(name: str, person: str, scopes: tuple[Scope, ...], is_json: bool, **bounds: Unpack[Bounds]) -> int:
     """Make a key. It is shown this once, alone on stdout; only a digest of it is kept."""
     check_text(name, "the key's name")
     check_text(person, "the person's name")
     config = open_config()
-    wish = KeyWish(name, person, tuple(dict.fromkeys(scopes)), rate, concurrent)
+    spend = parse_spend(bounds["spend"]) if bounds["spend"] else None
+    wish = KeyWish(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
 
     async def act() -> None:
         async with _open(config) as store:
             key, text = await make_key(store, wish)
         if is_json:
-            say(encode({**_render(key), "key": text}, is_pretty=True))
+            say(encode({**render_key(key, 0.0), "key": text}, is_pretty=True))
             return
         say(text)
         notice(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
@@ -147,13 +159,14 @@ def list_keys(is_json: bool) -> int:
 
     async def act() -> None:
         async with _look(config) as reads:
-            found = await reads.list_keys()
+            now = time.time_ns() // 1_000_000
+            found = [
+                (key, await reads.spent(key.id, first_day(key.wish.spend, now))) for key in await reads.list_keys()
+            ]
         if is_json:
-            say(encode([_render(key) for key in found], is_pretty=True))
+            say(encode([render_key(key, spent) for key, spent in found], is_pretty=True))
         elif found:
-            say(
-                "\n".join(aligned([("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "STATE"), *_rows(found)]))
-            )
+            say("\n".join(aligned([_HEADS, *(_row(key, spent) for key, spent in found)])))
         else:
             say("there are no keys yet: `outrider up` makes the first one, `outrider key create NAME` another")
 
@@ -175,39 +188,21 @@ def revoke(key: str) -> int:
             if found is None:
                 raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
             await store.revoke_key(found.id)
-        path = first_key_file(config.home)
-        if path.exists() and f"ork_{found.id}_" in path.read_text("utf-8", "replace"):
-            path.unlink()
+        forget_first(config.home, found.id)
         say(f"{one_line(found.wish.name)} ({found.id}) opens nothing any more")
 
     return _carried(act)
 
 
-def _render(key: Key) -> dict[str, object]:
-    wish = key.wish
-    return {
-        "id": key.id,
-        "name": wish.name,
-        "person": wish.person,
-        "scopes": list(wish.scopes),
-        "rate": wish.rate,
-        "concurrent": wish.concurrent,
-        "created": key.created,
-        "used": key.used,
-        "revoked": key.revoked,
-    }
-
-
-def _rows(keys: Sequence[Key]) -> list[tuple[str, ...]]:
-    return [
-        (
-            one_line(key.wish.name),
-            key.id,
-            one_line(key.wish.person),
-            ", ".join(key.wish.scopes),
-            moment(key.created),
-            moment(key.used) if key.used else "never",
-            f"revoked {moment(key.revoked)}" if key.revoked else "holds",
-        )
-        for key in keys
-    ]
+def _row(key: Key, spent: float) -> tuple[str, ...]:
+    limit = key.wish.spend
+    return (
+        one_line(key.wish.name),
+        key.id,
+        one_line(key.wish.person),
+        ", ".join(key.wish.scopes),
+        moment(key.created),
+        moment(key.used) if key.used else "never",
+        f"${spent:.2f}" + (f" of {render_spend(limit)}" if limit else ""),
+        f"revoked {moment(key.revoked)}" if key.revoked else "holds",
+    )

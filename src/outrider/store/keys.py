@@ -8,6 +8,7 @@ from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyStore, KeyWish, digest_of
 from outrider.store.connect import sync_folder
 from outrider.store.faults import explain
+from outrider.store.spending import render_spend
 
 FIRST = "first"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -36,6 +37,31 @@ async def ensure_key(home: Path, store: KeyStore) -> str | None:
     leave_for_owner(first_key_file(home), _text(id, secret))
     await store.create_key(id, wish, digest_of(secret))
     return _text(id, secret)
+
+
+def forget_first(home: Path, id: str) -> None:
+    """Remove the file of the first key, if this is the one."""
+    path = first_key_file(home)
+    if path.exists() and f"ork_{id}_" in path.read_text("utf-8", "replace"):
+        path.unlink()
+
+
+def render_key(key: Key, spent: float) -> dict[str, object]:
+    """What may be told of a key, and what it has spent of its limit."""
+    wish = key.wish
+    return {
+        "id": key.id,
+        "name": wish.name,
+        "person": wish.person,
+        "scopes": list(wish.scopes),
+        "rate": wish.rate,
+        "concurrent": wish.concurrent,
+        "spend": render_spend(wish.spend) if wish.spend else None,
+        "spent": spent,
+        "created": key.created,
+        "used": key.used,
+        "revoked": key.revoked,
+    }
 
 
 def _mint(wish: KeyWish) -> tuple[str, str]:

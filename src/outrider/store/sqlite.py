@@ -156,6 +156,9 @@ class SqliteStore:
     async def list_keys(self) -> Sequence[Key]:
         return await self._read(partial(read_keys.keys, self._reads))
 
+    async def spent(self, id: str, since: int = 0) -> float:
+        return await self._read(partial(read_keys.spent, self._reads, id, since))
+
     async def revoke_key(self, id: str) -> bool:
         return await self._write(partial(self._writes.keys.revoke, id))
 

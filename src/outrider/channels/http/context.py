@@ -1,15 +1,23 @@
 """What every route stands on, and the one place where a request becomes an input."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
+import anyio
 from msgspec import Struct, field
 from msgspec.structs import replace
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
 from outrider.channels.http.failures import HttpError
+from outrider.channels.http.limits import overdrawn
+from outrider.channels.http.openai_common import change_settings
 from outrider.channels.http.pulse import Pulse
+from outrider.channels.http.webhooks import Webhooks
+from outrider.core.errors import Refused
 from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.key_ports import Spend
 from outrider.core.plan import State, fold
 from outrider.core.ports import Session
 from outrider.core.traits import ToolSpec
@@ -25,6 +33,8 @@ class Caller(Struct, frozen=True):
     key: str
     """The key's id, never the key."""
     scopes: frozenset[str]
+    spend: Spend | None = None
+    """What it may spend."""
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -36,6 +46,15 @@ class Context(Struct, frozen=True):
     agent: Agent
     version: str
     pulse: Pulse = field(default_factory=Pulse)
+    webhooks: Webhooks | None = None
+    """None when nobody is to be told of what ends."""
+    wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """Milliseconds since 1970."""
+    places: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary[str, anyio.Lock])
+
+    def place(self, session: str) -> anyio.Lock:
+        """Held by whoever looks at a session's end and then writes there. It is one for as long as somebody has it."""
+        return self.places.setdefault(session, anyio.Lock())
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -57,6 +76,12 @@ class Wish(Struct, frozen=True, kw_only=True):
     """Results of calls of such tools. Without a text, the turn that waits for them goes on."""
     past: Sequence[Body] = ()
     """What a session begins with when it is empty. Without a text, the turn that it leaves open goes on."""
+    settings: Mapping[str, str] = {}
+    """What to set for the session before."""
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.text.strip() and not self.images
 
 
 class Entered(Struct, frozen=True):
@@ -89,7 +114,20 @@ def agent_of(request: Request, scope: str = "chat") -> Agent:
     who = caller(request)
     if not who.may(scope):
         raise HttpError(403, f"this key may not do that: it lacks the scope {scope!r}", "missing_scope")
-    return context(request).agent.acting_for(who.person)
+    return context(request).agent.acting_for(who.person, who.key)
+
+
+async def open_session(request: Request, name: str = "") -> Session:
+    """The session of this whole name or id. One is begun if there is none, unless the key cannot pay for its turn."""
+    agent = agent_of(request)
+    if error := await _overdrawn(request):
+        try:
+            found = await agent.find(name)
+        except Refused:
+            raise error from None
+        if name not in (found.id, found.name):
+            raise error
+    return await agent.session(name, exactly=True)
 
 
 async def enter(request: Request, wish: Wish) -> Entered:
@@ -101,13 +139,15 @@ async def enter(request: Request, wish: Wish) -> Entered:
     agent = agent_of(request)
     session = await agent.session(wish.session)
     address = f"{wish.channel}:{wish.place}"
+    await _check_spending(request, session, wish, address)
+    await change_settings(agent, session, wish.settings)
     if wish.past and not session.head:
-        await agent.seed(session, [_addressed(body, session.person, address) for body in wish.past])
+        await agent.seed(session, [_addressed(body, caller(request), address) for body in wish.past])
     journal = await agent.journal(session) if session.is_open or wish.key else ()
-    if not wish.text.strip() and not wish.images and (wish.results or wish.past):
+    if wish.is_silent and (wish.results or wish.past):
         return await _go_on(agent, session, wish, fold(journal))
     state = fold(journal)
-    if not any(isinstance(one.body, Input) and one.body.address == address for one in journal):  # not told before
+    if not _is_told(journal, address):
         await agent.settle(session, _left(state, wish))
     await agent.settle(session, wish.results)
     entry = await agent.post(
@@ -147,5 +187,24 @@ def _is_parked(state: State) -> bool:
     return bool(state.calls) and not state.asks and all(call.tool in state.lent for call in state.calls)
 
 
-def _addressed(body: Body, person: str, address: str) -> Body:
-    return replace(body, person=person, address=address) if isinstance(body, Input) else body
+def _addressed(body: Body, who: Caller, address: str) -> Body:
+    return replace(body, person=who.person, address=address, payer=who.key) if isinstance(body, Input) else body
+
+
+async def _overdrawn(request: Request) -> HttpError | None:
+    who, here = caller(request), context(request)
+    return await overdrawn(here.agent.home.store, who.key, who.spend, here.wall())
+
+
+async def _check_spending(request: Request, session: Session, wish: Wish, address: str) -> None:
+    """A key that has spent what it may begins no turn. One under way goes on, and what was asked before is answered."""
+    begins = not wish.is_silent or (wish.past and not session.head)
+    if begins and (error := await _overdrawn(request)):
+        is_one_request = wish.key and wish.place != session.id
+        if not is_one_request or not _is_told(await agent_of(request).journal(session), address):
+            raise error
+
+
+def _is_told(journal: Sequence[Entry], address: str) -> bool:
+    """Whether something was handed in from this address before."""
+    return any(isinstance(one.body, Input) and one.body.address == address for one in journal)

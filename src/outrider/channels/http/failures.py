@@ -20,6 +20,8 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
 
+QUOTA, QUOTA_FOR_GOOD = "insufficient_quota", "billing_hard_limit_reached"
+"""A key has spent what it may: until another day or month begins, or for good."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -31,6 +33,7 @@ _TYPES = {
 
 def error_body(status: int, message: str, code: str, request_id: str) -> dict[str, Any]:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    kind = QUOTA if code in (QUOTA, QUOTA_FOR_GOOD) else kind
     return {"error": {"message": message, "type": kind, "code": code or None, "param": None}, "request_id": request_id}
 
 

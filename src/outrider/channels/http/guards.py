@@ -22,7 +22,6 @@ from outrider.channels.http.limits import Buckets, Crowd, Limits, Now, too_many
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.key_ports import KEY_SHAPE, Key, KeyStore, KeyWish, digest_of, opens, split_key
-from outrider.store.sqlite import SqliteStore
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 OPEN = frozenset({"/health"})
@@ -68,10 +67,7 @@ def guards_of(agent: Agent) -> Sequence[Guard]:
 
 def key_store(agent: Agent) -> KeyStore:
     """Where an open home keeps its keys."""
-    store = agent.home.store
-    if not isinstance(store, SqliteStore):
-        raise Refused("this store keeps no keys")
-    return store
+    return agent.home.store
 
 
 def guards(terms: Admission) -> Sequence[Guard]:
@@ -174,7 +170,7 @@ class Known:
             return
         key = await self._find(given, f"from {peer(scope)}")
         state = scope.setdefault("state", {})
-        state["caller"] = Caller(key.wish.person, key.id, frozenset(key.wish.scopes))
+        state["caller"] = Caller(key.wish.person, key.id, frozenset(key.wish.scopes), key.wish.spend)
         state["key"] = key.wish
 
     async def _find(self, given: Sequence[str], whence: str) -> Key:

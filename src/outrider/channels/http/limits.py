@@ -1,4 +1,4 @@
-"""How much one caller may ask for: so many requests a minute, so many at once. Kept in memory."""
+"""How much one caller may ask for: so many requests a minute, so many at once (kept in memory), so many dollars."""
 
 import time
 from collections import OrderedDict
@@ -8,7 +8,9 @@ from math import ceil
 
 from msgspec import Struct
 
-from outrider.channels.http.failures import HttpError
+from outrider.channels.http.failures import QUOTA, QUOTA_FOR_GOOD, HttpError
+from outrider.core.key_ports import KeyStore, Spend
+from outrider.store.spending import first_day, render_spend, seconds_left
 
 Now = Callable[[], float]
 """Seconds, from whenever; never backwards."""
@@ -86,3 +88,16 @@ class Crowd:
 def too_many(message: str, seconds: float, code: str) -> HttpError:
     """429, with the time to wait in whole seconds."""
     return HttpError(429, message, code, {"retry-after": str(max(1, ceil(seconds)))})
+
+
+async def overdrawn(keys: KeyStore, id: str, spend: Spend | None, now: int) -> HttpError | None:
+    """429 when this key has spent what it may (`now` is in milliseconds), else None."""
+    if spend is None or await keys.spent(id, first_day(spend, now)) < spend.dollars:
+        return None
+    # A client that tries again by itself, within seconds, only hears the same.
+    headers = {"x-should-retry": "false"}
+    message = f"this key has spent what it may, ${render_spend(spend)}"
+    if (seconds := seconds_left(spend, now)) is None:
+        return HttpError(429, f"{message}; it needs a new key to go on", QUOTA_FOR_GOOD, headers)
+    headers["retry-after"] = str(max(1, ceil(seconds)))
+    return HttpError(429, f"{message}; come back when another {spend.per} has begun, in UTC", QUOTA, headers)

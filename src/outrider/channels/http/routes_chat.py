@@ -17,9 +17,9 @@ from outrider.channels.http.chat_models import OUTRIDER, chosen_model
 from outrider.channels.http.chat_parse import ChatRequest, Order, parse_order
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import AGAIN, Envelope, Progress, failure, parse_call
-from outrider.channels.http.context import Entered, Wish, agent_of, enter
+from outrider.channels.http.context import Entered, Wish, agent_of, enter, open_session
 from outrider.channels.http.failures import HttpError, error_body, request_id
-from outrider.channels.http.openai_common import bounds_of, change_settings, digest, idempotency_key
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
@@ -52,8 +52,6 @@ async def complete(request: Request) -> Response:
     settings = {name: value for name, value in (("instructions", order.instructions), ("model", model)) if value}
     place = f"chatcmpl-{digest(opened.session.id, key) if key else secrets.token_hex(16)}"
     wish = _wish(agent, order, opened, settings)
-    if not opened.is_begun_here:
-        await change_settings(agent, opened.session, settings)
     entered = await enter(request, replace(wish, place=place, key=key or None))
     envelope = Envelope(
         place, entered.entry.at // 1000, model or OUTRIDER, entered.session.id, order.is_stream and order.wants_usage
@@ -77,11 +75,11 @@ async def _open(agent: Agent, request: Request, order: Order, key: str) -> Opene
     """By the header, or by the calls that wait for this client, or by the key; else a new one."""
     named = next((name for header in SESSION_HEADERS if (name := request.headers.get(header, "").strip())), "")
     if named:
-        session = await agent.session(named, exactly=True)
+        session = await open_session(request, named)
         return Opened(session, named, not session.head)
     if session := await _waiting(agent, order):
         return Opened(session, session.id, False)
-    session = await agent.session(f"chat {digest(key)}" if key else "", exactly=True)
+    session = await open_session(request, f"chat {digest(key)}" if key else "")
     return Opened(session, session.id, True)
 
 
@@ -110,7 +108,8 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
         channel=CHAT, place="", text=words.text, images=words.images, session=opened.session.id, tools=order.tools
     )
     if not opened.is_begun_here:
-        return replace(wish, results=[Result(parse_call(one.call)[1], one.text) for one in order.outcomes])
+        results = [Result(parse_call(one.call)[1], one.text) for one in order.outcomes]
+        return replace(wish, results=results, settings=settings)
 
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))

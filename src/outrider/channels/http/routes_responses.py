@@ -18,9 +18,9 @@ from outrider.channels.http.app import log_failure, route
 from outrider.channels.http.chat_models import chosen_model
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import Progress, parse_call
-from outrider.channels.http.context import Wish, agent_of, enter
+from outrider.channels.http.context import Wish, agent_of, context, enter, open_session
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import bounds_of, change_settings, digest, idempotency_key
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
@@ -77,11 +77,9 @@ async def create(request: Request) -> Response:
     _check(wanted)
     model = chosen_model(agent.config, order.model)
     key = idempotency_key(request)
-    session, is_begun_here = await _open(agent, wanted, key)
+    session, is_begun_here = await _open(request, agent, wanted, key)
     place = digest(session.id, key) if key else secrets.token_hex(16)
     channel = RESPONSES if wanted.is_stored else CHAT
-    if not is_begun_here:
-        await _check_place(agent, session, wanted, f"{channel}:{place}")
     settings = {name: value for name, value in (("instructions", order.instructions), ("model", model)) if value}
     wish = Wish(
         channel=channel,
@@ -95,9 +93,12 @@ async def create(request: Request) -> Response:
     if is_begun_here:
         wish = replace(wish, past=_past(agent, wanted, settings))
     else:
-        wish = replace(wish, results=[Result(parse_call(one.call)[1], one.text) for one in order.outcomes])
-        await change_settings(agent, session, settings)
-    entered = await enter(request, wish)
+        results = [Result(parse_call(one.call)[1], one.text) for one in order.outcomes]
+        wish = replace(wish, results=results, settings=settings)
+    async with context(request).place(session.id):  # of two that go on from the same response, one is first
+        if not is_begun_here:
+            await _check_place(agent, session, wanted, f"{channel}:{place}")
+        entered = await enter(request, wish)
     kept = await _kept(agent, session, entered.entry.seq)
     headers = {"x-session-id": session.id}
     if order.is_stream:
@@ -119,7 +120,7 @@ def _check(wanted: Wanted) -> None:
         render_past((), order.past, lambda image: Image("", image_media(image)), lent)
 
 
-async def _open(agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
+async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
     """The session, and whether it is to begin with what the request says went before."""
     if wanted.previous:
         return (await _find(agent, wanted.previous)).session, False
@@ -129,11 +130,11 @@ async def _open(agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
             if wanted.conversation not in (session.id, session.name):  # the beginning of an id is no name here
                 raise HttpError(404, f"there is no session {wanted.conversation!r}", "not_found")
             return session, False
-        session = await agent.session(wanted.conversation, exactly=True)
+        session = await open_session(request, wanted.conversation)
         return session, not session.head
     if session := await _waiting(agent, wanted):
         return session, False
-    return await agent.session(f"response {digest(key)}" if key else "", exactly=True), True
+    return await open_session(request, f"response {digest(key)}" if key else ""), True
 
 
 async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
