@@ -144,7 +144,7 @@ SETTINGS: tuple[Setting, ...] = (
         "webhook.secret",
         Kind.SECRET,
         "",
-        "What webhooks are signed with: whsec_ and 24 to 64 bytes in base64. Without one, it is made when first needed.",
+        "Signs webhooks: whsec_ and 24 to 64 bytes in base64. Without one, it is made when first needed.",
     ),
     Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
 )
