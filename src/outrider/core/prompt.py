@@ -92,8 +92,9 @@ class Transcript:
     def _add_reply(self, seq: int, reply: Reply) -> None:
         self._close()
         self._take_inputs(reply.saw)
-        self._marks.append((seq, len(self._messages)))
-        self._messages.append(FromModel(reply.text, reply.calls, reply.reasoning))
+        if reply.text or reply.calls or reply.reasoning:
+            self._marks.append((seq, len(self._messages)))
+            self._messages.append(FromModel(reply.text, reply.calls, reply.reasoning))
         self._open = reply if reply.calls else None
 
     def _take_inputs(self, saw: int) -> None:

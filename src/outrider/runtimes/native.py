@@ -7,19 +7,18 @@ import anyio
 from msgspec.structs import replace
 
 from outrider.config.fail import point
-from outrider.core.approve import ANSWERS, NO, Verdict, question
 from outrider.core.compact import SUMMARISE, choose, outline
 from outrider.core.errors import ContextTooLong, Refused
-from outrider.core.events import Asked, Begun, Compacted, Delta, Result, Started
+from outrider.core.events import Compacted, Delta, Started
 from outrider.core.parts import Call
 from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
-from outrider.core.ports import Here, Model, Models, Place, Tool, Tools, Turn
-from outrider.core.prompt import UNKNOWN, FromPerson, Prompt
+from outrider.core.ports import Model, Models, Place, Tools, Turn
+from outrider.core.prompt import FromPerson, Prompt
 from outrider.core.traits import Replay, RuntimeTraits
+from outrider.runtimes.calls import Calls
 from outrider.runtimes.kit import Kit
 from outrider.runtimes.system import system_prompt
 
-DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
 FULL = 0.8
 """Compact when the last prompt took this part of the model's window."""
 
@@ -29,7 +28,7 @@ class NativeRuntime:
 
     def __init__(self, models: Models, tools: Tools, place: Place, bounds: Bounds) -> None:
         self._models = models
-        self._tools = tools
+        self._calls = Calls(tools, place)
         self._place = place
         self._bounds = bounds
         self._replay = {name: tool.spec.replay for name, tool in tools.items()}
@@ -69,7 +68,7 @@ class NativeRuntime:
                     await self._run_calls(turn, calls)
                 case Settle(calls=calls):
                     for call in calls:
-                        await self._settle(turn, call)
+                        await self._calls.settle(turn, call)
                 case Wait():
                     if not await self._answer_for_nobody(turn):
                         return
@@ -83,11 +82,6 @@ class NativeRuntime:
         for answered in answers:
             await turn.record(answered, key=f"answer/{answered.ask}")
         return bool(answers)
-
-    def _tools_of(self, turn: Turn) -> Tools:
-        """The tools this session may use: all, unless it was begun with fewer."""
-        only = turn.state().settings.get("tools", "")
-        return {name: self._tools[name] for name in only.split(",") if name in self._tools} if only else self._tools
 
     async def _ask(self, turn: Turn, model: Model) -> None:
         if self._is_full(turn, model):
@@ -108,7 +102,7 @@ class NativeRuntime:
     async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
         lent = turn.state().lent
-        specs = (*(t.spec for name, t in self._tools_of(turn).items() if name not in lent), *lent.values())
+        specs = (*(t.spec for name, t in self._calls.tools_of(turn).items() if name not in lent), *lent.values())
         tail = await self._place.tail(turn.session)
         system = system_prompt(turn.session, turn.state().settings.get("instructions", ""))
         return Prompt(system, messages, specs, turn.state().head, tail)
@@ -139,83 +133,20 @@ class NativeRuntime:
         """In the order the model wrote them; neighbours that only look run side by side."""
         for batch in _batches(calls, self._replay):
             if len(batch) == 1:
-                await self._run(turn, batch[0])
+                await self._calls.run(turn, batch[0])
                 continue
             try:
                 async with anyio.create_task_group() as group:
                     for call in batch:
-                        group.start_soon(self._run, turn, call)
+                        group.start_soon(self._calls.run, turn, call)
             except ExceptionGroup as several:
                 raise several.exceptions[0] from several
-
-    async def _run(self, turn: Turn, call: Call) -> None:
-        tool = self._tools_of(turn).get(call.tool)
-        if tool is None:
-            known = ", ".join(self._tools_of(turn)) or "none"
-            await turn.record(
-                Result(call.id, f"there is no tool called {call.tool!r}; there are: {known}", failed=True)
-            )
-        elif call.broken:
-            text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"
-            await turn.record(Result(call.id, text, failed=True))
-        elif here := await self._allowed(turn, call, tool):
-            if tool.spec.replay is Replay.NEVER:
-                await turn.record(Begun(call.id))
-                point("J7")
-            try:
-                result = await tool.run(call, here)
-            except Refused as error:
-                result = Result(call.id, str(error), failed=True)
-            point("J8")
-            await self._record(turn, result)
-
-    async def _record(self, turn: Turn, result: Result) -> None:
-        text, details = self._place.redact(result.text), self._place.redact(result.details)
-        await turn.record(replace(result, text=text, details=details))
-
-    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> Here | None:
-        """Where the call may run; None when it was denied, or when a person is asked first."""
-        here = await self._place.here(turn.session, turn.state(), call)
-        try:
-            request = await tool.request(call, here)
-        except Refused as error:
-            await turn.record(Result(call.id, str(error), failed=True))
-            return None
-        if request is None:
-            return here
-        answer = turn.state().answers.get(call.id)
-        verdict = await self._place.verdict(request, turn.session) if answer is None else _meaning(answer)
-        match verdict:
-            case "allow":
-                return replace(here, granted=request.needs)
-            case "deny":
-                await turn.record(Result(call.id, DENIED, failed=True))
-                return None
-            case "ask":
-                asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
-                await turn.record(asked, key=f"ask/{call.id}")
-                point("J10")
-                return None
-
-    async def _settle(self, turn: Turn, call: Call) -> None:
-        """A call began and the process died: what came of it is found out, or told as unknown."""
-        tool = self._tools.get(call.tool)
-        result = None
-        if tool:
-            here = await self._place.here(turn.session, turn.state(), call)
-            request = await tool.request(call, here)  # it was allowed, or it would not have begun
-            result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
-        await self._record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
 
 @asynccontextmanager
 async def open_runtime(kit: Kit) -> AsyncGenerator[NativeRuntime]:
     """Our own loop over the models and tools of a home."""
     yield NativeRuntime(kit.models, kit.tools, kit.place, kit.bounds)
-
-
-def _meaning(answer: str) -> Verdict:
-    return "deny" if answer == NO else "allow"
 
 
 def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[Call]]:

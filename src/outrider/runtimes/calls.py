@@ -1,0 +1,93 @@
+"""Runs calls of our own tools: allowed first, intent written down before what must not happen twice, result after."""
+
+from msgspec.structs import replace
+
+from outrider.config.fail import point
+from outrider.core.approve import ANSWERS, NO, Verdict, question
+from outrider.core.errors import Refused
+from outrider.core.events import Asked, Begun, Result
+from outrider.core.parts import Call
+from outrider.core.ports import Here, Place, Tool, Tools, Turn
+from outrider.core.prompt import UNKNOWN
+from outrider.core.traits import Replay
+
+DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
+
+
+class Calls:
+    """The tools of a home, for whichever runtime a model calls them in."""
+
+    def __init__(self, tools: Tools, place: Place) -> None:
+        self._tools = tools
+        self._place = place
+
+    def tools_of(self, turn: Turn) -> Tools:
+        """The tools this session may use: all, unless it was begun with fewer."""
+        only = turn.state().settings.get("tools", "")
+        return {name: self._tools[name] for name in only.split(",") if name in self._tools} if only else self._tools
+
+    async def run(self, turn: Turn, call: Call) -> None:
+        """Run a call and record its result; or record that a person is asked first, and nothing else."""
+        tools = self.tools_of(turn)
+        tool = tools.get(call.tool)
+        if tool is None:
+            known = ", ".join(tools) or "none"
+            await turn.record(
+                Result(call.id, f"there is no tool called {call.tool!r}; there are: {known}", failed=True)
+            )
+        elif call.broken:
+            text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"
+            await turn.record(Result(call.id, text, failed=True))
+        elif here := await self._allowed(turn, call, tool):
+            if tool.spec.replay is Replay.NEVER:
+                await turn.record(Begun(call.id))
+                point("J7")
+            try:
+                result = await tool.run(call, here)
+            except Refused as error:
+                result = Result(call.id, str(error), failed=True)
+            point("J8")
+            await self.record(turn, result)
+
+    async def settle(self, turn: Turn, call: Call) -> None:
+        """A call began and the process died: what came of it is found out, or told as unknown."""
+        tool = self._tools.get(call.tool)
+        result = None
+        if tool:
+            here = await self._place.here(turn.session, turn.state(), call)
+            request = await tool.request(call, here)  # it was allowed, or it would not have begun
+            result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
+        await self.record(turn, result or Result(call.id, UNKNOWN, failed=True))
+
+    async def record(self, turn: Turn, result: Result) -> None:
+        text, details = self._place.redact(result.text), self._place.redact(result.details)
+        await turn.record(replace(result, text=text, details=details))
+
+    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> Here | None:
+        """Where the call may run; None when it was denied, or when a person is asked first."""
+        here = await self._place.here(turn.session, turn.state(), call)
+        try:
+            request = await tool.request(call, here)
+        except Refused as error:
+            await turn.record(Result(call.id, str(error), failed=True))
+            return None
+        if request is None:
+            return here
+        answer = turn.state().answers.get(call.id)
+        verdict = await self._place.verdict(request, turn.session) if answer is None else meaning(answer)
+        match verdict:
+            case "allow":
+                return replace(here, granted=request.needs)
+            case "deny":
+                await turn.record(Result(call.id, DENIED, failed=True))
+                return None
+            case "ask":
+                asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
+                await turn.record(asked, key=f"ask/{call.id}")
+                point("J10")
+                return None
+
+
+def meaning(answer: str) -> Verdict:
+    """What an answer to an ask comes to."""
+    return "deny" if answer == NO else "allow"

@@ -1,0 +1,151 @@
+"""What a child started and left behind: found by descent, session and mark in /proc, and ended.
+
+Where there is no /proc nothing is found here, and only the child's own process group is ended with it.
+"""
+
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct
+
+from outrider.core.errors import Refused, Unavailable
+
+VARIABLE = "OUTRIDER_CHILD"
+"""The variable whose value marks what a child started. A child that gives its commands an environment of their own
+must be told to put it there."""
+
+_GRACE = 1.0
+_PATIENCE = 10.0
+_ROUND = 0.02
+_LONGEST_ROUND = 0.3
+_MARK = re.compile(r"[0-9a-zA-Z_-]{16,128}")
+_log = logging.getLogger("outrider.jsonrpc")
+
+
+class Process(Struct, frozen=True):
+    """One process, never mistaken for a later one with its number."""
+
+    pid: int
+    started: int
+    """Ticks since boot."""
+
+
+class _Row(Struct, frozen=True):
+    process: Process
+    parent: int
+    session: int
+
+
+def new_mark() -> str:
+    """A value for `OUTRIDER_CHILD` that no other process carries. Write it down before the child is started."""
+    return secrets.token_hex(16)
+
+
+async def end_marked(mark: str) -> int:
+    """End all that carries this mark, with its descendants and sessions; how many there were.
+
+    For what a child left behind when we were killed. They are gone when it returns. Raises Unavailable when the system
+    does not let go of one, and Refused for a mark that is none of ours. Without /proc it finds nothing.
+    """
+    return await Kin(mark).end()
+
+
+class Kin:
+    """All that one child started, as far as it was seen; the child itself is not among it."""
+
+    def __init__(self, mark: str, child: int = 0) -> None:
+        """`child` leads a session; its number must stay its own (running or not waited for) as long as this is used."""
+        if not _MARK.fullmatch(mark):
+            raise Refused(f"a mark of at least 16 letters and digits tells processes apart; {mark!r} does not")
+        self._variable = os.fsencode(f"{VARIABLE}={mark}")
+        self._child = child
+        self._known: set[Process] = set()
+
+    def look(self) -> set[Process]:
+        """Those that live now. Whoever was seen once is remembered, whatever it does to get lost."""
+        rows = {row.process.pid: row for row in _rows() if row.process.pid not in (1, os.getpid())}
+        child = {self._child} - {0}
+        found = {pid for pid, row in rows.items() if row.process in self._known or _carries(pid, self._variable)}
+        # Never the session we live in, nor that of the kernel's threads, whoever else found a way into them.
+        never = {0, os.getsid(0)}
+        while True:
+            sessions = ({rows[pid].session for pid in found} | child) - never
+            more = {pid for pid, row in rows.items() if row.parent in found | child or row.session in sessions}
+            if more <= found:
+                break
+            found |= more
+        living = {rows[pid].process for pid in found - child}
+        self._known |= living
+        return living
+
+    async def end(self) -> int:
+        """Ask each to end, then make it; how many there were. Raises Unavailable when one does not go."""
+        asked: set[Process] = set()
+        begun, pause = anyio.current_time(), _ROUND
+        while rest := await anyio.to_thread.run_sync(self.look):
+            is_asked = anyio.current_time() < begun + _GRACE
+            for process in rest if not is_asked else rest - asked:
+                _send(process, signal.SIGTERM if is_asked else signal.SIGKILL)
+                # One that is stopped would never notice.
+                _send(process, signal.SIGCONT)
+            asked |= rest
+            if anyio.current_time() > begun + _GRACE + _PATIENCE:
+                named = ", ".join(str(process.pid) for process in list(rest)[:5])
+                raise Unavailable(f"processes that a child left behind do not die: {named}", retry_after=5)
+            await anyio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_ROUND)
+        return len(asked)
+
+
+def _send(process: Process, number: int) -> None:
+    """To this very process, or to none."""
+    if sys.platform != "linux":
+        return
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # Looked at after it was opened, so that the descriptor is of this process and not of a later one.
+        row = _row(process.pid)
+        if row and row.process == process:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, number)
+    except PermissionError:
+        _log.warning("process %d was started by a child, runs as somebody else and cannot be ended", process.pid)
+    finally:
+        os.close(descriptor)
+
+
+def _rows() -> list[_Row]:
+    if not os.path.exists("/proc/self/stat"):
+        return []
+    numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return [row for number in numbers if (row := _row(number))]
+
+
+def _row(pid: int) -> _Row | None:
+    """None when it is gone or dead."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name, in parentheses, may hold anything: the last one closes it.
+            fields = file.read().rpartition(b") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, parent, _, session = fields[:4]
+    return None if state in b"ZXx" else _Row(Process(pid, int(fields[19])), int(parent), int(session))
+
+
+def _carries(pid: int, variable: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return variable in file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False

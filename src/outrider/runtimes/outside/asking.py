@@ -1,0 +1,78 @@
+"""Puts another program's wishes to rules, grants and people, and waits for the answer, also over a restart."""
+
+from collections.abc import Callable
+
+import anyio
+
+from outrider.config.fail import point
+from outrider.core.approve import ANSWERS, Request, Verdict, question
+from outrider.core.events import Answered, Asked
+from outrider.core.parts import Call
+from outrider.core.ports import Place, Turn
+from outrider.runtimes.calls import meaning
+
+PATIENCE = 600.0
+"""Seconds a question is waited for while the other program is kept running for its answer."""
+
+
+class Parked(Exception):
+    """Nobody has answered for a while: the turn is left as it is, holding nothing, until someone does."""
+
+
+class News:
+    """Tells everyone in a turn when something was added to its journal by others."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._changed = anyio.Event()
+
+    async def listen(self, told: Callable[[], None]) -> None:
+        """Take in what others add, for as long as the turn goes on; `told` is called after each time."""
+        while True:
+            await self._turn.news()
+            self._changed.set()
+            self._changed = anyio.Event()
+            told()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for the journal to be so."""
+        while not is_so():
+            await self._changed.wait()
+
+
+class Asking:
+    """The questions of one turn."""
+
+    def __init__(self, turn: Turn, place: Place, news: News, patience: float = PATIENCE) -> None:
+        self._turn = turn
+        self._place = place
+        self._news = news
+        self._patience = patience
+
+    async def verdict(self, call: Call, request: Request) -> Verdict:
+        """`allow` or `deny`, by rule, by grant or by a person. The call is recorded already. Raises Parked."""
+        verdict = await self._place.verdict(request, self._turn.session)
+        if verdict != "ask":
+            return verdict
+        asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
+        await self._turn.record(asked, key=f"ask/{call.id}")
+        point("J10")
+        await self.answer_for_nobody()
+        return await self.answered(call)
+
+    async def answered(self, call: Call) -> Verdict:
+        """The answer to a question that was asked. Raises Parked."""
+        with anyio.move_on_after(self._patience):
+            await self._news.until(lambda: call.id in self._turn.state().answers)
+        answer = self._turn.state().answers.get(call.id)
+        if answer is None:
+            raise Parked
+        return meaning(answer)
+
+    async def answer_for_nobody(self) -> bool:
+        """A question that nobody can answer is a no. True when at least one was answered so."""
+        state = self._turn.state()
+        answers = self._place.parked(self._turn.session, tuple(state.asks.values()), state.address)
+        for answered in answers:
+            await self._turn.record(Answered(answered.ask, answered.answer), key=f"answer/{answered.ask}")
+        return bool(answers)

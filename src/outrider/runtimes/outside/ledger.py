@@ -1,0 +1,175 @@
+"""Writes down what another program does in a turn: once by its own ids, in an order that every prompt can show.
+
+A call is recorded when it begins and closed before anything else is recorded, so a call and its result are neighbours.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from outrider.config.fail import point
+from outrider.core.events import Begun, Reply, Result
+from outrider.core.parts import Call, Usage
+from outrider.core.ports import Turn
+
+LONGEST = 20_000
+"""Characters of one text that are kept; more is cut in its middle."""
+GOES_ON = "[it goes on in the background]"
+CUT_OFF = "interrupted: this may or may not have happened; check before trying again"
+
+Redact = Callable[[str], str]
+Act = Callable[[], Awaitable[None]]
+
+
+class Deed(Struct, frozen=True):
+    """Something the other program does, under the id it has there."""
+
+    item: str
+    tool: str
+    args: Mapping[str, object]
+
+
+class Outcome(Struct, frozen=True):
+    """What came of it."""
+
+    text: str
+    failed: bool = False
+    details: str = ""
+
+
+def call_of(runtime: str, deed: Deed) -> Call:
+    """The call a deed is in our journal; its id is valid for every provider, and the same whenever it is read again."""
+    return Call(call_id(runtime, deed.item), deed.tool, dict(deed.args))
+
+
+def call_id(runtime: str, item: str) -> str:
+    """Nine letters and digits; calls of our own loop begin with another letter."""
+    return "x" + blake2b(f"{runtime}/{item}".encode(), digest_size=4).hexdigest()
+
+
+def bounded(text: str, most: int = LONGEST) -> str:
+    """The beginning and the end of a text that is too long, and how much is missing between them."""
+    if len(text) <= most:
+        return text
+    head, tail = most // 3, most - most // 3
+    return f"{text[:head]}\n[… {len(text) - most:,} characters left out …]\n{text[-tail:]}"
+
+
+class Ledger:
+    """The journal of one turn that another program carries."""
+
+    def __init__(self, turn: Turn, runtime: str, redact: Redact) -> None:
+        self._turn = turn
+        self._runtime = runtime
+        self._redact = redact
+        self._open: Deed | None = None
+        self._is_held = False
+        self._closed: set[str] = set()
+        self._later: list[Act] = []
+        self._said: tuple[str, str] | None = None
+        self._usage = Usage()
+        self.saw = turn.state().saw
+        """The newest input that the other program was given."""
+        self.model = ""
+
+    async def said(self, item: str, text: str) -> None:
+        """It finished a message. Recorded when the next thing is, so that its tokens can be told with it."""
+        await self.flush()
+        if text.strip():
+            self._said = (item, text)
+
+    def used(self, usage: Usage) -> None:
+        """Tokens since this was last called; they are told with the next reply that is recorded."""
+        self._usage += usage
+
+    async def flush(self) -> None:
+        """Record what was said and not yet recorded."""
+        if self._said:
+            (item, text), self._said = self._said, None
+            await self._in_order(lambda: self._reply(Reply(self._redact(text), self.saw), self._key(item)))
+
+    async def began(self, deed: Deed, *, is_held: bool = False) -> Call:
+        """It is about to do this. `is_held`: until it ends, all else waits to be recorded (an answer, a tool of ours).
+
+        While another call is open that is not held, this one is recorded when it ends; a held one closes the other.
+        """
+        await self.flush()
+        call = call_of(self._runtime, deed)
+        if is_held:
+            await self._make_room()
+        if self._open is None:
+            self._open, self._is_held = deed, is_held
+            await self._intend(call, deed)
+        elif self._open.item == deed.item:
+            self._is_held = is_held
+        return call
+
+    def release(self) -> None:
+        """The call that was held goes on like any other."""
+        self._is_held = False
+
+    async def ended(self, deed: Deed, outcome: Outcome) -> None:
+        """It did this; told once, however often it is said."""
+        await self.flush()
+        if deed.item in self._closed:
+            return
+        if self._open and self._open.item == deed.item:
+            await self._close(deed, outcome)
+        else:
+            await self._in_order(lambda: self._whole(deed, outcome))
+
+    async def close(self, why: str = CUT_OFF) -> None:
+        """The turn is over there: nothing of it stays open here."""
+        await self.flush()
+        if self._open:
+            await self._close(self._open, Outcome(why, failed=True))
+        if not self._turn.state().owes_reply:
+            return
+        await self._reply(Reply("", self.saw), None)
+
+    def is_recorded(self, item: str) -> bool:
+        """Whether what came of this item is in the journal of this turn, as far as this ledger wrote it."""
+        return item in self._closed
+
+    async def _in_order(self, act: Act) -> None:
+        if self._open and self._is_held:
+            self._later.append(act)
+            return
+        await self._make_room()
+        await act()
+
+    async def _make_room(self) -> None:
+        if self._open:
+            await self._close(self._open, Outcome(GOES_ON))
+
+    async def _intend(self, call: Call, deed: Deed) -> None:
+        point("J6")
+        await self._reply(Reply("", self.saw, (call,)), self._key(deed.item) + "/call")
+        await self._turn.record(Begun(call.id), key=self._key(deed.item) + "/begun")
+        point("J7")
+
+    async def _whole(self, deed: Deed, outcome: Outcome) -> None:
+        self._open = deed
+        await self._intend(call_of(self._runtime, deed), deed)
+        await self._close(deed, outcome)
+
+    async def _close(self, deed: Deed, outcome: Outcome) -> None:
+        point("J8")
+        text, details = self._redact(bounded(outcome.text)), self._redact(outcome.details)
+        result = Result(call_id(self._runtime, deed.item), text, outcome.failed, details=details)
+        self._open, self._is_held = None, False
+        self._closed.add(deed.item)
+        await self._turn.record(result, key=self._key(deed.item))
+        while self._later and self._open is None:
+            await self._later.pop(0)()
+
+    async def _reply(self, reply: Reply, key: str | None) -> None:
+        usage, self._usage = self._usage, Usage()
+        told = Reply(reply.text, reply.saw, reply.calls, model=self.model, usage=usage)
+        if not reply.calls:
+            point("J11")
+        await self._turn.record(told, key=key)
+
+    def _key(self, item: str) -> str:
+        return f"{self._runtime}/{item}"

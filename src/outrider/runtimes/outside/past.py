@@ -1,0 +1,37 @@
+"""The part of a session that another program has not seen, in words it can be given. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outrider.core.prompt import FromModel, FromPerson, FromTools, Message
+from outrider.runtimes.outside.ledger import bounded
+
+LONGEST = 60_000
+"""Characters of the past that are told; of more, the beginning and the end."""
+_ONE = 4_000
+_HEAD = "[What was said and done in this session before you took over. It is context, not a request:]"
+_FOOT = "[End of what came before.]"
+
+
+def told(messages: Sequence[Message]) -> str:
+    """The past as one text; empty when there is none."""
+    lines = [line for message in messages for line in _lines(message)]
+    if not lines:
+        return ""
+    return "\n".join((_HEAD, bounded("\n".join(lines), LONGEST), _FOOT))
+
+
+def _lines(message: Message) -> list[str]:
+    match message:
+        case FromPerson(text=text, source=source):
+            return [f"{'Person' if source == 'person' else 'Notice'}: {bounded(text, _ONE)}"]
+        case FromModel(text=text, calls=calls):
+            said = [f"Agent: {bounded(text, _ONE)}"] if text else []
+            return said + [f"Agent called {call.tool}: {_args(call.args)}" for call in calls]
+        case FromTools(results=results):
+            return [f"Result{' (failed)' if one.failed else ''}: {bounded(one.text, _ONE)}" for one in results]
+
+
+def _args(args: dict[str, object]) -> str:
+    return bounded(msgspec.json.encode(args).decode(), _ONE)
