@@ -73,3 +73,18 @@ async def test_a_slow_follower_is_told_so_and_reads_the_rest_as_an_entry(store: 
         told = await anext(stream)
     assert isinstance(told, Entry)
     assert isinstance(told.body, Reply)
+
+
+async def test_entries_handed_over_are_told_once_and_in_order_whatever_is_between(store: Store) -> None:
+    hub, session = Hub(store), await begun(store)
+    claim = await store.claim(session.id)
+    async with aclosing(hub.follow(session.id)) as stream:
+        assert await heard(stream, 2) == ["Input", "Started"]
+        reply = await store.append(session.id, Reply("one", 2), claim.generation)
+        hub.tell(session.id, reply)
+        assert await heard(stream, 1) == ["Reply"]
+        hub.tell(session.id, reply)
+        await store.append(session.id, Ended("done", 2), claim.generation)
+        await store.accept(session.id, Input("more"), None, 20)
+        hub.tell(session.id, await store.append(session.id, Started(), claim.generation))
+        assert await heard(stream, 3) == ["Ended", "Input", "Started"]

@@ -1,15 +1,15 @@
-"""One stream for every surface: entries from the store, deltas from memory.
+"""One stream for every surface: entries that are in the store, deltas from memory.
 
 A slow follower loses deltas, never entries; it never slows the turn it watches.
 """
 
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 import anyio
 
-from outrider.core.events import Delta, Ended, Event, Reply
+from outrider.core.events import Delta, Ended, Entry, Event, Reply
 from outrider.core.ports import Store
 
 BUFFER = 256
@@ -28,27 +28,29 @@ class Hint(NamedTuple):
 
 
 class _Watcher:
-    """What one follower has not read yet. A `None` says that the journal grew."""
+    """What one follower has not read yet. A `None` says that the journal grew; an entry, that it grew by this one."""
 
     def __init__(self) -> None:
-        self.queue: deque[Hint | None] = deque([None])
+        self.queue: deque[Hint | Entry | None] = deque([None])
         self.wake = anyio.Event()
         self.error: Exception | None = None
         self._is_in_step = False
         """Whether it has heard the reply being written from its beginning: half a reply is of no use to anyone."""
 
-    def push(self, hint: Hint | None) -> None:
-        if hint and hint.delta.kind == "text":
-            self._is_in_step = self._is_in_step or not hint.offset
+    def push(self, news: Hint | Entry | None) -> None:
+        if isinstance(news, Hint) and news.delta.kind == "text":
+            self._is_in_step = self._is_in_step or not news.offset
             if not self._is_in_step:
                 return
         if len(self.queue) >= BUFFER:
-            newest = hint or next(lost for lost in reversed(self.queue) if lost)
+            newest = next(one for one in (news, *reversed(self.queue)) if isinstance(one, Hint))
             self.queue.clear()
             self.queue.extend([None, Hint(BEHIND, newest.head, 0)])
             self._is_in_step = False
-        elif hint is not None or not self.queue or self.queue[-1] is not None:
-            self.queue.append(hint)
+        elif isinstance(news, Hint) or not self.queue or isinstance(self.queue[-1], Hint):
+            self.queue.append(news)
+        else:
+            self.queue[-1] = None  # several entries in a row wait in the store, not here
         self.wake.set()
 
 
@@ -60,10 +62,10 @@ class Hub:
         self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
         self._over: Exception | None = None
 
-    def tell(self, session: str, hint: Hint | None = None) -> None:
-        """Pass on a delta, or with none say that the journal grew."""
+    def tell(self, session: str, news: Hint | Entry | None = None) -> None:
+        """Pass on a delta or an entry that is in the store; with none, say that the journal grew."""
         for watcher in self._watchers.get(session, ()):
-            watcher.push(hint)
+            watcher.push(news)
 
     def break_off(self, session: str, error: Exception) -> None:
         """Raise this in every follower: the journal itself cannot be written, so no entry will ever tell them."""
@@ -85,13 +87,13 @@ class Hub:
         try:
             while True:
                 while watcher.queue:
-                    if (hint := watcher.queue.popleft()) is not None:
-                        if hint.head >= replied:  # else its whole reply has been read already
-                            yield hint.delta
+                    if isinstance(news := watcher.queue.popleft(), Hint):
+                        if news.head >= replied:  # else its whole reply has been read already
+                            yield news.delta
                         continue
                     is_more = True
                     while is_more:
-                        page = await self._store.read(session, after, PAGE)
+                        page = await self._page(session, after, news)
                         for entry in page:
                             after = entry.seq
                             replied = after if isinstance(entry.body, Reply | Ended) else replied
@@ -106,3 +108,9 @@ class Hub:
             self._watchers[session].discard(watcher)
             if not self._watchers[session]:
                 del self._watchers[session]
+
+    async def _page(self, session: str, after: int, news: Entry | None) -> Sequence[Entry]:
+        """What comes after this entry: the news itself when nothing is between, else what the store has."""
+        if news and news.seq <= after + 1:
+            return [news] if news.seq > after else []
+        return await self._store.read(session, after, PAGE)
