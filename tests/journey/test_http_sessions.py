@@ -270,6 +270,8 @@ async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_k
         "sessions_waiting": 0,
         "turns_running": 0,
         "tasks_open": 0,
+        "webhooks_pending": 0,
+        "webhooks_failed": 0,
     }
     assert all(seconds >= 0 for seconds in full["store"].values())
     assert (failing.status_code, failing.json()) == (503, {"status": "failing"})
@@ -295,6 +297,8 @@ async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> 
         "outrider_sessions_waiting": "1",
         "outrider_turns_running": "1",
         "outrider_tasks_open": "0",
+        "outrider_webhooks_pending": "0",
+        "outrider_webhooks_failed": "0",
         'outrider_http_requests_total{status="201"}': "1",
         'outrider_http_requests_total{status="202"}': "1",
         'outrider_http_requests_total{status="404"}': "1",

@@ -14,6 +14,7 @@ from outrider.channels.http.context import Context
 from outrider.channels.http.guards import guards_of, key_store
 from outrider.channels.http.routes import ROUTES
 from outrider.channels.http.server import Server, is_loopback, listen, url_of
+from outrider.channels.http.webhooks import find_webhooks
 from outrider.cli.opening import open_here
 from outrider.cli.plain import say
 from outrider.cli.root import DONE
@@ -107,8 +108,11 @@ async def _serve(config: Config, agent: Agent, listener: socket.socket, halt: Ha
     if before := read_up(config.home):
         log.warning("the last outrider up (process %s) was killed: it left %s behind", before.pid, FILE)
     url = url_of(listener)
-    server = Server(build(Context(agent, __version__), ROUTES, guards_of(agent)), listener)
+    webhooks = await find_webhooks(agent)
+    server = Server(build(Context(agent, __version__, webhooks=webhooks), ROUTES, guards_of(agent)), listener)
     async with anyio.create_task_group() as group:
+        if webhooks:
+            await group.start(webhooks.run)
         await group.start(server.run)
         waiting = await agent.finish()
         with announced(config.home, url):

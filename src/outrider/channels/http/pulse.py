@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from outrider.app.agent import Agent
 from outrider.app.vitals import Vitals
+from outrider.channels.http.webhooks import hook_store
 from outrider.core.errors import Refused, Unavailable
+from outrider.store.hooks import HookCount
 
 FRESH = 1.0
 """Seconds for which a finding stands, so that many who ask cost no more than one."""
@@ -20,6 +22,8 @@ class Finding(Struct, frozen=True):
     at: float
     vitals: Vitals | None
     """None when it could not be found out."""
+    webhooks: HookCount = HookCount()
+    """Those not sent."""
     problem: str = ""
     """What is wrong, for whoever has a key; empty when all is well."""
 
@@ -55,7 +59,9 @@ class Pulse:
     async def _try(self, agent: Agent) -> Finding:
         try:
             vitals = await agent.vitals()
+            webhooks = await hook_store(agent).count_hooks()
         except (Unavailable, Refused) as error:
-            return Finding(time.monotonic(), None, str(error))
+            return Finding(time.monotonic(), None, problem=str(error))
         now = self._well = time.monotonic()
-        return Finding(now, vitals, "" if vitals.is_carrying else "no turn is carried: this process is about to end")
+        problem = "" if vitals.is_carrying else "no turn is carried: this process is about to end"
+        return Finding(now, vitals, webhooks, problem)

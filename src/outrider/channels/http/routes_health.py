@@ -37,6 +37,8 @@ def _detailed(finding: Finding, pulse: Pulse, version: str) -> Health:
         sessions_waiting=vitals and vitals.waiting,
         turns_running=vitals and vitals.turns,
         tasks_open=vitals and vitals.tasks,
+        webhooks_pending=vitals and finding.webhooks.pending,
+        webhooks_failed=vitals and finding.webhooks.failed,
     )
 
 
@@ -58,6 +60,8 @@ def _metrics(finding: Finding, pulse: Pulse) -> list[str]:
             *_metric("outrider_sessions_waiting", "gauge", "sessions that have something to do", vitals.waiting),
             *_metric("outrider_turns_running", "gauge", "sessions being carried", vitals.turns),
             *_metric("outrider_tasks_open", "gauge", "tasks that have not ended", vitals.tasks),
+            *_metric("outrider_webhooks_pending", "gauge", "webhooks still to be sent", finding.webhooks.pending),
+            *_metric("outrider_webhooks_failed", "gauge", "webhooks that were given up", finding.webhooks.failed),
             *_metric("outrider_store_read_seconds", "gauge", "what the last trial read took", vitals.read),
             *_metric("outrider_store_write_seconds", "gauge", "what the last trial write took", vitals.write),
         ]

@@ -99,6 +99,8 @@ async def create(request: Request) -> Response:
         if not is_begun_here:
             await _check_place(agent, session, wanted, f"{channel}:{place}")
         entered = await enter(request, wish)
+    if wanted.is_background and (webhooks := context(request).webhooks):
+        await webhooks.owe(session, entered.entry.seq)
     kept = await _kept(agent, session, entered.entry.seq)
     headers = {"x-session-id": session.id}
     if order.is_stream:

@@ -226,6 +226,10 @@ class Health(Struct, frozen=True, omit_defaults=True):
     sessions_waiting: int | None = None
     turns_running: int | None = None
     tasks_open: int | None = None
+    webhooks_pending: int | None = None
+    """Still to be sent."""
+    webhooks_failed: int | None = None
+    """Given up."""
 
 
 def render_session(session: Session) -> SessionView:
