@@ -60,18 +60,18 @@ async def end_marked(mark: str) -> int:
 class Kin:
     """All that one child started, as far as it was seen; the child itself is not among it."""
 
-    def __init__(self, mark: str, child: int = 0) -> None:
-        """`child` leads a session; its number must stay its own (running or not waited for) as long as this is used."""
+    def __init__(self, mark: str) -> None:
         if not _MARK.fullmatch(mark):
             raise Refused(f"a mark of at least 16 letters and digits tells processes apart; {mark!r} does not")
         self._variable = os.fsencode(f"{VARIABLE}={mark}")
-        self._child = child
+        self.child = 0
+        """Who leads its session, if known. Its number must stay its own (running, or not waited for) meanwhile."""
         self._known: set[Process] = set()
 
     def look(self) -> set[Process]:
         """Those that live now. Whoever was seen once is remembered, whatever it does to get lost."""
         rows = {row.process.pid: row for row in _rows() if row.process.pid not in (1, os.getpid())}
-        child = {self._child} - {0}
+        child = {self.child} - {0}
         found = {pid for pid, row in rows.items() if row.process in self._known or _carries(pid, self._variable)}
         # Never the session we live in, nor that of the kernel's threads, whoever else found a way into them.
         never = {0, os.getsid(0)}

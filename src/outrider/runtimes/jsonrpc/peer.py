@@ -1,0 +1,183 @@
+"""Requests, answers and notifications with the process at the other end of a line, in either direction."""
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec import Raw, Struct
+
+from outrider.runtimes.jsonrpc.child import Child
+from outrider.runtimes.jsonrpc.errors import ChildGone, NoAnswer, RpcError
+from outrider.runtimes.jsonrpc.group import open_group
+from outrider.runtimes.jsonrpc.wire import Answer, Id, Message, Version, parse, render
+
+_log = logging.getLogger("outrider.jsonrpc")
+
+
+class PeerTraits(Struct, frozen=True):
+    """How this peer is spoken with."""
+
+    version: Version = ""
+    """Codex does without, ACP wants `2.0`."""
+    patience: float = 30.0
+    """Seconds that a request waits for its answer when it does not say otherwise."""
+    room: int = 16 * 1024 * 1024
+    """Bytes of messages that wait for their owner before no more is read; one more line may come on top."""
+
+
+class _Waiting:
+    """A request of ours without an answer."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.outcome: Raw | RpcError | None = None
+        """None when there will be none any more."""
+
+
+class Peer:
+    """Speaks with one child until it is gone; made by `open_peer`.
+
+    Answers come in the same pipe as messages. Whoever waits for an answer must see to it that messages are taken
+    meanwhile: when more than `room` of them wait, nothing is read, and the child has to wait too. None is lost.
+    """
+
+    def __init__(self, child: Child, traits: PeerTraits) -> None:
+        self._child = child
+        self._traits = traits
+        self._last = 0
+        self._pending: dict[int, _Waiting] = {}
+        self._messages: deque[tuple[Message, int]] = deque()
+        self._bytes = 0
+        self._changed = anyio.Event()
+        self._is_closed = False
+
+    async def request(self, method: str, params: Any = None, patience: float | None = None) -> Raw:
+        """Ask, and wait for the result, to be decoded by its owner. `math.inf` waits as long as the child lives.
+
+        Raises RpcError when the answer is an error, NoAnswer when none came in time, ChildGone when none will come.
+        Cancelling it forgets it; the other side is not told.
+        """
+        seconds = self._traits.patience if patience is None else patience
+        self._last += 1
+        number = self._last
+        waiting = self._pending[number] = _Waiting()
+        try:
+            with anyio.fail_after(seconds):
+                await self._send({"id": number, "method": method, **_given(params)})
+                await waiting.answered.wait()
+        except TimeoutError:
+            raise NoAnswer(f"{self._child.name} did not answer {method} within {seconds:g} s") from None
+        finally:
+            self._pending.pop(number, None)
+        if waiting.outcome is None:
+            raise self._child.gone()
+        if isinstance(waiting.outcome, RpcError):
+            raise waiting.outcome
+        return waiting.outcome
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        """Tell something that has no answer. Raises ChildGone."""
+        await self._send({"method": method, **_given(params)})
+
+    async def answer(self, id: Id, result: Any = None) -> None:
+        """Answer a request of the other side. Raises ChildGone."""
+        await self._send({"id": id, "result": result})
+
+    async def refuse(self, id: Id, error: RpcError) -> None:
+        """Answer a request of the other side with an error. Raises ChildGone."""
+        data = {} if error.data is None else {"data": error.data}
+        await self._send({"id": id, "error": {"code": error.code, "message": error.message, **data}})
+
+    def messages(self) -> AsyncIterator[Message]:
+        """Requests and notifications of the other side, in their order, each once; for one owner.
+
+        Raises ChildGone after the last one. Leaving it and coming back loses nothing.
+        """
+        return _Messages(self)
+
+    async def next(self) -> Message:
+        """The next of `messages`."""
+        while not self._messages:
+            if self._is_closed:
+                raise self._child.gone()
+            await self._changed.wait()
+        message, size = self._messages.popleft()
+        self._bytes -= size
+        self._change()
+        return message
+
+    async def read(self) -> None:
+        """Take line after line until the child is gone."""
+        try:
+            while True:
+                self._take(await self._child.line())
+                while self._bytes > self._traits.room and not self._child.is_over:
+                    await self._changed.wait()
+        except ChildGone as gone:
+            _log.debug("%s", gone)
+        self._is_closed = True
+        self._change()
+        for waiting in self._pending.values():
+            waiting.answered.set()
+
+    async def watch(self) -> None:
+        """Let the last words be read, however many wait already: they are few, and no more will come."""
+        await self._child.over()
+        self._change()
+
+    async def _send(self, message: dict[str, object]) -> None:
+        await self._child.send(render(message, self._traits.version))
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            found = parse(line)
+        except msgspec.DecodeError as error:
+            _log.warning("%s wrote a line of %d bytes that says nothing: %s", self._child.name, len(line), error)
+            return
+        if not isinstance(found, Answer):
+            self._messages.append((found, len(line)))
+            self._bytes += len(line)
+            self._change()
+            return
+        waiting = self._pending.pop(found.id, None) if isinstance(found.id, int) else None
+        if waiting is None:
+            _log.info("%s answered %r, which nobody waits for", self._child.name, found.id)
+            return
+        waiting.outcome = found.outcome
+        waiting.answered.set()
+
+    def _change(self) -> None:
+        """Wake whoever waits for messages, or for room for them."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class _Messages:
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self._peer.next()
+
+
+@asynccontextmanager
+async def open_peer(child: Child, traits: PeerTraits | None = None) -> AsyncGenerator[Peer]:
+    """Speak with a child, from here to the end of the block. The child is opened, and ended, around it."""
+    peer = Peer(child, traits or PeerTraits())
+    async with open_group() as group:
+        group.start_soon(peer.read)
+        group.start_soon(peer.watch)
+        yield peer
+
+
+def _given(params: object) -> dict[str, object]:
+    return {} if params is None else {"params": params}
