@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from outrider.core.errors import Damaged, HomeBusy, Refused, Unavailable
@@ -59,6 +59,8 @@ def respond(request: Request, error: Exception) -> Response:
             status, code, message = 400, "refused", str(error)
         case RecursionError():
             status, code, message = 400, "nested_too_deep", "the body is nested too deep"
+        case ClientDisconnect():
+            status, code, message = 400, "cut_short", "the request ended before its body did"
         case _:
             pass
     body = error_body(status, " ".join(message.split()), code, request_id(request))

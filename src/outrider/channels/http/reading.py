@@ -23,6 +23,8 @@ async def parse_body(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(content or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is not as it should be: {error}", "invalid_body") from error
+    except RecursionError as error:
+        raise HttpError(400, "the body is nested too deep", "nested_too_deep") from error
 
 
 def parse_query(request: Request, kind: type[T]) -> T:

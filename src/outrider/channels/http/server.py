@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import resource
 import socket
 from asyncio.events import TimerHandle
 from contextlib import suppress
@@ -12,6 +13,7 @@ import msgspec
 import uvicorn
 from anyio.abc import TaskStatus
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -21,6 +23,9 @@ from outrider.core.errors import Refused, Unavailable
 
 _LAST_WORDS = 0.5
 """Seconds that what was written last may take to leave the machine."""
+_RESERVE = 128
+"""Open files that are kept for everything but connections."""
+_MANY = 2**30
 
 
 class Terms(Struct, frozen=True):
@@ -30,6 +35,9 @@ class Terms(Struct, frozen=True):
     head_seconds: float = 10.0
     body_seconds: float = 120.0
     """For the whole body, however it trickles in."""
+    leftover_bytes: int = 10 * 1024 * 1024
+    leftover_seconds: float = 5.0
+    """How much, and how long, may still come of a body whose request has been answered."""
     idle_seconds: int = 75
     """How long a connection is kept open for a next request."""
     unread_seconds: float = 60.0
@@ -92,6 +100,16 @@ def _ended(app: ASGIApp) -> ASGIApp:
     return call
 
 
+def _make_room(connections: int) -> int:
+    """How many connections there may be. More open files are asked for where the system lets us."""
+    soft, hard = (_MANY if one == resource.RLIM_INFINITY else one for one in resource.getrlimit(resource.RLIMIT_NOFILE))
+    wanted = min(connections + _RESERVE, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    files = max(soft, wanted)
+    return min(connections, max(files - _RESERVE, files // 2))
+
+
 class Server:
     """Answers requests on a socket until closed. Signals are somebody else's."""
 
@@ -115,6 +133,7 @@ class Server:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until closed or cancelled; then end those that are left."""
+        self._terms = replace(self._terms, connections=_make_room(self._terms.connections))
         self._config.load()
         loop = asyncio.get_running_loop()
         self._accepting = await loop.create_server(self._connect, sock=self._listener, backlog=self._terms.backlog)
@@ -161,8 +180,11 @@ class Connection(HttpToolsProtocol):
     def __init__(self, terms: Terms, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {})
         self._terms = terms
-        self._head = 0
         self._is_in_head = True
+        self._is_refused = False
+        self._beside = 0
+        """Bytes since a request began, or since its body last grew: the head; what is between and after its pieces."""
+        self._leftover = 0
         self._due: TimerHandle | None = None
         self._unread: TimerHandle | None = None
 
@@ -182,32 +204,68 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._is_in_head:
-            self._head += len(data)
-            if self._due is None:
-                self._allow(self._terms.head_seconds, "the request's head")
+        if self._is_in_head and self._due is None:
+            self._allow(self._terms.head_seconds, "the request's head")
+        self._beside += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head > self._terms.head_bytes:
-            self._turn_away(431, f"a request's head has at most {self._terms.head_bytes:,} bytes", "head_too_long")
+        if self._beside > self._terms.head_bytes:
+            self._too_long()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # what follows a body is no header, whatever it is called
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
         head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if head > self._terms.head_bytes:
-            self._turn_away(431, f"a request's head has at most {self._terms.head_bytes:,} bytes", "head_too_long")
-            return
-        self._allow(self._terms.body_seconds, "the request's body")
-        super().on_headers_complete()
+            self._too_long()
+        elif any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self._turn_away(501, "a body comes as it is, or in chunks", "transfer_encoding")
+        elif not self._is_for_its_host():
+            self._turn_away(400, "a request names the one host it is for", "bad_host")
+        else:
+            self._is_in_head, self._beside, self._leftover = False, 0, 0
+            self._allow(self._terms.body_seconds, "the request's body")
+            super().on_headers_complete()
+
+    def _is_for_its_host(self) -> bool:
+        """Whether a target that is a whole URL names the host that the headers name."""
+        if self.url.startswith((b"/", b"*")):
+            return True
+        host = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+        return [host.lower()] == [value.lower() for name, value in self.headers if name == b"host"]
 
     def on_message_complete(self) -> None:
+        if self._is_refused:
+            return
         self._settle()
-        self._is_in_head, self._head = True, 0
-        if self.cycle:
-            super().on_message_complete()
+        self._is_in_head, self._beside = True, 0
+        super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle:
-            super().on_body(body)
+        if self._is_refused:
+            return
+        self._beside = 0
+        if self.cycle.response_complete:
+            self._leftover += len(body)
+            if self._leftover > self._terms.leftover_bytes:
+                self.transport.close()
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_answered_early:
+            if self.cycle.waiting_for_100_continue:  # then nobody knows whether the body will come
+                self.transport.close()
+            self._allow(self._terms.leftover_seconds, "the request's body")
+
+    @property
+    def _is_answered_early(self) -> bool:
+        """Whether a request has its answer while its body is still to come."""
+        return not self._is_in_head and self.cycle.response_complete
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing to warn of: who asks for another protocol, as some clients always do, is answered in this one."""
 
     def send_400_response(self, msg: str) -> None:
         self._turn_away(400, "this is not HTTP/1.1 as we understand it", "bad_request")
@@ -240,16 +298,21 @@ class Connection(HttpToolsProtocol):
             self._due.cancel()
             self._due = None
 
+    def _too_long(self) -> None:
+        self._turn_away(431, f"a request's head has at most {self._terms.head_bytes:,} bytes", "head_too_long")
+
     def _too_slow(self, what: str) -> None:
         self._due = None
         self._turn_away(408, what, "too_slow")
 
     def _turn_away(self, status: int, message: str, code: str) -> None:
-        """Answer with an error, unless an answer is under way already, and close."""
+        """Answer with an error, unless an answer is under way already or was given, and close."""
         self._settle()
+        self._is_refused = True
         if self.transport.is_closing():
             return
-        if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
+        is_owed = not self.cycle or self.cycle.response_complete or not self.cycle.response_started
+        if is_owed and not (self.cycle and self._is_answered_early):
             content = msgspec.json.encode(error_body(status, message, code, ""))
             fields = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(content)
             if status == 503:
