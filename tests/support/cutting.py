@@ -1,0 +1,91 @@
+"""A line that breaks: a proxy on a loopback port that cuts every connection after a while or after some bytes."""
+
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+MOST_BYTES = 6_000
+MOST_SECONDS = 0.4
+PATIENCE = 120.0
+
+
+class Line:
+    """Where to connect, and how often the line broke so far."""
+
+    def __init__(self, listener: socket.socket, port: int, seed: int) -> None:
+        self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.cuts = 0
+        self._listener = listener
+        self._target = port
+        self._random = random.Random(seed)
+        self._open: list[threading.Thread] = []
+
+    def carry(self) -> None:
+        """Take connections until the listener is closed."""
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                bounds = self._random.randint(1, MOST_BYTES), self._random.uniform(0.05, MOST_SECONDS)
+                thread = threading.Thread(target=self._pass_on, args=(near, *bounds), daemon=True)
+                self._open.append(thread)
+                thread.start()
+        for thread in self._open:
+            thread.join(PATIENCE)
+
+    def _pass_on(self, near: socket.socket, most: int, seconds: float) -> None:
+        """At most so many bytes in both directions, for at most so long."""
+        end = time.monotonic() + seconds
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 5) as far:
+            others = {near: far, far: near}
+            while ready := select.select([near, far], [], [], max(0.0, end - time.monotonic()))[0]:
+                for side in ready:
+                    piece = side.recv(65_536)[:most]
+                    if not piece and most:
+                        return
+                    others[side].sendall(piece)
+                    most -= len(piece)
+                    if not most:
+                        self._cut(near, far)
+                        return
+            self._cut(near, far)
+
+    def _cut(self, *sides: socket.socket) -> None:
+        """Sometimes in the manner of a lost network, sometimes of a server that ends."""
+        self.cuts += 1
+        if self.cuts % 2:
+            for side in sides:
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@contextmanager
+def cutting(port: int, seed: int = 1) -> Generator[Line]:
+    """A line to this port for as long as the block runs; whatever listens there may come and go."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        line = Line(listener, port, seed)
+        thread = threading.Thread(target=line.carry, daemon=True)
+        thread.start()
+        try:
+            yield line
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+
+
+T = TypeVar("T")
+
+
+def until(attempt: Callable[[], T | None]) -> T:
+    """Try again and again, until something comes of it."""
+    deadline = time.monotonic() + PATIENCE
+    while (result := attempt()) is None:
+        assert time.monotonic() < deadline, "nothing came of it"
+    return result
