@@ -9,8 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyStore, KeyWish, digest_of, opens, split_key
+from outrider.core.errors import Refused, Stale
+from outrider.core.events import Body, Compacted, Input, Reply
+from outrider.core.key_ports import Key, KeyStore, KeyWish, Spend, digest_of, opens, split_key
 from outrider.store import open_store
 from outrider.store.keys import ensure_key, first_key_file, make_key
 from outrider.store.reader import open_reader
@@ -36,7 +37,7 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[KeyStore]:
 
 
 def wish(name: str = "laptop", person: str = "ann") -> KeyWish:
-    return KeyWish(name, person, ("chat", "read"), rate=60, concurrent=3)
+    return KeyWish(name, person, ("chat", "read"), rate=60, concurrent=3, spend=Spend(2.5, "month"))
 
 
 async def test_a_key_is_found_as_it_was_made_also_after_a_restart(opener: Opener, tmp_path: Path) -> None:
@@ -47,6 +48,37 @@ async def test_a_key_is_found_as_it_was_made_also_after_a_restart(opener: Opener
         assert await store.find_key("bbbbbbbb") is None
     async with opener(tmp_path) as store:
         assert await store.list_keys() == [made]
+
+
+async def test_what_an_entry_cost_is_paid_by_the_key_of_the_newest_input(tmp_path: Path) -> None:
+    day = 86_400_000_000
+    now = 10 * day
+    async with open_store(tmp_path, clock=lambda: now) as store:
+        session = await store.create("ann", "", "/folder")
+        claim = await store.claim(session.id)
+
+        async def happens(body: Body, key: str | None = None) -> None:
+            await store.append(session.id, body, claim.generation, key)
+
+        await happens(Reply("nobody pays", 0, cost=1.0))
+        await store.accept(session.id, Input("hi", payer="aaaaaaaa"), None, queue=20)
+        for number in range(10):
+            await happens(Reply("a tenth", 2, cost=0.1), f"r{number}")
+            await happens(Reply("a tenth", 2, cost=0.1), f"r{number}")  # the same reply, recorded once
+        await happens(Reply("no known price", 2))
+        assert await store.spent("aaaaaaaa") == 1.0
+        now = 11 * day
+        await happens(Compacted(3, "summary", cost=0.25))
+        # The end of a task it began is still its own to pay.
+        await store.accept(session.id, Input("task t-1 ended", "task"), None, queue=20)
+        await happens(Reply("told", 4, cost=0.25))
+        await store.accept(session.id, Input("hi", payer="bbbbbbbb"), None, queue=20)
+        await happens(Reply("another's", 5, cost=4.0))
+        with pytest.raises(Stale):
+            await store.append(session.id, Reply("too late", 5, cost=8.0), claim.generation - 1)
+        assert [await store.spent("aaaaaaaa", since) for since in (0, 10, 11, 12)] == [1.5, 1.5, 0.5, 0.0]
+    async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
+        assert (await store.spent("aaaaaaaa"), await reader.spent("bbbbbbbb", 11)) == (1.5, 4.0)
 
 
 async def test_of_keys_that_hold_each_has_a_name_of_its_own(store: KeyStore) -> None:

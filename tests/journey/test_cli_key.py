@@ -44,12 +44,16 @@ def test_a_key_is_shown_once_and_alone(person: Person) -> None:
 
 
 def test_a_key_is_made_as_it_was_asked_for(person: Person) -> None:
-    words = ("--person", "bob", "--scope", "read", "--scope", "read", "--rate", "60", "--concurrent", "2", "--json")
-    made = json.loads(person.types("key", "create", "probe", *words).out)
+    words = ("--person", "bob", "--scope", "read", "--scope", "read", "--rate", "60", "--concurrent", "2")
+    made = json.loads(person.types("key", "create", "probe", *words, "--spend", "5/day", "--json").out)
     assert _KEY.fullmatch(made.pop("key") + "\n")
     expected = {"name": "probe", "person": "bob", "scopes": ["read"], "rate": 60, "concurrent": 2, "used": 0}
-    assert made == {**expected, "revoked": 0, "id": made["id"], "created": made["created"]}
+    expected |= {"spend": "5/day", "spent": 0.0, "revoked": 0}
+    assert made == {**expected, "id": made["id"], "created": made["created"]}
     assert json.loads(person.types("key", "list", "--json").out) == [made]
+    assert "$0.00 of 5/day" in person.types("key", "list").out
+    bad = person.types("key", "create", "other", "--spend", "5/week")
+    assert (bad.code, bad.out, "'5/week' is no limit" in bad.err) == (2, "", True)
 
 
 def test_a_revoked_key_is_listed_as_such_and_its_name_is_free_again(person: Person) -> None:

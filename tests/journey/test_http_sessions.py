@@ -91,6 +91,36 @@ async def test_a_session_is_begun_spoken_in_read_found_and_deleted(tmp_path: Pat
     assert code(gone) == (404, "not_found")
 
 
+async def test_a_session_is_called_otherwise_unless_another_is_called_so(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, ScriptedModel(says("blue"))) as (agent, url),
+        client(url) as owner,
+        client(url, "bob") as bob,
+    ):
+        session, other = await begun(owner, "colours"), await begun(owner, "shapes")
+        await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "which colour?"})
+        await rested(owner, session)
+        before = (await owner.get(f"/v1/sessions/{session}")).json()
+        renamed = await owner.patch("/v1/sessions/colours", json={"name": "paint"})
+        same = await owner.patch("/v1/sessions/paint", json={"name": "paint"})
+        found = await owner.get("/v1/sessions/search", params={"q": "blue"})
+        taken = [await owner.patch("/v1/sessions/paint", json={"name": name}) for name in ("shapes", other)]
+        bad = [
+            await owner.patch("/v1/sessions/paint", json={"name": name}) for name in ("", " x", "a\nb", "x" * 101, 7)
+        ]
+        missing = [await owner.get("/v1/sessions/colours"), await bob.patch("/v1/sessions/paint", json={"name": "x"})]
+        theirs = (await bob.post("/v1/sessions", json={"name": "x"})).json()["id"]
+        as_theirs = await owner.patch("/v1/sessions/paint", json={"name": "x"})
+        kept = await agent.session("chat " + "0" * 32)
+        kept_name = await owner.patch(f"/v1/sessions/{kept.id}", json={"name": "mine"})
+    assert (renamed.status_code, renamed.json(), same.json()) == (200, {**before, "name": "paint"}, renamed.json())
+    assert [one["name"] for one in found.json()["found"]] == ["paint"]
+    assert [code(one) for one in taken] == [(409, "taken")] * 2
+    assert [one.status_code for one in bad] == [400] * 5
+    assert [code(one) for one in missing] == [(404, "not_found")] * 2
+    assert (as_theirs.json()["name"], theirs != session, code(kept_name)) == ("x", True, (400, "refused"))
+
+
 async def test_entries_are_read_page_by_page(tmp_path: Path) -> None:
     async with served(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
         session = await begun(owner)
@@ -232,7 +262,7 @@ async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path)
         ("GET", "/v1/sessions/none", b"", (404, "not_found")),
         ("GET", "/v1/nothing", b"", (404, "not_found")),
         ("GET", "/v1/sessions/", b"", (404, "not_found")),
-        ("PATCH", "/v1/sessions/{id}", b"", (405, "method")),
+        ("PUT", "/v1/sessions/{id}", b"", (405, "method")),
     ],
 )
 async def test_a_request_that_cannot_be_is_refused_with_a_reason(

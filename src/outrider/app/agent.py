@@ -1,5 +1,6 @@
 """What every surface does with an agent: say, follow, stop, look up. The CLI stands on these calls."""
 
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from math import inf
@@ -272,6 +273,15 @@ class Agent:
     async def search(self, words: str, limit: int = 20) -> Sequence[Found]:
         return await self._store.search(self.person, words, limit)
 
+    async def rename(self, session: Session, name: str) -> Session:
+        """Call it otherwise. Raises Taken when another session is called so, Refused when it must keep its name."""
+        _check_name(name)
+        if not name:
+            raise Refused("a session needs a name")
+        if _FOUND_BY_NAME.fullmatch(session.name):
+            raise Refused(f"{session.name!r} keeps its name: it is found by it when the same is asked for again")
+        return await self._store.rename(self.person, session.id, name)
+
     async def delete(self, session: Session) -> bool:
         await self.stop(session, "the session was deleted", tasks=True)
         is_gone = await self._store.delete(self.person, session.id)
@@ -310,6 +320,10 @@ def _without_secrets(body: Body, redact: Callable[[str], str]) -> Body:
             return replace(body, value=redact(value))
         case _:
             return body
+
+
+_FOUND_BY_NAME = re.compile(r"(chat|response) [0-9a-f]{32}|child t-\w+", re.ASCII)
+"""Sessions of requests that came with an Idempotency-Key, and those that are the body of a task."""
 
 
 def _check_name(name: str) -> None:

@@ -31,3 +31,11 @@ class HomeBusy(Refused):
 
 class Damaged(Refused):
     """What is on disk cannot be trusted and could not be mended here."""
+
+
+class Taken(Refused):
+    """Something else has this name."""
+
+
+class Full(Refused):
+    """Enough waits here already. There is room again when some of it is done."""

@@ -79,6 +79,10 @@ class Store(Protocol):
         """Latest first."""
         ...
 
+    async def rename(self, person: str, session: str, name: str) -> Session:
+        """Raises Taken when another session of this person is called so."""
+        ...
+
     async def delete(self, person: str, session: str) -> bool: ...
 
     async def search(self, person: str, words: str, limit: int = 20) -> Sequence[Found]: ...
@@ -86,7 +90,7 @@ class Store(Protocol):
     async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
         """Append an input once by its key: `(entry, whether it is new)`.
 
-        Raises Refused when `queue` inputs already wait.
+        Raises Full when `queue` inputs already wait.
         """
         ...
 

@@ -64,6 +64,9 @@ SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
 # Let go of a session, unless someone else holds it by now.
 HAND_OVER = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generation = ?2"
 
+# Call a session otherwise.
+RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
+
 # What of a session was searchable, so that the index can forget it.
 SEARCHABLE_OF = "SELECT seq, body FROM entries WHERE session = ?1 AND kind IN ('input', 'reply') ORDER BY seq"
 

@@ -54,6 +54,9 @@ class SqliteStore:
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         return await self._read(partial(read.sessions, self._reads, person, limit))
 
+    async def rename(self, person: str, session: str, name: str) -> Session:
+        return await self._write(partial(self._writes.rename, person, session, name))
+
     async def delete(self, person: str, session: str) -> bool:
         searchable = await self._write(partial(self._writes.delete, person, session))
         if searchable is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from outrider.core.errors import Refused, Stale
+from outrider.core.errors import Full, Refused, Stale, Taken
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
@@ -45,6 +45,15 @@ class Writes:
             if not self._db.execute(sql.SESSION_BY_NAME, (person, name)).fetchone():
                 return name
 
+    def rename(self, person: str, session: str, name: str) -> Session:
+        for statement in (sql.SESSION_BY_NAME, sql.SESSION_BY_ID):
+            found = self._db.execute(statement, (person, name)).fetchone()
+            if found and session_of(found).id != session:
+                raise Taken(f"another session is called {name!r}; choose another name")
+        if not self._db.execute(sql.RENAME_SESSION, (person, session, name)).rowcount:
+            raise unknown(session)
+        return session_of(self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone())
+
     def delete(self, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
         """What was searchable of it, or None when this person has no such session."""
         if not self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone():
@@ -62,7 +71,7 @@ class Writes:
             return found, False
         waiting = self._unseen(session, standing)
         if waiting >= queue:
-            raise Refused(
+            raise Full(
                 f"{waiting} messages already wait in this session; "
                 "let it work through them, or stop it, before you send more"
             )

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from outrider.core.errors import Damaged, HomeBusy, Refused, Unavailable
+from outrider.core.errors import Damaged, Full, HomeBusy, Refused, Taken, Unavailable
 
 
 class HttpError(Exception):
@@ -22,6 +22,8 @@ class HttpError(Exception):
 
 QUOTA, QUOTA_FOR_GOOD = "insufficient_quota", "billing_hard_limit_reached"
 """A key has spent what it may: until another day or month begins, or for good."""
+QUEUE = 5
+"""Seconds after which to look whether a session has worked off some of what waits in it."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -55,6 +57,10 @@ def respond(request: Request, error: Exception) -> Response:
             headers = {"retry-after": str(max(1, int(after or 1)))}
         case Damaged():
             code, message = "damaged", "the store is damaged; `outrider doctor` says more on the machine it is on"
+        case Full():
+            status, code, message, headers = 429, "queue_full", str(error), {"retry-after": str(QUEUE)}
+        case Taken():
+            status, code, message = 409, "taken", str(error)
         case Refused():
             status, code, message = 400, "refused", str(error)
         case RecursionError():

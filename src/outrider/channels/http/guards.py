@@ -111,7 +111,7 @@ class SentHere:
         if found[0] not in self._names and found[0] != _own_address(scope):
             return HttpError(403, "this is no name of this server; `http.names` in its settings lists them", "bad_host")
         if scope["method"] == "OPTIONS":
-            allow = {"allow": "GET, HEAD, POST, DELETE"}
+            allow = {"allow": "GET, HEAD, POST, PATCH, DELETE"}
             return HttpError(405, "OPTIONS is for pages of other sites, and those are not let in", "method", allow)
         if any(not _is_same(origin, found) for origin in Headers(scope=scope).getlist("origin")):
             return HttpError(403, "pages of other sites are not let in", "bad_origin")

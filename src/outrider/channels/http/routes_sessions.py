@@ -1,4 +1,4 @@
-"""Sessions over HTTP: list, begin, read, say something in one, stop, delete."""
+"""Sessions over HTTP: list, begin, read, say something in one, rename, stop, delete."""
 
 from contextlib import suppress
 
@@ -19,6 +19,7 @@ from outrider.channels.http.shapes import (
     FoundList,
     ListQuery,
     NewInput,
+    NewName,
     NewSession,
     NewStop,
     SearchQuery,
@@ -57,6 +58,12 @@ async def search(request: Request) -> Response:
 
 async def show(request: Request) -> Response:
     return answer(render_session(await session_of(request, reading(request))))
+
+
+async def rename(request: Request) -> Response:
+    agent = agent_of(request)
+    wish = await parse_body(request, NewName)
+    return answer(render_session(await agent.rename(await session_of(request, agent), wish.name)))
 
 
 async def delete(request: Request) -> Response:
@@ -142,6 +149,12 @@ ROUTES = (
         about=Operation(summary="Where words were said in your sessions", query=SearchQuery, answer=FoundList),
     ),
     route("/v1/sessions/{id}", show, "GET", about=Operation(summary="One session", answer=SessionView)),
+    route(
+        "/v1/sessions/{id}",
+        rename,
+        "PATCH",
+        about=Operation(summary="Call a session otherwise", body=NewName, answer=SessionView),
+    ),
     route(
         "/v1/sessions/{id}",
         delete,

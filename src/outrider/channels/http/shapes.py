@@ -69,6 +69,12 @@ class NewSession(Struct, frozen=True):
     name: str = ""
 
 
+class NewName(Struct, frozen=True):
+    """What a session is to be called."""
+
+    name: str
+
+
 class NewInput(Struct, frozen=True):
     """Something to say in a session."""
 

@@ -1,0 +1,53 @@
+"""What a key may spend: how it is written, and which days count."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from outrider.core.errors import Refused
+from outrider.core.key_ports import Spend
+from outrider.store.spending import first_day, parse_spend, render_spend, seconds_left
+
+HOUR, DAY = 3600, 86_400
+
+
+def at(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * 1000  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant", "shown"),
+    [
+        ("5/day", Spend(5.0, "day"), "5/day"),
+        ("$20/month", Spend(20.0, "month"), "20/month"),
+        (" 0.50 ", Spend(0.5), "0.5"),
+        ("1000000", Spend(1_000_000.0), "1000000"),
+    ],
+)
+def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: Spend, shown: str) -> None:
+    assert (parse_spend(text), render_spend(meant), parse_spend(shown)) == (meant, shown, meant)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0/day", "-1", "5/week", "5/", "five", "1e3", "nan", "99999999", "5 /day", "٥"]
+)
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="is no limit"):
+        parse_spend(text)
+
+
+@pytest.mark.parametrize(
+    ("now", "day", "month", "left_of_day", "left_of_month"),
+    [
+        (at(1970, 1, 1), 0, 0, DAY, 31 * DAY),
+        (at(1970, 2, 28, 23), 58, 31, HOUR, HOUR),
+        (at(2024, 2, 28, 12), 19781, 19754, 12 * HOUR, DAY + 12 * HOUR),
+        (at(2026, 12, 31, 23, 59, 59), 20818, 20788, 1, 1),
+    ],
+)
+def test_days_and_months_begin_at_midnight_in_utc(
+    now: int, day: int, month: int, left_of_day: float, left_of_month: float
+) -> None:
+    daily, monthly, total = Spend(1.0, "day"), Spend(1.0, "month"), Spend(1.0)
+    assert [first_day(each, now) for each in (daily, monthly, total, None)] == [day, month, 0, 0]
+    assert [seconds_left(each, now) for each in (daily, monthly, total)] == [left_of_day, left_of_month, None]
