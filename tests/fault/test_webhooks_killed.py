@@ -1,0 +1,107 @@
+"""`outrider up` killed around the sending of webhooks: a receiver that remembers ids hears of every response once."""
+
+import random
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.journey.support import Person
+from tests.support.receiver import SECRET, Answer, Heard, Receiver, receiving
+from tests.support.up import up
+
+pytestmark = pytest.mark.promise("L5")
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    somebody = Person(tmp_path)
+    somebody.uses("", "practice", OUTRIDER_WEBHOOK_SECRET=SECRET)
+    return somebody
+
+
+def ask(client: httpx2.Client, key: str) -> Any:
+    """Hand in a job, e.g. again when the first time was cut: the response's id."""
+    order = {"model": "outrider", "input": f"job {key}", "background": True}
+    made = client.post("/v1/responses", json=order, headers={"idempotency-key": key})
+    assert made.status_code == 200, made.text
+    return made.json()["id"]
+
+
+def told_once(heard: Sequence[Heard]) -> dict[str, set[tuple[str, bytes]]]:
+    """What a receiver that remembers ids knows: of each response, the ids and the events."""
+    found: dict[str, set[tuple[str, bytes]]] = {}
+    for one in heard:
+        assert one.event().data.id == one.response
+        found.setdefault(one.response, set()).add((one.id, one.body))
+    return found
+
+
+def check(receiver: Receiver, responses: set[str]) -> None:
+    told = told_once(receiver.wait_for(*responses))
+    assert {response: len(events) for response, events in told.items()} == dict.fromkeys(responses, 1)
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        pytest.param("J12", 0, id="the end is not recorded"),
+        pytest.param("J12:2", 0, id="not sent"),
+        pytest.param("J13", 1, id="sent and not marked"),
+    ],
+)
+def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
+    person: Person, point: str, attempts: int
+) -> None:
+    with receiving() as receiver:
+        person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
+        with up(person, environ={"OUTRIDER_FAIL": point}) as running, running.client() as client:
+            made = ask(client, "a")
+            assert running.process.wait(60) == -9
+        assert len(receiver.heard) == attempts
+        with up(person) as running:
+            receiver.wait(attempts + 1)
+            assert running.ends().code == 0
+        check(receiver, {made})
+
+
+def test_killed_after_a_failed_attempt_it_is_sent_again_under_its_id(person: Person) -> None:
+    with receiving(Answer(500)) as receiver:
+        person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
+        with up(person, environ={"OUTRIDER_FAIL": "J13"}) as running, running.client() as client:
+            made = ask(client, "a")
+            assert running.process.wait(60) == -9
+        with up(person):
+            receiver.wait(2)
+        check(receiver, {made})
+
+
+@pytest.mark.timeout(300)
+def test_killed_again_and_again_every_accepted_response_is_told_under_one_id(person: Person) -> None:
+    dice = random.Random(7)
+    responses: set[str] = set()
+    with receiving() as receiver:
+        person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
+        for round in range(8):
+            point = dice.choice(["J12", "J13", "J11", "J4", "J2"])
+            environ = {"OUTRIDER_FAIL": f"{point}:{dice.randint(1, 8)}"}
+            with up(person, environ=environ) as running, running.client() as client:
+                for number in range(6):
+                    try:
+                        responses.add(ask(client, f"{round}-{number}"))
+                    except httpx2.TransportError:  # killed: what was not acknowledged is not owed
+                        break
+                with suppress(subprocess.TimeoutExpired):
+                    running.process.wait(dice.uniform(0.0, 0.3))  # any moment will do
+                running.process.kill()
+        accepted = set(responses)
+        with up(person) as running, running.client() as client:
+            for round in range(8):  # whoever was cut asks again
+                responses |= {ask(client, f"{round}-{number}") for number in range(6)}
+            check(receiver, responses)
+    assert len(accepted) > 8
+    assert (accepted <= responses, len(responses)) == (True, 48)
