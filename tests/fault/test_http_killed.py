@@ -1,0 +1,185 @@
+"""kill -9 of `outrider up` at every fail point of a turn that a client streams or waits for: it is finished anyway.
+
+Effects are counted by the tool's own ledger, the stream is judged by the official client's own accumulator.
+"""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai.lib.streaming.responses._responses import ResponseStreamState
+
+from outrider.core.prompt import UNKNOWN
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import call, says
+from tests.journey.support import PATIENCE, Person
+from tests.support.cutting import until
+from tests.support.pay import bills_paid, install_pay
+from tests.support.up import Running, up
+
+pytestmark = [pytest.mark.promise("L3"), pytest.mark.promise("L4")]
+
+POINTS = ["J4", "J5", "J5:4", "J6", "J7", "J8", "J9", "J9:2", "J11", "J12"]
+SAID = ["I look first, then pay the rent", "All bills are paid."]
+SCRIPT = script(says(SAID[0], call("list"), call("pay", bill="rent")), says(SAID[1]))
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    found = Person(tmp_path)
+    found.environ["PYTHONPATH"] = install_pay(tmp_path / "plugins")
+    return found
+
+
+class Client:
+    """The official client, which comes back for what it missed."""
+
+    def __init__(self, person: Person, **order: Any) -> None:
+        self.events: list[Any] = []
+        self._person = person
+        self._order: Any = {"model": "outrider", "input": "pay the bills", **order}
+        self._order |= {"extra_headers": {"Idempotency-Key": "monday"}}
+
+    def talks(self, running: Running) -> openai.OpenAI:
+        key = (self._person.home / "api_key").read_text().strip()
+        return openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+
+    def asks(self, running: Running) -> Any:
+        """The response as it is told at once; None when nothing was."""
+        with suppress(openai.APIConnectionError), self.talks(running) as client:
+            responses: Any = client.responses
+            return responses.create(**self._order)
+
+    def hears(self, running: Running, is_enough: Callable[[Any], bool] = lambda event: False) -> None:
+        """The stream from where it was left, to its end or to where the process died."""
+        with suppress(openai.APIConnectionError, httpx2.TransportError), self.talks(running) as client:
+            responses: Any = client.responses
+            if self.events:
+                id, number = self.events[0].response.id, self.events[-1].sequence_number
+                stream = responses.retrieve(id, stream=True, starting_after=number)
+            else:
+                stream = responses.create(**self._order, stream=True)
+            with stream:
+                for event in stream:
+                    self.events.append(event)
+                    if is_enough(event):
+                        return
+
+
+def judge(events: list[Any]) -> Any:
+    """The final response of a stream that is sound as a whole: every message in it is what its deltas said."""
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    state: Any = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
+    for event in events:
+        state.handle_event(event)
+    assert events[-1].type == "response.completed"
+    final = events[-1].response
+    words = [event for event in events if event.type == "response.output_text.delta"]
+    for item in final.output:
+        told = "".join(event.delta for event in words if event.item_id == item.id)
+        assert item.content == [] or told == item.content[0].text
+    return final
+
+
+def assert_paid_at_most_once(person: Person, model: ScriptServer) -> None:
+    """And where that is not known, the model was told so."""
+    (book,) = [*person.home.glob("workspaces/*")]
+    paid = bills_paid(book)
+    assert paid == ["rent"] or (paid == [] and UNKNOWN in str([request.body for request in model.requests]))
+    assert len([one for one in model.requests if len(one.body["messages"]) == 2]) <= 2
+
+
+@pytest.mark.promise("L8")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person, point: str) -> None:
+    with ScriptServer(SCRIPT) as model:
+        person.uses(model.url)
+        client = Client(person)
+        with up(person, environ={"OUTRIDER_FAIL": point}) as running:
+            client.hears(running)
+            assert running.process.wait(PATIENCE) == -signal.SIGKILL
+        with up(person) as running:
+            client.hears(running)
+            final = judge(client.events)
+            with client.talks(running) as again:
+                found = again.responses.retrieve(final.id)
+        assert (final.output_text, final.status) == ("\n\n".join(SAID), "completed")
+        assert (found.output_text, found.usage) == (final.output_text, final.usage)
+        assert_paid_at_most_once(person, model)
+
+
+@pytest.mark.promise("L8")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
+    with ScriptServer(SCRIPT) as model:
+        person.uses(model.url)
+        client = Client(person, background=True)
+        with up(person, environ={"OUTRIDER_FAIL": point}) as running:
+            told = client.asks(running)
+            assert running.process.wait(PATIENCE) == -signal.SIGKILL
+        with up(person) as running, client.talks(running) as again:
+            made = told or client.asks(running)
+
+            def poll() -> Any:
+                found = again.responses.retrieve(made.id)
+                return found if found.status not in ("queued", "in_progress") else None
+
+            found = until(poll)
+            client.hears(running)
+            assert client.asks(running) == found
+        assert (found.status, found.output_text) == ("completed", "\n\n".join(SAID))
+        assert judge(client.events) == found
+        assert_paid_at_most_once(person, model)
+
+
+LOST = "It seems to me that none of this will ever be kept by anyone at all"
+
+
+@pytest.mark.promise("L12")
+@pytest.mark.parametrize("again", ["Kept.", "It seems to me that this time it is quite another thing " * 3])
+@pytest.mark.parametrize("is_background", [False, True])
+def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_instead(
+    person: Person, again: str, is_background: bool
+) -> None:
+    with ScriptServer(script([says(LOST, delay=0.2), says(again)])) as model:
+        person.uses(model.url)
+        client = Client(person, background=is_background)
+        with up(person) as running:
+            client.hears(running, lambda event: event.type == "response.output_text.delta" and event.delta == "none ")
+            running.ends(signal.SIGKILL)
+        heard = len(client.events)
+        with up(person) as running:
+            client.hears(running)
+            final = judge(client.events)
+            with client.talks(running) as official:
+                found = official.responses.retrieve(final.id)
+        void, kept = final.output
+        assert (final.output_text, found.output_text) == (again, again)
+        assert (void.id, void.status, void.content) == (client.events[2].item.id, "incomplete", [])
+        assert [(event.type, event.item.id) for event in client.events[heard : heard + 2]] == [
+            ("response.output_item.done", void.id),
+            ("response.output_item.added", kept.id),
+        ]
+        assert len(model.requests) == 2
+
+
+@pytest.mark.promise("L8")
+def test_a_stream_whose_words_are_said_again_after_a_kill_goes_on_as_if_it_had_not_been_cut(person: Person) -> None:
+    with ScriptServer(script(says(LOST, delay=0.1))) as model:
+        person.uses(model.url)
+        client = Client(person)
+        with up(person) as running:
+            client.hears(running, lambda event: event.type == "response.output_text.delta" and event.delta == "none ")
+            running.ends(signal.SIGKILL)
+        with up(person) as running:
+            client.hears(running)
+            late = Client(person)
+            late.hears(running)
+        assert client.events == late.events
+        assert (judge(client.events).output_text, len(model.requests)) == (LOST, 2)
