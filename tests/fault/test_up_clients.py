@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.to_thread
@@ -77,6 +77,9 @@ class Caller:
 
         return await anyio.to_thread.run_sync(read)
 
+    async def hears_some(self) -> bytes:
+        return await anyio.to_thread.run_sync(self.socket.recv, 65_536)
+
     async def status(self) -> str:
         """What was answered before the connection was closed."""
         heard = await self.hears()
@@ -141,12 +144,94 @@ async def test_what_is_no_http_is_refused(sent: bytes) -> None:
 
 @pytest.mark.promise("L7")
 async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
-    async with serving(replace(LONG, connections=2)) as (_, port), Caller(port) as one, Caller(port) as two:
+    begun, end = anyio.Semaphore(0), anyio.Event()
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        await end.wait()
+        await echo(scope, receive, send)
+
+    terms = replace(LONG, connections=2)
+    async with serving(terms, busy) as (_, port), Caller(port) as one, Caller(port) as two:
         for caller in (one, two):
             await caller.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            assert (await anyio.to_thread.run_sync(caller.socket.recv, 65_536)).startswith(b"HTTP/1.1 200 ")
+            await begun.acquire()
         async with Caller(port) as three:
             assert await three.status() == "503"
+        end.set()
+        for caller in (one, two):
+            assert (await caller.hears_some()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.promise("L7")
+async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> None:
+    request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with serving(replace(LONG, connections=2)) as (_, port), Caller(port) as first, Caller(port) as slow:
+        await first.sends(request)
+        assert (await first.hears_some()).startswith(b"HTTP/1.1 200 ")
+        await slow.sends(b"GET / HT")
+        async with Caller(port) as third, Caller(port) as fourth:
+            for caller in (third, fourth):
+                await caller.sends(request)
+                assert (await caller.hears_some()).startswith(b"HTTP/1.1 200 ")
+            assert await first.hears() == b""
+            assert (await slow.hears())[:13] in (b"", b"HTTP/1.1 503 ")  # told so when its request had begun to come
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        (b"0\r\nx: " + b"x" * 3_000, "431"),
+        (b"0\r\n" + b"x: y\r\n" * 500, "431"),
+        (b"1;" + b"x" * 3_000, "431"),
+        (b"0\r\nhost: elsewhere\r\n\r\n", "200"),
+    ],
+    ids=["a long trailer", "many trailers", "a long extension", "a trailer"],
+)
+async def test_what_stands_beside_a_body_is_bounded_and_no_header(after: bytes, status: str) -> None:
+    async def headers(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        is_same = [name for name, _ in scope["headers"]] == [b"host", b"transfer-encoding"]
+        await send({"type": "http.response.start", "status": 200 if is_same else 500, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(LONG, headers) as (_, port), Caller(port) as caller:
+        await caller.sends(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
+        await anyio.sleep(0.05)  # so that it comes apart from the body; whether it does changes nothing
+        await caller.sends(after)
+        assert (await caller.hears_some()).split(b" ")[1].decode() == status
+
+
+@pytest.mark.promise("L7")
+async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_twice() -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+    terms = replace(LONG, leftover_bytes=100_000, leftover_seconds=0.3)
+    async with serving(terms, refuse) as (_, port):
+        async with Caller(port) as patient:
+            for _ in range(2):
+                await patient.sends(head % 50_000)
+                assert (await patient.hears_some()).startswith(b"HTTP/1.1 401 ")
+                await patient.sends(b"x" * 50_000)
+        async with Caller(port) as endless:
+            await endless.sends(head % 10**9)
+            sent = 0
+            with suppress(OSError):
+                while sent < 10**9:
+                    await endless.sends(b"x" * 65_536)
+                    sent += 65_536
+            assert sent < 10**8
+        async with Caller(port) as silent:
+            await silent.sends(head % 10)
+            assert (await silent.hears()).count(b"HTTP/1.1 ") == 1
+        async with Caller(port) as asking:
+            await asking.sends(head.replace(b"\r\n\r\n", b"\r\nexpect: 100-continue\r\n\r\n") % 10)
+            assert (await asking.hears()).count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.promise("L7")
@@ -179,7 +264,7 @@ async def test_a_request_that_has_no_answer_when_the_server_ends_is_told_to_come
     async with serving(LONG) as (server, port), Caller(port) as caller, Caller(port) as idle:
         await caller.sends(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await idle.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        await anyio.to_thread.run_sync(idle.socket.recv, 65_536)
+        await idle.hears_some()
         await server.close(0.1)
         heard = await caller.hears()
         assert heard.startswith(b"HTTP/1.1 503 ")

@@ -43,6 +43,7 @@ class Terms(Struct, frozen=True):
     unread_seconds: float = 60.0
     """How long a client may leave what we send unread before it counts as gone."""
     connections: int = 1_000
+    """When there are so many, the one that has asked for nothing for the longest time makes room for a new one."""
     backlog: int = 1_024
 
 
@@ -128,6 +129,7 @@ class Server:
         self._terms = terms
         self._listener = listener
         self._state = ServerState()
+        self._quiet: dict[Connection, None] = {}
         self._accepting: asyncio.Server | None = None
         self._ending = anyio.Event()
 
@@ -157,7 +159,7 @@ class Server:
         self._ending.set()
 
     def _connect(self) -> "Connection":
-        return Connection(self._terms, self._config, self._state)
+        return Connection(self._terms, self._config, self._state, self._quiet)
 
     async def _end_requests(self) -> None:
         connections: list[Connection] = [each for each in self._state.connections if isinstance(each, Connection)]
@@ -177,9 +179,13 @@ class Server:
 class Connection(HttpToolsProtocol):
     """One client's connection. What takes too long or grows too big is answered as an error and closed."""
 
-    def __init__(self, terms: Terms, config: uvicorn.Config, state: ServerState) -> None:
+    def __init__(
+        self, terms: Terms, config: uvicorn.Config, state: ServerState, quiet: "dict[Connection, None]"
+    ) -> None:
         super().__init__(config, state, {})
         self._terms = terms
+        self._quiet = quiet
+        """Those that owe us a request, the longest waiting first."""
         self._is_in_head = True
         self._is_refused = False
         self._beside = 0
@@ -191,12 +197,16 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         if len(self.connections) > self._terms.connections:
-            self._turn_away(503, "too many connections are open; come back later", "busy")
-            return
+            if not self._quiet:
+                self._turn_away(503, "too many connections are open; come back later", "busy")
+                return
+            next(iter(self._quiet)).yield_room()
+        self._quiet[self] = None
         self._allow(self._terms.head_seconds, "the request's head")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
+        self._quiet.pop(self, None)
         if self._unread:
             self._unread.cancel()
         super().connection_lost(exc)
@@ -225,6 +235,7 @@ class Connection(HttpToolsProtocol):
             self._turn_away(400, "a request names the one host it is for", "bad_host")
         else:
             self._is_in_head, self._beside, self._leftover = False, 0, 0
+            self._quiet.pop(self, None)
             self._allow(self._terms.body_seconds, "the request's body")
             super().on_headers_complete()
 
@@ -254,6 +265,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._is_in_head and self.cycle.response_complete and not self.transport.is_closing():
+            self._quiet[self] = None
         if self._is_answered_early:
             if self.cycle.waiting_for_100_continue:  # then nobody knows whether the body will come
                 self.transport.close()
@@ -288,6 +301,13 @@ class Connection(HttpToolsProtocol):
             return
         self._turn_away(503, "Outrider is restarting; ask again in a moment", "unavailable")
         self.cycle.disconnected = True
+
+    def yield_room(self) -> None:
+        """Leave for another connection; one that was about to ask is told so."""
+        self._quiet.pop(self, None)
+        if self._beside:
+            self._turn_away(503, "too many connections are open; come back later", "busy")
+        self.transport.close()
 
     def _allow(self, seconds: float, what: str) -> None:
         self._settle()
