@@ -4,6 +4,7 @@ import argparse
 
 import anyio
 
+from bench.api import api
 from bench.journal import appends, recovery
 from bench.startup import commands, imports, memory
 from bench.table import Row, show
@@ -15,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument(
-        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks (default: all)"
+        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks, api (default: all)"
     )
     asked = parser.parse_args()
     times = 3 if asked.quick else 10
@@ -27,6 +28,11 @@ def main() -> None:
         "journal": lambda: anyio.run(appends, 200 if asked.quick else 2000),
         "recovery": lambda: anyio.run(recovery),
         "tasks": lambda: anyio.run(tasks, 20 if asked.quick else 100, 200 if asked.quick else 1000),
+        "api": lambda: anyio.run(
+            api,
+            *((100, (320, 640)) if asked.quick else (640, (1_024, 10_016))),
+            backend_options={"use_uvloop": True},
+        ),
     }
     unknown = set(asked.parts) - set(parts)
     if unknown:
