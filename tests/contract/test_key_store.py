@@ -11,8 +11,9 @@ import pytest
 
 from outrider.core.errors import Refused, Stale
 from outrider.core.events import Body, Compacted, Input, Reply
-from outrider.core.key_ports import Key, KeyStore, KeyWish, Spend, digest_of, opens, split_key
+from outrider.core.key_ports import Key, KeyStore, KeyWish, Person, Spend
 from outrider.store import open_store
+from outrider.store.key_text import digest_of, opens, split_key
 from outrider.store.keys import ensure_key, first_key_file, make_key
 from outrider.store.reader import open_reader
 from outrider.store.salvage_keys import LOST_KEYS
@@ -79,6 +80,21 @@ async def test_what_an_entry_cost_is_paid_by_the_key_of_the_newest_input(tmp_pat
         assert [await store.spent("aaaaaaaa", since) for since in (0, 10, 11, 12)] == [1.5, 1.5, 0.5, 0.0]
     async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
         assert (await store.spent("aaaaaaaa"), await reader.spent("bbbbbbbb", 11)) == (1.5, 4.0)
+
+
+async def test_everybody_with_a_session_or_a_key_is_known_latest_active_first(tmp_path: Path) -> None:
+    second = 1_000_000
+    times = iter(number * 60 * second for number in range(1, 100))
+    async with open_store(tmp_path, clock=lambda: next(times)) as store:
+        assert await store.people() == []
+        for person in ("ann", "ann", "bob"):
+            await store.create(person, "", "/folder")
+        for id, name, person in (("aaaaaaaa", "one", "cy"), ("bbbbbbbb", "two", "ann"), ("cccccccc", "three", "ann")):
+            await store.create_key(id, wish(name, person), b"1")
+        await store.revoke_key("cccccccc")
+        await store.touch_key("bbbbbbbb")
+        known = await store.people()
+    assert known == [Person("ann", 2, 1, 480_000), Person("bob", 1, 0, 180_000), Person("cy", 0, 1, 0)]
 
 
 async def test_of_keys_that_hold_each_has_a_name_of_its_own(store: KeyStore) -> None:
@@ -202,7 +218,12 @@ async def test_a_damaged_store_is_recovered_without_keys_and_says_so(tmp_path: P
 
 def test_no_secret_is_compared_but_in_constant_time() -> None:
     """By construction: digests meet in `hmac.compare_digest` alone, and no other comparison touches one."""
-    files = [SRC / "core/key_ports.py", SRC / "channels/http/guards.py", *(SRC / "store").glob("*keys.py")]
+    files = [
+        SRC / "core/key_ports.py",
+        SRC / "store/key_text.py",
+        SRC / "channels/http/guards.py",
+        *(SRC / "store").glob("*keys.py"),
+    ]
     compared = [
         f"{path.name}:{node.lineno}"
         for path in files
@@ -210,7 +231,7 @@ def test_no_secret_is_compared_but_in_constant_time() -> None:
         if isinstance(node, ast.Compare) and {"secret", "digest", "digest_of", "text"} & _names(node)
     ]
     assert compared == [f"keys.py:{_line(SRC / 'store/keys.py', 'text != text.strip()')}"] * 2  # a name, and its length
-    assert "return hmac.compare_digest(digest_of(secret), digest)" in (SRC / "core/key_ports.py").read_text()
+    assert "return hmac.compare_digest(digest_of(secret), digest)" in (SRC / "store/key_text.py").read_text()
     assert opens("a", digest_of("a"))
 
 

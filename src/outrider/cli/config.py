@@ -10,17 +10,16 @@ from itertools import groupby
 import click
 import msgspec
 
-from outrider.config.choice import Secret
 from outrider.config.load import FILE, Config, find_home, load
 from outrider.config.rules import count_rules, render_rule
 from outrider.config.secrets import reference
 from outrider.config.settings import RULES, SETTINGS, Setting, find
+from outrider.config.shown import RULES_DESCRIPTION, Shown, rules_source, show, show_all, show_rules
 from outrider.config.write import set_value, unset
 from outrider.core.errors import Refused
 
 _LONGEST_VALUE = 32
 _LONGEST_INPUT = 64_000
-_RULES_DESCRIPTION = "What was decided beforehand about calls."
 
 
 class Misused(click.ClickException):
@@ -50,8 +49,7 @@ def list_settings(as_json: bool) -> None:
     """Every setting, its value, and where that came from."""
     loaded = load()
     if as_json:
-        rows = [*(_as_json(loaded, setting) for setting in SETTINGS), _rules_as_json(loaded)]
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        click.echo(_json(show_all(loaded), indent=2))
     else:
         click.echo("\n".join(table(loaded, shutil.get_terminal_size().columns)))
     _warn(loaded)
@@ -67,11 +65,11 @@ def get(name: str, as_json: bool) -> None:
         loaded = load()
         lines = [f"{number}. {render_rule(rule)}" for number, rule in enumerate(loaded.rules, 1)]
         shown = "\n".join(lines) or count_rules(loaded.rules)
-        click.echo(json.dumps(_rules_as_json(loaded), ensure_ascii=False) if as_json else shown)
+        click.echo(_json(show_rules(loaded)) if as_json else shown)
         _warn(loaded)
         return
     setting, loaded = find(name), load()
-    click.echo(json.dumps(_as_json(loaded, setting), ensure_ascii=False) if as_json else loaded.shown(setting.name))
+    click.echo(_json(show(loaded, setting)) if as_json else loaded.shown(setting.name))
 
 
 @command.command("set", context_settings={"ignore_unknown_options": True})
@@ -109,7 +107,7 @@ def path() -> None:
 def table(loaded: Config, width: int) -> list[str]:
     """The settings by category in aligned columns, and how many rules there are; descriptions cut to the width."""
     cells = {s.name: (s.name, _cut(loaded.shown(s.name), _LONGEST_VALUE), loaded.source(s.name)) for s in SETTINGS}
-    cells[RULES] = (RULES, count_rules(loaded.rules), _rules_source(loaded))
+    cells[RULES] = (RULES, count_rules(loaded.rules), rules_source(loaded))
     heads = ("name", "value", "source")
     widths = [max(len(cell) for cell in column) for column in zip(heads, *cells.values(), strict=True)]
 
@@ -123,42 +121,15 @@ def table(loaded: Config, width: int) -> list[str]:
     for category, settings in groupby(SETTINGS, key=lambda setting: setting.category):
         lines += ["", category]
         lines += [line(cells[setting.name], setting.description) for setting in settings]
-    return [*lines, "", RULES, line(cells[RULES], _RULES_DESCRIPTION)]
+    return [*lines, "", RULES, line(cells[RULES], RULES_DESCRIPTION)]
 
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
 
 
-def _as_json(loaded: Config, setting: Setting) -> dict[str, object]:
-    value = loaded.value(setting.name)
-    return {
-        "name": setting.name,
-        "value": loaded.shown(setting.name) if isinstance(value, Secret) else value,
-        "source": loaded.source(setting.name),
-        "category": setting.category,
-        "description": setting.description,
-        "default": setting.default,
-        "secret": setting.secret,
-        "variable": setting.env,
-    }
-
-
-def _rules_as_json(loaded: Config) -> dict[str, object]:
-    return {
-        "name": RULES,
-        "value": [msgspec.to_builtins(rule) for rule in loaded.rules],
-        "source": _rules_source(loaded),
-        "category": RULES,
-        "description": _RULES_DESCRIPTION,
-        "default": [],
-        "secret": False,
-        "variable": "",
-    }
-
-
-def _rules_source(loaded: Config) -> str:
-    return FILE if loaded.rules else "default"
+def _json(shown: Shown | list[Shown], indent: int | None = None) -> str:
+    return json.dumps(msgspec.to_builtins(shown), indent=indent, ensure_ascii=False)
 
 
 def _read_value(setting: Setting) -> str:

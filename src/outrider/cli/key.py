@@ -18,7 +18,8 @@ from outrider.cli.up_file import find_up
 from outrider.config.load import Config
 from outrider.config.secrets import resolve
 from outrider.core.errors import HomeBusy, Refused
-from outrider.core.key_ports import Key, KeyWish, Scope, split_key
+from outrider.core.key_ports import Key, KeyWish, Scope
+from outrider.store.key_text import split_key
 from outrider.store.keys import first_key_file, forget_first, make_key, render_key
 from outrider.store.open import open_store
 from outrider.store.reader import is_held, open_reader

@@ -1,8 +1,5 @@
-"""Keys to the API: what is kept of one, what it looks like, and whether a secret opens it. Pure."""
+"""Keys to the API: what is kept of one, and what a store does with them."""
 
-import hashlib
-import hmac
-import re
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -12,9 +9,6 @@ Scope = Literal["chat", "read", "admin"]
 """`chat` may begin turns, `read` may look, `admin` may do everything."""
 
 Per = Literal["day", "month", "total"]
-
-KEY_SHAPE = re.compile(r"ork_([a-z2-7]{8})_([0-9a-f]{64})", re.ASCII)
-"""A whole key, as its owner has it: its id, which is no secret, and 256 random bits."""
 
 
 class Spend(Struct, frozen=True):
@@ -51,6 +45,17 @@ class Key(Struct, frozen=True):
     """When it was revoked; 0 while it holds."""
 
 
+class Person(Struct, frozen=True):
+    """Somebody who has a session or a key here."""
+
+    name: str
+    sessions: int
+    keys: int
+    """Those that hold."""
+    active: int
+    """When something last happened in a session, or a key was last used."""
+
+
 class KeyStore(Protocol):
     """Keys to the API, of every person. A write is durable when its call returns."""
 
@@ -78,21 +83,6 @@ class KeyStore(Protocol):
         """Dollars that entries cost whose input it paid for, from this day on: days since 1970, in UTC."""
         ...
 
-
-def split_key(text: str) -> tuple[str, str] | None:
-    """The id and the secret of a key, or None when this is none of ours."""
-    found = KEY_SHAPE.fullmatch(text)
-    return (found[1], found[2]) if found else None
-
-
-def digest_of(secret: str) -> bytes:
-    """What is kept in place of a secret.
-
-    One round of SHA-256 and no salt: slow hashes make guessing a password dear, and nobody guesses 256 random bits.
-    """
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
-
-
-def opens(secret: str, digest: bytes) -> bool:
-    """Whether this is the secret that was digested. Takes as long for any secret of the same length."""
-    return hmac.compare_digest(digest_of(secret), digest)
+    async def people(self) -> Sequence[Person]:
+        """Everybody who has a session or a key, latest active first."""
+        ...

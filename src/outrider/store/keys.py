@@ -5,9 +5,10 @@ import secrets
 from pathlib import Path
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyStore, KeyWish, digest_of
+from outrider.core.key_ports import Key, KeyStore, KeyWish
 from outrider.store.connect import sync_folder
 from outrider.store.faults import explain
+from outrider.store.key_text import digest_of
 from outrider.store.spending import render_spend
 
 FIRST = "first"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import Damaged
-from outrider.core.key_ports import Key, KeyWish, Per, Scope, Spend
+from outrider.core.key_ports import Key, KeyWish, Per, Person, Scope, Spend
 from outrider.store import sql_keys
 
 BILLION = 1_000_000_000
@@ -64,3 +64,7 @@ def keys(db: sqlite3.Connection) -> Sequence[Key]:
 def spent(db: sqlite3.Connection, id: str, since: int) -> float:
     (billionths,) = db.execute(sql_keys.SPENT, (id, since)).fetchone()
     return billionths / BILLION
+
+
+def people(db: sqlite3.Connection) -> Sequence[Person]:
+    return [Person(*row) for row in db.execute(sql_keys.PEOPLE)]

@@ -31,6 +31,14 @@ ON CONFLICT (key, day) DO UPDATE SET billionths = billionths + ?3
 # What a key has paid from this day on.
 SPENT = "SELECT coalesce(sum(billionths), 0) FROM key_spend WHERE key = ?1 AND day >= ?2"
 
+# Everybody who has a session or a key: how many of each (keys that hold), and when they were last active.
+PEOPLE = """
+SELECT person, sum(sessions), sum(keys), max(active)
+FROM (SELECT person, count(*) AS sessions, 0 AS keys, max(touched) / 1000 AS active FROM sessions GROUP BY person
+      UNION ALL SELECT person, 0, sum(revoked = 0), max(used) FROM keys GROUP BY person)
+GROUP BY person ORDER BY max(active) DESC, person
+"""
+
 # Whether a store is new enough to hold keys.
 HAS_KEYS = "SELECT count(*) FROM sqlite_schema WHERE name = 'keys'"
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from outrider.core.approve import Grant, Scope
 from outrider.core.errors import Damaged, Refused
 from outrider.core.events import Body, Entry, Input, Result
-from outrider.core.key_ports import Key, KeyWish
+from outrider.core.key_ports import Key, KeyWish, Person
 from outrider.core.ports import Claim, Found, Session, TaskEnd
 from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
 from outrider.store import bodies, hooks, read, read_keys, read_tasks
@@ -161,6 +161,9 @@ class SqliteStore:
 
     async def spent(self, id: str, since: int = 0) -> float:
         return await self._read(partial(read_keys.spent, self._reads, id, since))
+
+    async def people(self) -> Sequence[Person]:
+        return await self._read(partial(read_keys.people, self._reads))
 
     async def revoke_key(self, id: str) -> bool:
         return await self._write(partial(self._writes.keys.revoke, id))

@@ -21,7 +21,8 @@ from outrider.channels.http.failures import HttpError, respond
 from outrider.channels.http.limits import Buckets, Crowd, Limits, Now, too_many
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.key_ports import KEY_SHAPE, Key, KeyStore, KeyWish, digest_of, opens, split_key
+from outrider.core.key_ports import Key, KeyStore, KeyWish
+from outrider.store.key_text import KEY_SHAPE, digest_of, opens, split_key
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 OPEN = frozenset({"/health"})
