@@ -293,6 +293,7 @@ async def test_neither_the_secret_nor_the_path_of_the_url_is_logged(
 def test_outrider_up_makes_a_secret_for_its_owner_alone_and_keeps_it(tmp_path: Path) -> None:
     person = Person(tmp_path)
     person.uses("", "practice")
+    file = person.home / "webhook_secret"
     with receiving() as receiver:
         person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
         order = {"model": "outrider", "input": "hello", "background": True}
@@ -301,7 +302,6 @@ def test_outrider_up_makes_a_secret_for_its_owner_alone_and_keeps_it(tmp_path: P
                 made = client.post("/v1/responses", json=order)
                 assert made.status_code == 200, made.text
                 told = receiver.wait_for(made.json()["id"])
-            file = person.home / "webhook_secret"
             assert {one.event(file.read_text().strip()).type for one in told} == {"response.completed"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     log = (person.home / "logs" / "outrider.log").read_text()
