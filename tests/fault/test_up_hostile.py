@@ -1,0 +1,305 @@
+"""A real `outrider up` and those who mean it no good: nothing is told, nothing is done, and it goes on serving."""
+
+import json
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.journey.support import Person
+from tests.support.raw import CLOSE, Wire, head
+from tests.support.up import Running, begin, caller, following, say, up
+
+WORDS = "the owner's own words"
+SHARED = {"models"}
+"""What belongs to nobody in particular."""
+RULED = {"config", "keys", "people", "webhooks"}
+"""What takes a key that may do everything."""
+
+
+class Stage:
+    """A server, its owner and a guest, each with a key; one more key was taken back."""
+
+    def __init__(self, folder: Path, running: Running, keys: dict[str, str]) -> None:
+        self.folder, self.running, self.keys = folder, running, keys
+        with caller(running.url, keys["owner"]) as owner:
+            self.session = begin(owner, "private")
+            assert say(owner, self.session, f"run sleep 600 in the background; {WORDS}").status_code == 202
+            with following(owner, self.session, until="idle") as events:
+                assert [event["type"] for event in events][-1] == "idle"
+            self.task: str = owner.get("/v1/tasks").json()["tasks"][0]["id"]
+            self.response: str = owner.post("/v1/responses", json={"input": WORDS}).json()["id"]
+            self.document: dict[str, Any] = owner.get("/openapi.json").json()
+
+    def operations(self) -> Iterator[tuple[str, str, str]]:
+        """Every method and path there is, with the owner's ids filled in, and which kind of thing it names."""
+        ids = {"sessions": self.session, "tasks": self.task, "responses": self.response, "models": "outrider"}
+        for path, methods in self.document["paths"].items():
+            kind = [*path.split("/"), "", ""][2]
+            filled = path.replace("{id}", ids.get(kind, "some")).replace("{ask}", "some")
+            assert "{" not in filled, f"fill in what {path} names"
+            for method in methods:
+                yield method.upper(), filled, kind if "{" in path else ""
+
+    def owners(self) -> list[Any]:
+        """All that the owner has."""
+        with caller(self.running.url, self.keys["owner"]) as owner:
+            paths = (f"/v1/sessions/{self.session}/entries", f"/v1/tasks/{self.task}", f"/v1/responses/{self.response}")
+            return [owner.get(path).json() for path in paths]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    person = Person(folder)
+    person.environ["OUTRIDER_MODEL"] = "practice"
+
+    def create(name: str, *more: str) -> str:
+        return person.types("key", "create", name, *more).out.strip()
+
+    quick = ("--rate", "1000000")
+    keys = {
+        "owner": create("owner", "--scope", "admin", *quick),
+        "guest": create("guest", "--person", "guest", *quick),
+        "revoked": create("revoked", "--scope", "admin"),
+    }
+    assert person.types("key", "revoke", "revoked").code == 0
+    with up(person) as running:
+        yield Stage(person.home, running, keys)
+        with caller(running.url, keys["owner"]) as owner:
+            health = owner.get("/health").json()
+            assert (health["status"], health.get("problem", "")) == ("ok", "")
+
+
+def ask(client: httpx2.Client, method: str, path: str, **more: Any) -> httpx2.Response:
+    """Ask for it, with a body that every route finds what it needs in."""
+    body: dict[str, Any] = {"name": "mine", "answer": "yes", "text": "hello", "input": "hello", "messages": []}
+    has_body = method in ("POST", "PATCH", "PUT")
+    return client.request(method, path, **({"json": body} if has_body else {}), **more)
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize("which", ["", "revoked", "made up", "cut short"])
+def test_without_a_key_that_holds_no_route_tells_or_does_anything(stage: Stage, which: str) -> None:
+    owner = stage.keys["owner"]
+    key = {"made up": owner[:-4] + "AAAA", "cut short": owner[:-1]}.get(which) or stage.keys.get(which, "")
+    before = stage.owners()
+    with caller(stage.running.url, key) as stranger:
+        for method, path, _ in stage.operations():
+            answer = ask(stranger, method, path)
+            if path == "/health" and not key:
+                assert answer.json() == {"status": "ok"}
+                continue
+            # Whoever has tried too many wrong ones is told to wait.
+            assert answer.status_code in ((401,) if not key else (401, 429)), (method, path, answer.text)
+            assert WORDS not in answer.text
+    assert stage.owners() == before
+
+
+@pytest.mark.promise("L7")
+def test_another_persons_things_are_as_good_as_none_on_every_route_that_takes_an_id(stage: Stage) -> None:
+    before = stage.owners()
+    with caller(stage.running.url, stage.keys["guest"]) as guest:
+        for method, path, kind in stage.operations():
+            if kind in SHARED or not kind:
+                continue
+            answer = ask(guest, method, path)
+            assert kind in RULED | {"sessions", "tasks", "responses"}, f"say whose {kind} are"
+            assert answer.status_code in ((403, 404) if kind in RULED else (404,)), (method, path, answer.text)
+            assert WORDS not in answer.text
+        for method, path, _ in stage.operations():
+            if method == "GET" and "/openapi.json" not in path:
+                told = guest.get(path).text
+                assert not [one for one in (WORDS, stage.session, stage.task) if one in told and one not in path], path
+        again = {"previous_response_id": stage.response, "input": "go on"}
+        assert guest.post("/v1/responses", json=again).status_code == 404
+        assert guest.get("/v1/tasks", params={"session": stage.session}).status_code == 404
+        assert guest.get("/v1/sessions/search", params={"q": "owner"}).json() == {"found": []}
+        messages = [{"role": "user", "content": "what was said here?"}]
+        for header in ("x-session-id", "x-outrider-session-id"):
+            asked = guest.post("/v1/chat/completions", json={"messages": messages}, headers={header: stage.session})
+            assert WORDS not in asked.text
+    assert stage.owners() == before
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize(
+    ("headers", "statuses"),
+    [
+        ({"host": "rebound.example"}, {403}),
+        ({"host": "127.0.0.1.example:80"}, {403}),
+        ({"host": "user@127.0.0.1"}, {400}),
+        ({"host": ""}, {400}),
+        ({"origin": "https://elsewhere.example"}, {403}),
+        ({"origin": "http://localhost:3000"}, {403}),
+        ({"origin": "null"}, {403}),
+        ({"origin": ""}, {403}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_a_page_elsewhere_could_send_is_refused_on_every_route(
+    stage: Stage, headers: dict[str, str], statuses: set[int]
+) -> None:
+    with caller(stage.running.url, stage.keys["owner"]) as owner:
+        for method, path, _ in stage.operations():
+            answer = ask(owner, method, path, headers=headers)
+            assert answer.status_code in statuses, (method, path, answer.text)
+
+
+@pytest.mark.promise("L7")
+def test_no_page_is_asked_in_and_no_key_is_taken_from_a_url(stage: Stage) -> None:
+    key = stage.keys["owner"]
+    origin = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
+    with caller(stage.running.url, "") as page, caller(stage.running.url, key) as owner:
+        for method, path, _ in stage.operations():
+            asked = page.request("OPTIONS", path, headers=origin)
+            answers = [asked, ask(owner, method, path, params={"api_key": key}), ask(page, method, f"{path}/{key}")]
+            assert [answer.status_code for answer in answers] == [405, 400, 400], path
+            for answer in answers:
+                assert not [name for name in answer.headers if name.startswith("access-control")]
+                assert key not in answer.text
+    assert key not in (stage.folder / "logs" / "outrider.log").read_text()
+
+
+CHUNKED = "transfer-encoding: chunked"
+HIDDEN = "0\r\n\r\n" + head("/v1/sessions", "content-length: 17", key="KEY").decode() + '{"name":"hidden"}'
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize(
+    ("lines", "body", "status"),
+    [
+        (["content-length: 4", CHUNKED], HIDDEN, 400),
+        ([CHUNKED, "content-length: 4"], HIDDEN, 400),
+        ([CHUNKED, "transfer-encoding: identity"], HIDDEN, 400),
+        (["transfer-encoding: xchunked"], HIDDEN, 501),
+        (["transfer-encoding: gzip, chunked"], HIDDEN, 501),
+        (["transfer-encoding : chunked"], HIDDEN, 400),
+        (["transfer-encoding:\x0bchunked"], HIDDEN, 400),
+        (["content-length: 2", "content-length: 3"], "{}", 400),
+        (["content-length: 2", "content-length: 2"], "{}", 400),
+        (["content-length: 2, 2"], "{}", 400),
+        (["content-length: +2"], "{}", 400),
+        (["content-length: -2"], "{}", 400),
+        (["content-length: 0x2"], "{}", 400),
+        (["content-length: 9" + "9" * 40], "{}", 400),
+        (["content-length: 99999999999"], "{}", 413),
+        (["content-length: 99999999999", "expect: 100-continue"], "", 413),
+        (["content-length: 1"], '{"name":"hidden"}', 400),
+        ([CHUNKED], "fffffffffffffffff\r\n{}", 400),
+        ([CHUNKED], "-2\r\n{}\r\n0\r\n\r\n", 400),
+        ([CHUNKED], "2\n{}\n0\n\n", 400),
+        (["host: elsewhere.example", "content-length: 2"], "{}", 400),
+        (["x: a\r\n folded", "content-length: 2"], "{}", 400),
+        (["x: a\nauthorization: b", "content-length: 2"], "{}", 400),
+        (["x: a\0b", "content-length: 2"], "{}", 400),
+        (["x y: b", "content-length: 2"], "{}", 400),
+        ([f"x-{n}: y" for n in range(200)], "", 431),
+        ([f"x-{n}: y" for n in range(100_000)], "", 431),
+        (["x: " + "y" * 1_000_000], "", 431),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_request_with_two_meanings_or_without_bounds_is_refused_and_hides_no_other(
+    stage: Stage, lines: list[str], body: str, status: int
+) -> None:
+    with Wire(stage.running.port) as wire:
+        wire.sends(head("/v1/sessions", CLOSE, *lines, key=stage.keys["owner"]))
+        wire.sends(body.replace("KEY", stage.keys["owner"]).encode())
+        assert wire.status() == status
+    assert "hidden" not in names(stage)
+
+
+def names(stage: Stage) -> list[str]:
+    with caller(stage.running.url, stage.keys["owner"]) as owner:
+        return [one["name"] for one in owner.get("/v1/sessions").json()["sessions"]]
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/../metrics", 404),
+        ("/v1/%2e%2e/metrics", 404),
+        ("/v1/sessions/../../metrics", 404),
+        ("/v1/sessions/%2e%2e%2f%2e%2e%2fmetrics", 404),
+        ("/v1/tasks/..%2f..%2fapi_key/output", 404),
+        ("/v1/sessions/%00", 404),
+        ("/v1/sessions/%ff", 404),
+        ("/v1/sessions/\0", 400),
+        ("/v1/sessions/\xff", 400),
+        ("//metrics", 404),
+        ("/metrics/", 404),
+        ("/metrics%3f", 404),
+        ("http://elsewhere.example/metrics", 400),
+        ("http://127.0.0.1/metrics", 200),
+        ("metrics", 400),
+        ("/" + "x" * 100_000, 431),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_path_means_only_what_it_says(stage: Stage, target: str, status: int) -> None:
+    with Wire(stage.running.port) as wire:
+        wire.sends(head(target, CLOSE, key=stage.keys["owner"], method="GET"))
+        assert wire.status() == status
+    with Wire(stage.running.port) as wire:
+        wire.sends(head(f"/health/..{target}", CLOSE, method="GET"))
+        assert wire.status() in (400, 401, 431)
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize(
+    "sent",
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", head("elsewhere.example:80", CLOSE, method="CONNECT")],
+    ids=["HTTP/2", "CONNECT"],
+)
+def test_other_protocols_are_refused(stage: Stage, sent: bytes) -> None:
+    with Wire(stage.running.port) as wire:
+        wire.sends(sent)
+        assert wire.status() == 400
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_who_asks_for_another_protocol_is_answered_in_this_one_and_may_go_on(stage: Stage, protocol: str) -> None:
+    upgrade = ("connection: upgrade", f"upgrade: {protocol}", "sec-websocket-version: 13", "sec-websocket-key: aGk=")
+    with Wire(stage.running.port) as wire:
+        for _ in range(2):
+            wire.sends(head("/health", *upgrade, method="GET"))
+            assert wire.hears(b'{"status":"ok"}').startswith(b"HTTP/1.1 200 ")
+
+
+DEEP = 100_000
+LISTS = "[" * DEEP + "]" * DEEP
+OBJECTS = '{"a":' * DEEP + "1" + "}" * DEEP
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize("deep", [LISTS, OBJECTS], ids=["lists", "objects"])
+def test_json_however_deep_is_refused_or_taken_and_breaks_nothing(stage: Stage, deep: str) -> None:
+    quoted = json.dumps(deep)
+    user = '{"role":"user","content":"hello"}'
+    call = f'{{"id":"c","type":"function","function":{{"name":"f","arguments":{quoted}}}}}'
+    tool = f'{{"type":"function","function":{{"name":"f","parameters":{{"x":{deep}}}}}}}'
+    bodies = [
+        ("/v1/chat/completions", f'{{"messages":[{user}],"tools":[{tool}]}}'),
+        ("/v1/chat/completions", f'{{"messages":[{user},{{"role":"assistant","tool_calls":[{call}]}},{user}]}}'),
+        ("/v1/chat/completions", f'{{"messages":[{{"role":"user","content":{quoted}}}]}}'),
+        (
+            "/v1/responses",
+            f'{{"input":"hello","tools":[{{"type":"function","name":"f","parameters":{{"x":{deep}}}}}]}}',
+        ),
+        ("/v1/responses", f'{{"input":[{{"type":"function_call","call_id":"c","name":"f","arguments":{quoted}}}]}}'),
+        ("/v1/responses", f'{{"input":[{{"type":"function_call_output","call_id":"c","output":{deep}}}]}}'),
+    ]
+    with caller(stage.running.url, stage.keys["owner"]) as owner:
+        for method, path, _ in stage.operations():
+            if method in ("POST", "PATCH", "PUT") and not path.endswith("/kill"):
+                bodies += [(path, deep), (path, f'{{"some":{deep}}}')]
+        for path, body in bodies:
+            answer = owner.post(path, content=body.encode())
+            assert answer.status_code < 500, (path, body[:80], answer.text)
+        history = owner.get("/v1/sessions").json()["sessions"][0]["id"]
+        assert owner.get(f"/v1/sessions/{history}/entries").status_code == 200
