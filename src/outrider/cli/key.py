@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol, TypedDict, Unpack, get_args
 
 import click
+from msgspec.structs import asdict
 
 from outrider.app.agent import OWNER
 from outrider.cli.lines import encode
@@ -144,7 +145,7 @@ def create(name: str, person: str, scopes: tuple[Scope, ...], is_json: bool, **b
         async with _open(config) as store:
             key, text = await make_key(store, wish)
         if is_json:
-            say(encode({**render_key(key, 0.0), "key": text}, is_pretty=True))
+            say(encode({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
             return
         say(text)
         notice(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
@@ -165,7 +166,7 @@ def list_keys(is_json: bool) -> int:
                 (key, await reads.spent(key.id, first_day(key.wish.spend, now))) for key in await reads.list_keys()
             ]
         if is_json:
-            say(encode([render_key(key, spent) for key, spent in found], is_pretty=True))
+            say(encode([asdict(render_key(key, spent)) for key, spent in found], is_pretty=True))
         elif found:
             say("\n".join(aligned([_HEADS, *(_row(key, spent) for key, spent in found)])))
         else:

@@ -1,5 +1,7 @@
 """Every setting as it may be shown: its value, where that came from, what it is for. Secrets are masked."""
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -14,11 +16,11 @@ class Shown(Struct, frozen=True):
     """One setting."""
 
     name: str
-    value: object
+    value: Any
     source: str
     category: str
     description: str
-    default: object
+    default: Any
     secret: bool
     variable: str
     """The environment variable that sets it."""

@@ -4,8 +4,10 @@ import os
 import secrets
 from pathlib import Path
 
+from msgspec import Struct
+
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyStore, KeyWish
+from outrider.core.key_ports import Key, KeyStore, KeyWish, Scope
 from outrider.store.connect import sync_folder
 from outrider.store.faults import explain
 from outrider.store.key_text import digest_of
@@ -14,6 +16,24 @@ from outrider.store.spending import render_spend
 FIRST = "first"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _LONGEST = 60
+
+
+class KeyView(Struct, frozen=True):
+    """What may be told of a key."""
+
+    id: str
+    name: str
+    person: str
+    scopes: tuple[Scope, ...]
+    rate: int | None
+    concurrent: int | None
+    spend: str | None
+    """What it may spend, such as `5/day`."""
+    spent: float
+    """Dollars of that."""
+    created: int
+    used: int
+    revoked: int
 
 
 def first_key_file(home: Path) -> Path:
@@ -47,22 +67,22 @@ def forget_first(home: Path, id: str) -> None:
         path.unlink()
 
 
-def render_key(key: Key, spent: float) -> dict[str, object]:
-    """What may be told of a key, and what it has spent of its limit."""
+def render_key(key: Key, spent: float) -> KeyView:
+    """`spent` counts from the beginning of the day or month that its limit is for, or from its own."""
     wish = key.wish
-    return {
-        "id": key.id,
-        "name": wish.name,
-        "person": wish.person,
-        "scopes": list(wish.scopes),
-        "rate": wish.rate,
-        "concurrent": wish.concurrent,
-        "spend": render_spend(wish.spend) if wish.spend else None,
-        "spent": spent,
-        "created": key.created,
-        "used": key.used,
-        "revoked": key.revoked,
-    }
+    return KeyView(
+        id=key.id,
+        name=wish.name,
+        person=wish.person,
+        scopes=wish.scopes,
+        rate=wish.rate,
+        concurrent=wish.concurrent,
+        spend=render_spend(wish.spend) if wish.spend else None,
+        spent=spent,
+        created=key.created,
+        used=key.used,
+        revoked=key.revoked,
+    )
 
 
 def _mint(wish: KeyWish) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from starlette.routing import Route
 
 from outrider.channels.http import (
+    routes_admin,
     routes_asks,
     routes_chat,
     routes_events,
@@ -22,4 +23,5 @@ ROUTES: tuple[Route, ...] = (
     *routes_chat.ROUTES,
     *routes_models.ROUTES,
     *routes_responses.ROUTES,
+    *routes_admin.ROUTES,
 )

@@ -1,0 +1,128 @@
+"""What an administrator sees and does over HTTP: settings, people, keys. Every route needs the scope `admin`."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outrider.app.agent import OWNER, Agent
+from outrider.channels.http.app import route
+from outrider.channels.http.context import agent_of, context
+from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openapi import Operation
+from outrider.channels.http.reading import answer, parse_body
+from outrider.config.shown import Shown, show_all
+from outrider.core.key_ports import Key, KeyWish, Person, Scope
+from outrider.store.keys import KeyView, forget_first, make_key, render_key
+from outrider.store.spending import first_day, parse_spend
+
+
+class SettingList(Struct, frozen=True):
+    settings: list[Shown]
+
+
+class PersonList(Struct, frozen=True):
+    people: list[Person]
+    """Latest active first."""
+
+
+class KeyList(Struct, frozen=True):
+    keys: list[KeyView]
+    """All that ever were, the oldest first."""
+
+
+class NewKey(Struct, frozen=True):
+    """A key to make."""
+
+    name: str
+    person: str = OWNER
+    scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=3)] = ("chat", "read")
+    rate: Annotated[int, Meta(ge=1, le=1_000_000, description="requests a minute")] | None = None
+    concurrent: Annotated[int, Meta(ge=1, le=100_000, description="requests at once")] | None = None
+    spend: Annotated[str, Meta(description="dollars its turns may cost: `5/day`, `20/month`, or `5` in all")] = ""
+
+
+class MadeKey(KeyView, frozen=True):
+    """A new key."""
+
+    key: str
+    """The key itself, shown this once."""
+
+
+async def show_settings(request: Request) -> Response:
+    return answer(SettingList(show_all(_admin(request).config)))
+
+
+async def list_people(request: Request) -> Response:
+    return answer(PersonList(list(await _admin(request).home.store.people())))
+
+
+async def list_keys(request: Request) -> Response:
+    keys = _admin(request).home.store
+    return answer(KeyList([await _view(request, key) for key in await keys.list_keys()]))
+
+
+async def create_key(request: Request) -> Response:
+    agent = _admin(request)
+    wish = await parse_body(request, NewKey)
+    scopes = tuple(dict.fromkeys(wish.scopes))
+    spend = parse_spend(wish.spend) if wish.spend else None
+    key, text = await make_key(
+        agent.home.store, KeyWish(wish.name, wish.person, scopes, wish.rate, wish.concurrent, spend)
+    )
+    made = answer(MadeKey(**asdict(await _view(request, key)), key=text), 201)
+    made.headers["cache-control"] = "no-store"
+    return made
+
+
+async def revoke_key(request: Request) -> Response:
+    agent, id = _admin(request), request.path_params["id"]
+    if not await agent.home.store.revoke_key(id):
+        raise HttpError(404, f"no key with the id {id[:100]!r} holds", "not_found")
+    forget_first(agent.config.home, id)
+    return Response(status_code=204)
+
+
+def _admin(request: Request) -> Agent:
+    return agent_of(request, "admin")
+
+
+async def _view(request: Request, key: Key) -> KeyView:
+    here = context(request)
+    return render_key(key, await here.agent.home.store.spent(key.id, first_day(key.wish.spend, here.wall())))
+
+
+ROUTES = (
+    route(
+        "/v1/config",
+        show_settings,
+        "GET",
+        about=Operation(summary="Every setting and where its value comes from; secrets masked", answer=SettingList),
+    ),
+    route(
+        "/v1/people",
+        list_people,
+        "GET",
+        about=Operation(summary="Everybody who has a session or a key, latest active first", answer=PersonList),
+    ),
+    route(
+        "/v1/keys",
+        list_keys,
+        "GET",
+        about=Operation(summary="Every key that was made, without its secret, the oldest first", answer=KeyList),
+    ),
+    route(
+        "/v1/keys",
+        create_key,
+        "POST",
+        about=Operation(summary="Make a key; it is shown this once", body=NewKey, answer=MadeKey, status=201),
+    ),
+    route(
+        "/v1/keys/{id}",
+        revoke_key,
+        "DELETE",
+        about=Operation(summary="Make a key open nothing from now on, for good", status=204),
+    ),
+)
