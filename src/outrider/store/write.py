@@ -24,6 +24,7 @@ class Writes:
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
+        self._numbers: dict[str, int] = {}  # of each person's last session without a name: counting them takes longer
         self._journal = Journal(db, clock)
         self.tasks = TaskWrites(db, self._journal, clock)
         self.keys = KeyWrites(db, clock)
@@ -38,11 +39,13 @@ class Writes:
         return session_of(self._db.execute(sql.SESSION_BY_ID, (person, id)).fetchone())
 
     def _free_name(self, person: str) -> str:
-        (number,) = self._db.execute(sql.COUNT_SESSIONS_OF, (person,)).fetchone()
+        if (number := self._numbers.get(person)) is None:
+            (number,) = self._db.execute(sql.COUNT_SESSIONS_OF, (person,)).fetchone()
         while True:
             number += 1
             name = f"session-{number}"
             if not self._db.execute(sql.SESSION_BY_NAME, (person, name)).fetchone():
+                self._numbers[person] = number
                 return name
 
     def rename(self, person: str, session: str, name: str) -> Session:
