@@ -109,6 +109,9 @@ class Child:
             self._finish(f"has read nothing of its input for {self._program.stall:g} s")
         except BrokenPipeError:
             await self._give_up("closed its input")
+        except (anyio.ClosedResourceError, anyio.EndOfStream):
+            # It is over: `_finish` closed the stream, so that whoever was about to send hears of it.
+            return
 
     async def _read(self) -> None:
         with anyio.CancelScope() as self._reading:

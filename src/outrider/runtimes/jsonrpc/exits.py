@@ -48,7 +48,8 @@ async def leave(started: Started, kin: Kin, grace: float, patience: float) -> No
             # One that cannot write its last words does not come to its end.
             group.start_soon(_discard, started.stdout)
             group.start_soon(_discard, started.stderr)
-            await _end(started, kin, grace, patience)
+            if not await _is_ended(started, kin, grace, patience):
+                _log.error("process %d does not die", process.pid)
             await kin.end()
     except Unavailable as error:
         _log.error("%s", error)
@@ -61,7 +62,7 @@ async def leave(started: Started, kin: Kin, grace: float, patience: float) -> No
         process.poll()
 
 
-async def _end(started: Started, kin: Kin, grace: float, patience: float) -> None:
+async def _is_ended(started: Started, kin: Kin, grace: float, patience: float) -> bool:
     process = started.process
     for number, seconds in ((0, grace), (signal.SIGTERM, patience), (signal.SIGKILL, _LAST)):
         # Before each step: what it started can be told from others by descent only as long as it lives.
@@ -74,8 +75,8 @@ async def _end(started: Started, kin: Kin, grace: float, patience: float) -> Non
             os.kill(process.pid, signal.SIGCONT)
         with anyio.move_on_after(seconds):
             await until_exit(process)
-            return
-    raise Unavailable(f"process {process.pid} does not die")
+            return True
+    return False
 
 
 async def _discard(descriptor: int) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec import Raw, Struct
 
@@ -100,7 +101,8 @@ class Peer:
         return _Messages(self)
 
     async def next(self) -> Message:
-        """The next of `messages`."""
+        """The next of `messages`. May be cancelled: one that was taken is always returned."""
+        await anyio.lowlevel.checkpoint()
         while not self._messages:
             if self._is_closed:
                 raise self._child.gone()

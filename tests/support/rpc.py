@@ -1,0 +1,55 @@
+"""A real child to speak JSON-RPC with, in the folder of a test, by which all that it leaves behind is found."""
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from outrider.runtimes.jsonrpc import Child, Notification, Peer, PeerTraits, Program, Request, open_child, open_peer
+
+SCRIPT = Path(__file__).with_name("rpc_child.py")
+_PATIENCE = 60.0
+
+
+def program(folder: Path, *words: str, **more: Any) -> Program:
+    """The script, in this folder, with these words."""
+    return Program((sys.executable, "-I", "-S", str(SCRIPT), *words), folder, {"LANG": "C.UTF-8"}, **more)
+
+
+@asynccontextmanager
+async def talking(what: Program, traits: PeerTraits | None = None) -> AsyncGenerator[tuple[Child, Peer]]:
+    """The child and a peer of it; everything in the block is bounded."""
+    with anyio.fail_after(_PATIENCE):
+        async with open_child(what) as child, open_peer(child, traits) as peer:
+            yield child, peer
+
+
+async def asked(peer: Peer, method: str, params: Any = None) -> Any:
+    """The decoded result."""
+    return msgspec.json.decode(await peer.request(method, params))
+
+
+async def told(peer: Peer) -> tuple[Any, ...]:
+    """The next message as plain values: its id if it has one, its method, its params."""
+    match await peer.next():
+        case Request(id=number, method=method, params=params):
+            return number, method, msgspec.json.decode(params)
+        case Notification(method=method, params=params):
+            return method, msgspec.json.decode(params)
+
+
+async def _own(folder: Path, mark: str) -> None:
+    """Start a stubborn child that starts others, say so, and wait to be killed."""
+    async with talking(program(folder, "stubborn", mark=mark)) as (_, peer):
+        for kind in ("plain", "session", "session"):
+            await peer.request("spawn", kind)
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(_own, Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,243 @@
+"""Speaking JSON-RPC with a real child: what is asked, answered and told, in either direction, whatever it writes."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from outrider.core.errors import Refused
+from outrider.runtimes.jsonrpc import NoAnswer, Notification, PeerTraits, Program, Request, RpcError, open_child
+from outrider.runtimes.jsonrpc.wire import Answer, mended, parse, render
+from tests.support.rpc import SCRIPT, asked, program, talking, told
+
+pytestmark = pytest.mark.anyio
+
+STRANGE = "å€😀"
+
+
+async def test_a_child_is_started_exactly_as_told_in_a_session_of_its_own(tmp_path: Path) -> None:
+    async with talking(program(tmp_path, "a b", "")) as (child, peer):
+        assert await asked(peer, "facts") == {
+            "argv": [str(SCRIPT), "a b", ""],
+            "cwd": str(tmp_path),
+            "environ": {"LANG": "C.UTF-8", "OUTRIDER_CHILD": child.mark},
+            "pid": child.pid,
+            "session": child.pid,
+            "group": child.pid,
+        }
+
+
+async def test_answers_find_their_requests_in_whatever_order_they_come(tmp_path: Path) -> None:
+    results: list[Any] = []
+
+    async def ask(method: str) -> None:
+        results.append(await asked(peer, method, method))
+
+    async with talking(program(tmp_path)) as (_, peer), anyio.create_task_group() as group:
+        group.start_soon(ask, "hold")
+        await anyio.wait_all_tasks_blocked()
+        await ask("echo")
+        group.start_soon(ask, "release")
+    assert (results[0], sorted(results[1:])) == ("echo", ["late", "released"])
+
+
+async def test_requests_and_notifications_of_the_child_come_in_order_and_its_ids_begin_at_zero(tmp_path: Path) -> None:
+    lines = (
+        '{"method":"one"}\n{"id":0,"method":"two","params":[2]}\n'
+        '{"id":"x","method":"three"}\r\n{"method":"four","params":{"a":1},"emittedAtMs":5}\n'
+    )
+    async with talking(program(tmp_path)) as (_, peer):
+        await peer.request("write", lines)
+        assert [await told(peer) for _ in range(4)] == [
+            ("one", None),
+            (0, "two", [2]),
+            ("x", "three", None),
+            ("four", {"a": 1}),
+        ]
+        await peer.answer(0, {"decision": "accept"})
+        await peer.refuse("x", RpcError(-32601, "no such method", Raw(b"[7]")))
+        await peer.notify("initialized")
+        error = {"code": -32601, "message": "no such method", "data": [7]}
+        assert [await told(peer) for _ in range(3)] == [
+            ("answered", {"id": 0, "result": {"decision": "accept"}}),
+            ("answered", {"id": "x", "error": error}),
+            ("heard", {"method": "initialized"}),
+        ]
+
+
+async def test_messages_can_be_left_and_taken_up_again(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    async with talking(program(tmp_path)) as (_, peer):
+        await peer.request("flood", [5, 1])
+        for _ in range(5):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await peer.next()
+            async for message in peer.messages():
+                seen.append(msgspec.json.decode(message.params)[0])
+                break
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_the_version_is_said_to_those_who_want_it(tmp_path: Path) -> None:
+    async with talking(program(tmp_path), PeerTraits(version="2.0")) as (_, peer):
+        await peer.notify("hello", [1])
+        assert await told(peer) == ("heard", {"jsonrpc": "2.0", "method": "hello", "params": [1]})
+
+
+async def test_an_error_is_raised_with_all_that_it_says(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        with pytest.raises(RpcError, match="unknown thread") as caught:
+            await peer.request("fail", {"code": -32600, "message": "unknown thread", "data": {"a": 1}})
+        assert (caught.value.code, caught.value.message) == (-32600, "unknown thread")
+        assert bytes(caught.value.data or b"") == b'{"a": 1}'
+        with pytest.raises(RpcError, match="not one of JSON-RPC"):
+            await peer.request("fail", "nonsense")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "   ", "no json", "{", "[]", "null", "7", "\0\x80\xff"),
+        *('{"id":[],"method":"x"}', '{"id":1}', '{"method":7}', '{"id":true,"result":1}'),
+        *('{"id":999,"result":1}', '{"id":"1","result":1}', '{"id":null,"error":{"code":1,"message":"x"}}'),
+    ],
+)
+async def test_lines_that_say_nothing_are_dropped(tmp_path: Path, line: str) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        await peer.request("write", f'{line}\n{{"method":"after"}}\n')
+        assert await told(peer) == ("after", None)
+
+
+async def test_a_second_answer_is_dropped(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        assert await asked(peer, "twice", 1) == 1
+        assert await asked(peer, "echo", 2) == 2
+
+
+async def test_a_request_without_an_answer_ends_and_a_late_answer_is_dropped(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        with pytest.raises(NoAnswer, match=r"did not answer hold within 0\.01 s"):
+            await peer.request("hold", patience=0.01)
+        assert await asked(peer, "release") == "released"
+        assert await asked(peer, "echo", 3) == 3
+
+
+async def test_a_cancelled_request_is_forgotten(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        async with anyio.create_task_group() as group:
+            group.start_soon(peer.request, "hold")
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        assert await asked(peer, "release") == "released"
+
+
+async def test_a_request_that_is_cancelled_half_written_does_not_spoil_the_next_line(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (child, peer):
+        await peer.request("nap")
+        async with anyio.create_task_group() as group:
+            group.start_soon(peer.request, "echo", "x" * 3_000_000)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        os.kill(child.pid, signal.SIGUSR1)
+        assert await asked(peer, "echo", "next") == "next"
+
+
+async def test_lines_have_any_length_in_both_directions(tmp_path: Path) -> None:
+    long = STRANGE * 500_000
+    async with talking(program(tmp_path)) as (_, peer):
+        assert await asked(peer, "echo", long) == long
+        assert await asked(peer, "big", 5_000_000) == "x" * 5_000_000
+
+
+async def test_characters_arrive_whole_however_they_are_cut(tmp_path: Path) -> None:
+    async with talking(program(tmp_path)) as (_, peer):
+        await peer.request("stutter", f'{{"method":"note","params":"{STRANGE}"}}\n')
+        assert await told(peer) == ("note", STRANGE)
+
+
+async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with talking(program(tmp_path)):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (Program((), Path("/"), {}), "there is no program to start"),
+        (Program(("/none/such",), Path("/"), {}), "/none/such was not started: No such file or directory"),
+        (Program(("sh\0",), Path("/"), {}), "this cannot be started: embedded null byte"),
+        (Program(("sh",), Path("/none/such"), {}), "there is no folder /none/such to start sh in"),
+        (Program(("sh",), Path("/"), {}, mark=""), "a mark of at least 16"),
+    ],
+)
+async def test_what_cannot_be_started_is_refused(what: Program, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        async with open_child(what):
+            pass
+
+
+class Named(Struct):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ("a\ud800b", '"a�b"'),
+        ("\ud83d\ude00", '"😀"'),
+        ({"\udc00": [("\udfff",)]}, '{"�":[["�"]]}'),
+        (Named("\ud800"), '{"name":"�"}'),
+        ([Raw(b'{\n"a":\r\n1}'), "\ud800"], '[{ "a":\r 1},"�"]'),
+        (Raw(rb'"\ud800\\ud800"'), r'"\ufffd\\ud800"'),
+        ("a\nb\u2028", '"a\\nb\u2028"'),
+    ],
+)
+def test_what_is_written_is_one_line_of_unicode(params: Any, line: str) -> None:
+    assert render({"id": 1, "params": params}) == f'{{"id":1,"params":{line}}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\uD83D\uDE00 \uD83D"', rb'"\uD83D\uDE00 \ufffd"'),
+        (rb'"\ude00\ud83d\u0041"', rb'"\ufffd\ufffd\u0041"'),
+        (rb'"\\ud83d"', rb'"\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\ufffd"'),
+        (b'"\xe2\x82"', '"�"'.encode()),
+        ('"€"'.encode(), '"€"'.encode()),
+    ],
+)
+def test_half_characters_are_mended_and_whole_ones_left_alone(before: bytes, after: bytes) -> None:
+    assert mended(before) == after
+
+
+def test_what_a_line_says_is_told_by_its_keys() -> None:
+    def found(line: str) -> Any:
+        said = parse(line.encode())
+        match said:
+            case Answer(id=number, outcome=RpcError() as error):
+                return number, str(error)
+            case Answer(id=number, outcome=Raw() as result):
+                return number, bytes(result)
+            case Request(id=number, method=method, params=params):
+                return number, method, bytes(params)
+            case Notification(method=method, params=params):
+                return method, bytes(params)
+            case _:
+                return None
+
+    assert [
+        found('{"id":1,"result":null}'),
+        found('{"id":1,"result":{"a":1},"error":null}'),
+        found('{"id":1,"error":{"code":5,"message":"no"}}'),
+        found('{"id":null,"method":"m"}'),
+        found('{"id":0,"method":"m","params":[]}'),
+    ] == [(1, b"null"), (1, b'{"a":1}'), (1, "no (5)"), ("m", b"null"), (0, "m", b"[]")]
