@@ -74,6 +74,7 @@ async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
         (Status(500, "oops"), Unavailable),
         (Cut(0), Unavailable),
         (Cut(300), Unavailable),
+        (Cut(), Unavailable),
         (Garbage(), Unavailable),
         (Empty(), Unavailable),
         (Overflow(), ContextTooLong),
@@ -88,6 +89,18 @@ async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault:
             await model.reply(PROMPT, lambda _: None)
         assert "sk-test" not in str(caught.value)
         assert (await model.reply(PROMPT, lambda _: None)).text == "here is a whole reply of some words"
+
+
+async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) -> None:
+    shown: list[str] = []
+    async with (
+        serving(script([Cut(), says("here is a whole reply of some words")])) as server,
+        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+    ):
+        with pytest.raises(Unavailable):
+            await model.reply(PROMPT, lambda delta: shown.append(delta.text))
+    assert "here is a whole reply of some words".startswith("".join(shown))
+    assert shown
 
 
 @pytest.mark.parametrize("where", ["headers", "stream"])

@@ -37,7 +37,7 @@ def test_a_script_file_is_read_whole() -> None:
                          {"tool": "apply_patch", "input": "***"}], "reasoning": "r", "delay": 0.5, "chunk": 4,
                          "usage": {"input": 9, "output": 3}, "cut": "length"},
                   [{"status": 429, "retry_after": 1, "message": "slow"}, {"stall": "stream"}, {"cut": 120},
-                   {"garbage": true}, {"empty": true}, {"overflow": true}, "at last"]],
+                   {"cut": true}, {"garbage": true}, {"empty": true}, {"overflow": true}, "at last"]],
       "rules": [{"when": "weather", "reply": "rain"}, {"when": "two", "replies": ["a", "b"]}],
       "faults": [{"status": 500}]
     }"""
@@ -50,7 +50,16 @@ def test_a_script_file_is_read_whole() -> None:
         replies=(
             (Says("hi"),),
             (Says("t", calls, "r", Usage(9, 3), "length", 0.5, 4),),
-            (Status(429, "slow", 1), Stall("stream"), Cut(120), Garbage(), Empty(), Overflow(), Says("at last")),
+            (
+                Status(429, "slow", 1),
+                Stall("stream"),
+                Cut(120),
+                Cut(),
+                Garbage(),
+                Empty(),
+                Overflow(),
+                Says("at last"),
+            ),
         ),
         rules=(Rule("weather", ((Says("rain"),),)), Rule("two", ((Says("a"),), (Says("b"),)))),
         faults=(Status(500),),

@@ -23,7 +23,7 @@ from outrider.models.script_server.script import (
     Status,
 )
 from outrider.models.script_server.validity import complaint
-from outrider.models.script_server.wire import Asked, Json, Wire, new_id
+from outrider.models.script_server.wire import Asked, Json, Wire, halves, new_id
 from outrider.models.scripted import Says
 
 Scope = MutableMapping[str, Any]
@@ -127,7 +127,8 @@ class ScriptApp:
                 await _send_bytes(send, 200, content, _EVENTS if asked.stream else _JSON)
             case Cut(bytes=bytes_):
                 await _begin(send, asked)
-                content = b"".join(self._frames(wire, asked, chosen.says))[:bytes_]
+                frames = self._frames(wire, asked, chosen.says)
+                content = halves(frames)[0] if bytes_ is None else b"".join(frames)[:bytes_]
                 await send({"type": "http.response.body", "body": content, "more_body": True})
             case Stall(where="headers"):
                 if await self._hold(receive):
@@ -171,13 +172,12 @@ class ScriptApp:
         await send({"type": "http.response.body", "body": b""})
 
     async def _stall(self, wire: Wire, asked: Asked, says: Says, receive: Receive, send: Send) -> None:
-        content = b"".join(self._frames(wire, asked, says))
-        half = len(content) // 2
+        begun, rest = halves(self._frames(wire, asked, says))
         await _begin(send, asked)
-        await send({"type": "http.response.body", "body": content[:half], "more_body": True})
+        await send({"type": "http.response.body", "body": begun, "more_body": True})
         if await self._hold(receive):
             self._remember(wire, asked, says)
-            await send({"type": "http.response.body", "body": content[half:]})
+            await send({"type": "http.response.body", "body": rest})
 
     async def _hold(self, receive: Receive) -> bool:
         """Wait until released (True), or until the client goes away (False)."""

@@ -9,7 +9,7 @@ A PLACE is a LINE, or a list of lines: those before the last are met once each, 
 A LINE is a text, a reply `{"text", "calls", "reasoning", "delay", "chunk", "usage", "cut"}`, or a FAULT. A call is
 `{"tool", "args"}`, `{"tool", "raw"}` with arguments sent as written, or `{"tool", "input"}` for a custom tool.
 A FAULT is `{"status": 429, "retry_after": 1, "message": "…"}`, `{"stall": "headers"|"stream"}`, `{"cut": BYTES}`,
-`{"garbage": true}`, `{"empty": true}` or `{"overflow": true}`.
+`{"cut": true}` for half of the events, `{"garbage": true}`, `{"empty": true}` or `{"overflow": true}`.
 
 Which reply is said depends on the request alone: the n-th place answers a request that holds n earlier replies, and a
 rule's n-th place one that holds n replies since the person's words it matches. Rules go before replies, `faults` are
@@ -45,9 +45,9 @@ class Stall(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """Send so many bytes of the reply and drop the connection."""
+    """Send so many bytes of the reply, or the first half of its events, and drop the connection."""
 
-    bytes: int
+    bytes: int | None = None
 
 
 class Garbage(Struct, frozen=True):
@@ -164,7 +164,7 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0
     chunk: int = 0
     usage: Usage | None = None
-    cut: int | str | None = None
+    cut: bool | int | str = False
     status: int | None = None
     message: str = ""
     retry_after: float | None = None
@@ -234,7 +234,9 @@ def _parse_line(line: _Line) -> Line:
         faults.append(Status(line.status, line.message, line.retry_after))
     if line.stall is not None:
         faults.append(Stall(line.stall))
-    if isinstance(line.cut, int):
+    if line.cut is True:
+        faults.append(Cut())
+    elif isinstance(line.cut, int) and line.cut is not False:
         faults.append(Cut(line.cut))
     faults += [Garbage()] * line.garbage + [Empty()] * line.empty + [Overflow()] * line.overflow
     if not faults:

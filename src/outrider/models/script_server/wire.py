@@ -53,6 +53,14 @@ def sse(data: Json | str, event: str = "") -> bytes:
     return (b"event: " + event.encode() + b"\n" if event else b"") + b"data: " + content + b"\n\n"
 
 
+def halves(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """A reply in two: by events, for some wires repeat the whole request in the first one and the last."""
+    if len(frames) == 1:
+        return frames[0][: len(frames[0]) // 2], frames[0][len(frames[0]) // 2 :]
+    half = len(frames) // 2
+    return b"".join(frames[:half]), b"".join(frames[half:])
+
+
 def usage_of(asked: Asked, says: Says) -> Usage:
     """As the script gives it, or by the rough count of the bytes that went over the wire."""
     if says.usage is not None:
