@@ -78,9 +78,10 @@ class Client:
         await reader.readexactly(2)
         return Heard(status, time.perf_counter() - begun, first, b"".join(pieces), tuple(times))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._streams:
             self._streams[1].close()
+            await self._streams[1].wait_closed()
 
 
 Next = Callable[[int, Heard | None], Ask]
@@ -121,7 +122,7 @@ async def load(url: str, clients: int, each: int, ask: Next, is_good: Callable[[
                     raise RuntimeError(f"answered with {last.status}: {last.body[-500:]!r}")
                 heard.append(last)
         finally:
-            client.close()
+            await client.close()
 
     begun = time.perf_counter()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:

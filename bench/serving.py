@@ -62,6 +62,8 @@ def _running(words: list[str], environ: Mapping[str, str], told: bytes = b"") ->
     finally:
         child.terminate()
         child.wait(PATIENCE)
+        if child.stdout:
+            child.stdout.close()
 
 
 @contextmanager

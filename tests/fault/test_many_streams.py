@@ -1,0 +1,30 @@
+"""Hundreds of streams at once from a real `outrider up`: each is whole and in order, and the process stays small.
+
+`./dev bench api` does the same with figures.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from bench.api import SCRIPT, SETTINGS, STREAMS, Asker, is_told
+from bench.load import load
+from bench.serving import Home, model
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
+
+ROOM = 200
+"""MiB that so many streams may cost."""
+
+
+async def test_hundreds_of_streams_at_once_are_all_whole_and_in_order_in_bounded_memory(tmp_path: Path) -> None:
+    with model(tmp_path, SCRIPT) as (_, url):
+        home = Home(tmp_path, url, SETTINGS)
+        with home.up() as (up, ours):
+            asker = Asker(home.headers)
+            await load(ours, 1, 1, asker.story, is_told)
+            before = up.resident
+            told = await load(ours, STREAMS, 1, asker.story, is_told)
+            held = up.resident
+    assert len(told.heard) == STREAMS
+    assert held - before < ROOM
