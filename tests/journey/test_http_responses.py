@@ -218,6 +218,28 @@ async def test_a_response_goes_on_from_the_last_one_and_from_no_other(tmp_path: 
     assert [list(prompt.messages) for prompt in there.model.prompts] == [said[:1], said]
 
 
+async def test_of_two_that_go_on_from_the_same_response_at_once_one_is_told_to_take_the_others(tmp_path: Path) -> None:
+    async with place(tmp_path, *(says(f"answer {number}") for number in range(9))) as there:
+        first = await there.ask("one")
+        made: list[Any] = []
+        refused: list[openai.BadRequestError] = []
+
+        async def go_on(number: int) -> None:
+            try:
+                made.append(await there.ask(f"two, {number}", previous_response_id=first.id))
+            except openai.BadRequestError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(go_on, number)
+        (session,) = await there.agent.sessions()
+        said = [entry.body for entry in await there.agent.journal(session) if isinstance(entry.body, Input)]
+    assert ([response.output_text for response in made], len(said)) == (["answer 1"], 2)
+    assert [error.code for error in refused] == ["not_last"] * 7
+    assert all(made[0].id in error.message for error in refused)
+
+
 async def test_a_conversation_is_a_session_by_its_name(tmp_path: Path) -> None:
     async with place(tmp_path, says("one"), says("two")) as there:
         await there.ask("first", conversation="diary")

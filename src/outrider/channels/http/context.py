@@ -91,10 +91,12 @@ class Entered(Struct, frozen=True):
     session: Session
     entry: Entry
     """Its input; or the last of the results or of the past it came with. What it asked for comes after this."""
-    state: State = State()
-    """As of that entry."""
     is_next: bool = True
     """Whether whatever the model says next is about this; not so while it still answers an earlier input."""
+
+    async def state(self) -> State:
+        """As of that entry."""
+        return fold(await self.agent.journal(self.session, 0, self.entry.seq))
 
 
 def caller(request: Request) -> Caller:
@@ -159,9 +161,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
         tools=wish.tools,
     )
     is_next = not session.has_work or _is_parked(state)
-    is_first = entry.seq > session.head and not session.is_open
-    state = fold([entry] if is_first else (await agent.journal(session))[: entry.seq])
-    return Entered(agent, session, entry, state, is_next)
+    return Entered(agent, session, entry, is_next)
 
 
 async def _go_on(agent: Agent, session: Session, wish: Wish, state: State) -> Entered:
@@ -173,7 +173,7 @@ async def _go_on(agent: Agent, session: Session, wish: Wish, state: State) -> En
     journal = await agent.journal(session)
     known = [one for one in journal if isinstance(one.body, Result) and one.body.call in given]
     entry = known[-1] if known else journal[len(wish.past) - 1]
-    return Entered(agent, session, entry, fold(journal[: entry.seq]))
+    return Entered(agent, session, entry)
 
 
 def _left(state: State, wish: Wish) -> list[Result]:

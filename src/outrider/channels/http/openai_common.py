@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
+import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
@@ -12,6 +15,8 @@ from outrider.core.ports import Session
 
 KEY_HEADER = "idempotency-key"
 LONGEST_KEY = 255
+IGNORED = "x-outrider-ignored"
+"""Names the parameters of a request that were not used."""
 
 
 def idempotency_key(request: Request) -> str:
@@ -20,6 +25,33 @@ def idempotency_key(request: Request) -> str:
     if len(key) > LONGEST_KEY:
         raise HttpError(400, f"an Idempotency-Key has at most {LONGEST_KEY} characters", "idempotency_key")
     return key
+
+
+class Sampling(Struct):
+    """What a client may ask of the model itself. It is taken and not used: the model's own settings hold."""
+
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    temperature: Any = None
+    top_p: Any = None
+    stop: Any = None
+    seed: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    logit_bias: Any = None
+    reasoning_effort: Any = None
+    reasoning: Any = None
+
+
+_decode = msgspec.json.Decoder(Sampling).decode
+
+
+def ignored(body: bytes) -> dict[str, str]:
+    """A header that names what of a request was not used; nothing where all was."""
+    asked = _decode(body)
+    names = [name for name in Sampling.__struct_fields__ if getattr(asked, name) is not None]
+    return {IGNORED: ", ".join(names)} if names else {}
 
 
 def digest(*words: str) -> str:

@@ -17,9 +17,9 @@ from outrider.channels.http.chat_models import OUTRIDER, chosen_model
 from outrider.channels.http.chat_parse import ChatRequest, Order, parse_order
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import AGAIN, Envelope, Progress, failure, parse_call
-from outrider.channels.http.context import Entered, Wish, agent_of, enter, open_session
+from outrider.channels.http.context import Wish, agent_of, enter, open_session
 from outrider.channels.http.failures import HttpError, error_body, request_id
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
@@ -44,7 +44,8 @@ class Opened(Struct, frozen=True):
 async def complete(request: Request) -> Response:
     """Answer a conversation: with one completion, or with a stream of chunks."""
     agent = agent_of(request)
-    order = parse_order(await request.body(), agent.config.limits.input)
+    body = await request.body()
+    order = parse_order(body, agent.config.limits.input)
     _check(order)
     model = chosen_model(agent.config, order.model)
     key = idempotency_key(request)
@@ -56,10 +57,12 @@ async def complete(request: Request) -> Response:
     envelope = Envelope(
         place, entered.entry.at // 1000, model or OUTRIDER, entered.session.id, order.is_stream and order.wants_usage
     )
-    headers = {"x-session-id": opened.told}
+    headers = {"x-session-id": opened.told, **ignored(body)}
+    progress = Progress(entered.entry.seq, await entered.state(), bounds_of(agent), is_live=entered.is_next)
+    events = agent.follow(entered.session, entered.entry.seq)
     if order.is_stream:
-        return EventStream(_chunks(request, entered, envelope), headers)
-    return await _whole(entered, envelope, headers, is_repeatable=bool(key))
+        return EventStream(_chunks(request, events, envelope, progress), headers)
+    return await _whole(events, envelope, progress, headers, is_repeatable=bool(key))
 
 
 def _check(order: Order) -> None:
@@ -118,18 +121,16 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
     return replace(wish, past=render_past(changes, order.past, keep, order.tools if order.is_silent else None))
 
 
-def _progress(entered: Entered) -> Progress:
-    return Progress(entered.entry.seq, entered.state, bounds_of(entered.agent), is_live=entered.is_next)
-
-
-def _follow(entered: Entered) -> AsyncGenerator[Event, None]:
-    return entered.agent.follow(entered.session, entered.entry.seq)
-
-
-async def _whole(entered: Entered, envelope: Envelope, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
-    progress = _progress(entered)
+async def _whole(
+    events: AsyncGenerator[Event, None],
+    envelope: Envelope,
+    progress: Progress,
+    headers: Mapping[str, str],
+    *,
+    is_repeatable: bool,
+) -> Response:
     try:
-        async with aclosing(_follow(entered)) as events:
+        async with aclosing(events):
             async for one in events:
                 if isinstance(one, Entry):  # deltas say nothing that entries do not
                     progress.take(one)
@@ -149,11 +150,12 @@ def _told(error: HttpError, headers: Mapping[str, str]) -> HttpError:
     return HttpError(error.status, str(error), error.code, {**error.headers, **headers})
 
 
-async def _chunks(request: Request, entered: Entered, envelope: Envelope) -> AsyncGenerator[bytes, None]:
-    progress = _progress(entered)
+async def _chunks(
+    request: Request, events: AsyncGenerator[Event, None], envelope: Envelope, progress: Progress
+) -> AsyncGenerator[bytes, None]:
     yield event(envelope.chunk({"role": "assistant", "content": ""}))
     try:
-        async with aclosing(_follow(entered)) as events:
+        async with aclosing(events):
             async for one in events:
                 piece = progress.take(one)
                 if piece.is_new_start:

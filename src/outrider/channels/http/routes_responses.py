@@ -20,7 +20,7 @@ from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import Progress, parse_call
 from outrider.channels.http.context import Wish, agent_of, context, enter, open_session
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
@@ -72,7 +72,8 @@ class Kept(Struct, frozen=True):
 async def create(request: Request) -> Response:
     """Ask for a response: whole, as a stream, or to come back for."""
     agent = agent_of(request)
-    wanted = parse_wanted(await request.body(), agent.config.limits.input)
+    body = await request.body()
+    wanted = parse_wanted(body, agent.config.limits.input)
     order = wanted.order
     _check(wanted)
     model = chosen_model(agent.config, order.model)
@@ -102,7 +103,7 @@ async def create(request: Request) -> Response:
     if wanted.is_background and (webhooks := context(request).webhooks):
         await webhooks.owe(session, entered.entry.seq)
     kept = await _kept(agent, session, entered.entry.seq)
-    headers = {"x-session-id": session.id}
+    headers = {"x-session-id": session.id, **ignored(body)}
     if order.is_stream:
         return EventStream(_events(request, kept, Telling(kept.frame, is_live=entered.is_next)), headers)
     if wanted.is_background:
