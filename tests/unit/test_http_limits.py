@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 import outrider
+from outrider.channels.http.failures import HttpError
 from outrider.channels.http.guards import Bounded
 from outrider.channels.http.limits import Buckets, Limits
 from outrider.models.scripted import ScriptedModel
@@ -137,6 +138,36 @@ async def test_the_longest_body_is_let_through_whole() -> None:
 
     await Bounded(app, 10)({"type": "http", "headers": []}, receive, send)
     assert seen == [5, 5]
+
+
+async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
+    held, statuses = anyio.Event(), list[int]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await receive()
+        except HttpError as error:
+            statuses.append(error.status)
+            return
+        statuses.append(200)
+        await held.wait()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"x" * 6, "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    bounded = Bounded(app, 10, together=12)
+    scope: dict[str, Any] = {"type": "http", "headers": []}
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(bounded, scope, receive, send)
+            await anyio.wait_all_tasks_blocked()
+        assert statuses == [200, 200, 503]
+        held.set()
+    await bounded(scope, receive, send)
+    assert statuses == [200, 200, 503, 200]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def guards(terms: Admission) -> Sequence[Guard]:
         lambda app: SentHere(app, terms.names, terms.limits.headers),
         lambda app: Known(app, terms, failures),
         lambda app: Paced(app, terms.limits, rates, crowd),
-        lambda app: Bounded(app, terms.limits.body),
+        lambda app: Bounded(app, terms.limits.body, terms.limits.bodies),
     )
 
 
@@ -264,10 +264,14 @@ class Paced:
 
 
 class Bounded:
-    """Lets a body in up to so many bytes. One that says it is longer is refused before any of it is read."""
+    """Lets a body in up to so many bytes, and so many of all that are held at once.
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
+    One that says it is longer is refused before any of it is read.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, together: int = Limits().bodies) -> None:
+        self._app, self._most, self._together = app, most, together
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -281,12 +285,19 @@ class Bounded:
         async def counted() -> Message:
             nonlocal size
             message = await receive()
-            size += len(message.get("body", b""))
+            more = len(message.get("body", b""))
+            size, self._held = size + more, self._held + more
             if size > self._most:
                 raise self._too_long()
+            if self._held > self._together:
+                busy = "too much is being sent by all together; come back in a moment"
+                raise HttpError(503, busy, "busy", {"retry-after": "1", **_CLOSE})
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= size
 
     def _objection(self, said: Sequence[str]) -> HttpError | None:
         if not said:

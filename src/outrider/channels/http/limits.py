@@ -27,6 +27,8 @@ class Limits(Struct, frozen=True):
     """Wrong keys a minute from one address."""
     body: int = 10 * 1024 * 1024
     """Bytes a request may have, before anything of it is parsed."""
+    bodies: int = 256 * 1024 * 1024
+    """Bytes of all the bodies that are held at once."""
     headers: int = 100
     """How many there may be; the server bounds their length."""
 

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE = 10.0
 """Seconds of silence after which a comment is sent."""
+_PIECE = 65_536
 _FIRST = b": hello\n\n"
 _COMMENT = b": still here\n\n"
 
@@ -43,7 +44,9 @@ class EventStream(Response):
 
         async def say(content: bytes) -> None:
             async with turn:
-                await send({"type": "http.response.body", "body": content, "more_body": True})
+                for start in range(0, len(content), _PIECE):  # so that a reader who stops has us hold little twice
+                    piece = content[start : start + _PIECE]
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
 
         async def keep_alive() -> None:
             nonlocal spoke
