@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ import pytest
 from msgspec import Raw, Struct
 
 from outrider.core.errors import Refused
-from outrider.runtimes.jsonrpc import NoAnswer, Notification, PeerTraits, Program, Request, RpcError, open_child
+from outrider.runtimes.jsonrpc import (
+    ChildGone,
+    NoAnswer,
+    Notification,
+    PeerTraits,
+    Program,
+    Request,
+    RpcError,
+    open_child,
+)
 from outrider.runtimes.jsonrpc.wire import Answer, mended, parse, render
 from tests.support.rpc import SCRIPT, asked, program, talking, told
 
@@ -159,6 +169,17 @@ async def test_characters_arrive_whole_however_they_are_cut(tmp_path: Path) -> N
     async with talking(program(tmp_path)) as (_, peer):
         await peer.request("stutter", f'{{"method":"note","params":"{STRANGE}"}}\n')
         assert await told(peer) == ("note", STRANGE)
+
+
+async def test_whoever_still_waits_when_the_block_is_left_is_told(tmp_path: Path) -> None:
+    async def wait(call: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(ChildGone, match="was let go"):
+            await call()
+
+    async with anyio.create_task_group() as group, talking(program(tmp_path)) as (_, peer):
+        group.start_soon(wait, lambda: peer.request("hold"))
+        group.start_soon(wait, peer.next)
+        await anyio.wait_all_tasks_blocked()
 
 
 async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:

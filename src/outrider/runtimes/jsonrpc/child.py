@@ -76,7 +76,7 @@ class Child:
             None if is_killed else code,
             -code if code is not None and is_killed else 0,
             self.stderr_tail(),
-            self._reason,
+            self._reason or ("" if self.is_over else "was let go"),
         )
 
     def stderr_tail(self) -> str:

@@ -6,12 +6,15 @@ from msgspec import Raw
 
 from outrider.core.errors import Unavailable
 
+_LONGEST = 500
+"""Characters of a message that are shown. Some list every method there is."""
+
 
 class RpcError(Exception):
     """The other side answered a request with an error. What it means is for the request's owner to know."""
 
     def __init__(self, code: int, message: str, data: Raw | None = None) -> None:
-        super().__init__(f"{message} ({code})")
+        super().__init__(f"{message[:_LONGEST]} ({code})")
         self.code = code
         self.message = message
         self.data = data

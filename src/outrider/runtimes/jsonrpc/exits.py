@@ -51,8 +51,8 @@ async def leave(started: Started, kin: Kin, grace: float, patience: float) -> No
             if not await _is_ended(started, kin, grace, patience):
                 _log.error("process %d does not die", process.pid)
             await kin.end()
-    except Unavailable as error:
-        _log.error("%s", error)
+    except (Unavailable, OSError) as error:
+        _log.error("what process %d started was not ended: %s", process.pid, error)
     finally:
         # Where nothing else can be found, its group can.
         with suppress(ProcessLookupError, PermissionError):
@@ -66,10 +66,12 @@ async def _is_ended(started: Started, kin: Kin, grace: float, patience: float) -
     process = started.process
     for number, seconds in ((0, grace), (signal.SIGTERM, patience), (signal.SIGKILL, _LAST)):
         # Before each step: what it started can be told from others by descent only as long as it lives.
-        await anyio.to_thread.run_sync(kin.look)
-        if not number:
-            os.close(started.stdin)
-        elif process.returncode is None:
+        try:
+            await anyio.to_thread.run_sync(kin.look)
+        finally:
+            if not number:
+                os.close(started.stdin)
+        if number and process.returncode is None:
             os.kill(process.pid, number)
             # One that is stopped would never notice.
             os.kill(process.pid, signal.SIGCONT)

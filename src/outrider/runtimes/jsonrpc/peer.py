@@ -16,6 +16,8 @@ from outrider.runtimes.jsonrpc.errors import ChildGone, NoAnswer, RpcError
 from outrider.runtimes.jsonrpc.group import open_group
 from outrider.runtimes.jsonrpc.wire import Answer, Id, Message, Version, parse, render
 
+_OVERHEAD = 512
+"""About what a message costs besides its bytes: many short ones would else take much more than they say."""
 _log = logging.getLogger("outrider.jsonrpc")
 
 
@@ -121,10 +123,11 @@ class Peer:
                     await self._changed.wait()
         except ChildGone as gone:
             _log.debug("%s", gone)
-        self._is_closed = True
-        self._change()
-        for waiting in self._pending.values():
-            waiting.answered.set()
+        finally:
+            self._is_closed = True
+            self._change()
+            for waiting in self._pending.values():
+                waiting.answered.set()
 
     async def watch(self) -> None:
         """Let the last words be read, however many wait already: they are few, and no more will come."""
@@ -143,8 +146,8 @@ class Peer:
             _log.warning("%s wrote a line of %d bytes that says nothing: %s", self._child.name, len(line), error)
             return
         if not isinstance(found, Answer):
-            self._messages.append((found, len(line)))
-            self._bytes += len(line)
+            self._messages.append((found, len(line) + _OVERHEAD))
+            self._bytes += len(line) + _OVERHEAD
             self._change()
             return
         waiting = self._pending.pop(found.id, None) if isinstance(found.id, int) else None
