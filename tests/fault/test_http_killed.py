@@ -3,6 +3,7 @@
 Effects are counted by the tool's own ledger, the stream is judged by the official client's own accumulator.
 """
 
+import json
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,6 +136,36 @@ def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed
             assert client.asks(running) == found
         assert (found.status, found.output_text) == ("completed", "\n\n".join(SAID))
         assert judge(client.events) == found
+        assert_paid_at_most_once(person, model)
+
+
+@pytest.mark.promise("L1b")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_completion_cut_by_a_kill_is_had_whole_by_asking_again_with_its_key(person: Person, point: str) -> None:
+    order: dict[str, Any] = {"model": "outrider", "messages": [{"role": "user", "content": "pay the bills"}]}
+
+    def ask(running: Running, *, stream: bool) -> list[Any]:
+        """The chunks or the one answer, as far as they came."""
+        heard: list[Any] = []
+        with running.client() as client, suppress(httpx2.TransportError):
+            headers = {"idempotency-key": "monday"}
+            path, body = "/v1/chat/completions", {**order, "stream": stream}
+            with client.stream("POST", path, json=body, headers=headers) as answer:
+                lines = (line.removeprefix("data: ") for line in answer.iter_lines())
+                heard += [json.loads(line) for line in lines if line.startswith("{")]
+        return heard
+
+    with ScriptServer(SCRIPT) as model:
+        person.uses(model.url)
+        with up(person, environ={"OUTRIDER_FAIL": point}) as running:
+            cut = ask(running, stream=True)
+            assert running.process.wait(PATIENCE) == -signal.SIGKILL
+        with up(person) as running:
+            chunks = ask(running, stream=True)
+            (whole,) = ask(running, stream=False)
+        said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        assert said == whole["choices"][0]["message"]["content"] == "\n\n".join(SAID)
+        assert {one["id"] for one in (*cut, *chunks)} == {whole["id"]}
         assert_paid_at_most_once(person, model)
 
 

@@ -113,18 +113,19 @@ class Telling:
             yield from self._tell(CREATED, "response.output_item.done", output_index=self._nth - 1, item=item)
 
     def _words(self, words: str, *, is_whole: bool) -> Iterator[bytes]:
-        self._waiting += words
-        for piece in [*pieces(self._waiting)]:
+        words, start = self._waiting + words, self._told
+        for piece in pieces(words):
             yield from self._piece(piece)
+        self._waiting = words[self._told - start :]
         if is_whole and self._waiting:
             yield from self._piece(self._waiting)
+            self._waiting = ""
 
     def _piece(self, text: str) -> Iterator[bytes]:
         if not self._told:
             item = self._frame.message("", "in_progress", self._nth)
             yield from self._tell(ITEM, "response.output_item.added", output_index=self._nth, item=item)
             yield from self._tell(PART, "response.content_part.added", **self._place, part=text_part(""))
-        self._waiting = self._waiting[len(text) :]
         self._told += len(text)
         self._check = crc32(text.encode(errors="surrogatepass"), self._check)
         place = PART + self._told
