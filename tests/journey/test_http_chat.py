@@ -35,6 +35,21 @@ async def test_a_completion_has_the_text_the_usage_and_a_reason_to_end(tmp_path:
     assert (answer.object, answer.model, answer.id[:9]) == ("chat.completion", "outrider", "chatcmpl-")
 
 
+async def test_what_is_asked_of_the_model_itself_is_named_as_not_used(tmp_path: Path) -> None:
+    async with talking(tmp_path, says("hello")) as talk, bare_client(talk.url) as client:
+        order = {"model": "outrider", "messages": [{"role": "user", "content": "hi"}]}
+        asked = {"temperature": 0.2, "max_completion_tokens": 5, "stop": ["x"], "top_p": None}
+        answers = [
+            await client.post("/v1/chat/completions", json={**order, **more})
+            for more in (asked, {**asked, "stream": True}, {})
+        ]
+    assert [answer.headers.get("x-outrider-ignored") for answer in answers] == [
+        "max_completion_tokens, temperature, stop",
+        "max_completion_tokens, temperature, stop",
+        None,
+    ]
+
+
 async def test_a_stream_begins_with_the_role_and_ends_with_the_reason_and_the_usage(tmp_path: Path) -> None:
     async with talking(tmp_path, says("one two three", usage=Usage(7, 3))) as talk:
         chunks = await talk.chunks("count", stream_options={"include_usage": True})

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import anyio
+import openai
 import pytest
 
 from outrider.core.events import Input, Result
-from outrider.core.prompt import FromPerson, FromTools, Prompt
+from outrider.core.prompt import UNKNOWN, FromPerson, FromTools, Prompt
 from outrider.models.scripted import Says, call, says
 from tests.support.talking import RING, talking, text_of
 
@@ -61,6 +63,29 @@ async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path:
     assert [(one.text, one.failed) for one in results.results] == [("not run: the client went on", True)]
     assert words == FromPerson("stop that")
     assert (len(talk.model.prompts), session.has_work) == (2, False)
+
+
+@pytest.mark.parametrize("name", ["ring", "write"])
+async def test_a_session_whose_client_left_its_calls_can_be_gone_on_with_elsewhere(tmp_path: Path, name: str) -> None:
+    """As from a terminal. Also when one of our own tools is called the same: it is not run in the client's place."""
+    tool = {"type": "function", "function": {**RING["function"], "name": name}}
+    lines = says("", call(name, path="oh.txt", content="no")), says("as you like"), says("still here")
+    async with talking(tmp_path, *lines) as talk:
+        first = (await talk.ask("ring", tools=[tool], extra_headers={"X-Session-Id": "s"})).choices[0]
+        assert first.finish_reason == "tool_calls"
+        with anyio.fail_after(30):
+            gone_on = await talk.agent.say("leave it", session="s")
+            late = {"role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": "ding"}
+            with pytest.raises(openai.BadRequestError):
+                await talk.ask("ring", first.message, late, tools=[tool], extra_headers={"X-Session-Id": "s"})
+            again = await talk.agent.say("hello?", session="s")
+        session = await talk.agent.find("s")
+    assert (gone_on.text, again.text, session.has_work) == ("as you like", "still here", False)
+    *_, results, words = talk.model.prompts[1].messages
+    assert isinstance(results, FromTools)
+    assert [(one.text, one.failed) for one in results.results] == [(UNKNOWN, True)]
+    assert words == FromPerson("leave it")
+    assert not Path(session.workspace, "oh.txt").exists()
 
 
 async def test_a_conversation_with_calls_made_elsewhere_goes_on_here(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class State(Struct, frozen=True):
     """What was answered, by the call that waited for it."""
     lent: Mapping[str, ToolSpec] = {}
     """Tools that came with the newest input: their calls are run by whoever sent it."""
+    left: frozenset[str] = frozenset()
+    """Calls of lent tools that had no result when the next input came: nobody gives one any more."""
     denials: int = 0
     """How often in a row this turn asked and nobody was there to answer."""
     runtime: str = ""
@@ -143,7 +145,8 @@ def _fresh(state: State, *, is_open: bool) -> State:
 
 def _after_input(state: State, seq: int, given: Input) -> State:
     lent = {spec.name: spec for spec in given.tools} if given.source == "person" else state.lent
-    return replace(state, newest_input=seq, address=given.address or state.address, lent=lent)
+    left = state.left | {c.id for c in state.calls if given.source == "person" and c.tool in state.lent}
+    return replace(state, newest_input=seq, address=given.address or state.address, lent=lent, left=left)
 
 
 def _after_reply(state: State, reply: Reply) -> State:
@@ -214,7 +217,7 @@ class RunCalls(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """These calls began, then the process died. Their outcome must be found out, or told as unknown."""
+    """These calls began, here or elsewhere, and nobody waits for them. What came of each is found out or unknown."""
 
     calls: tuple[Call, ...]
 
@@ -249,7 +252,8 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
         return Begin() if state.has_unseen else Idle()
     if state.resumes > MAX_RESUMES:
         return Stop(f"this turn brought Outrider down {state.resumes} times in a row, so it was given up")
-    if lost := tuple(c for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE):
+    begun = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
+    if lost := tuple(c for c in state.calls if c.id in begun | state.left):
         return Settle(lost)
     if state.calls:
         asking = {asked.call for asked in state.asks.values()}

@@ -51,7 +51,8 @@ class Calls:
 
     async def settle(self, turn: Turn, call: Call) -> None:
         """A call began and the process died: what came of it is found out, or told as unknown."""
-        tool = self._tools.get(call.tool)
+        # A call that was made of somebody else's tool is none of ours, whatever ours is called.
+        tool = None if call.id in turn.state().left else self._tools.get(call.tool)
         result = None
         if tool:
             here = await self._place.here(turn.session, turn.state(), call)
