@@ -23,7 +23,7 @@ from outrider.channels.http.webhooks import Target, Terms, Webhooks, hook_store
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 from outrider.core.retry import RetryPolicy
-from outrider.models.scripted import ScriptedModel, fails, says, stalls
+from outrider.models.scripted import ScriptedModel, call, fails, says, stalls
 from outrider.store.hooks import Hook, HookCount
 from tests.journey.support import Person
 from tests.support.http import any_key, serving_app
@@ -35,6 +35,7 @@ from tests.support.up import free_port, up
 
 pytestmark = pytest.mark.anyio
 
+RING: Any = {"type": "function", "name": "ring", "parameters": {"type": "object", "properties": {}}, "strict": False}
 QUICK = Terms(RetryPolicy(attempts=10_000, first=0.01, factor=1.0))
 
 
@@ -45,7 +46,7 @@ class Place:
         self.agent, self.client, self.url = agent, client, url
         self.store = hook_store(agent)
 
-    async def ask(self, given: str, **more: Any) -> Any:
+    async def ask(self, given: Any, **more: Any) -> Any:
         create: Any = self.client.responses.create
         with anyio.fail_after(60):
             return await create(model="outrider", input=given, **{"background": True, **more})
@@ -112,6 +113,28 @@ async def test_every_way_to_end_has_an_event_of_its_own(tmp_path: Path) -> None:
         ("response.incomplete", cut.id),
         ("response.cancelled", stopped.id),
     ]
+
+
+async def test_a_response_that_ends_in_a_call_of_the_clients_is_told_of_and_so_is_the_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    with receiving() as receiver:
+        lines = says("I ring", call("ring", times=1)), says("it rang")
+        async with place(tmp_path, receiver.url, *lines) as there:
+            first = await there.ask("ring", tools=[RING])
+            await heard(receiver, 1)
+            (asked,) = [
+                item for item in (await there.client.responses.retrieve(first.id)).output if "call" in item.type
+            ]
+            result = {"type": "function_call_output", "call_id": getattr(asked, "call_id", ""), "output": "ding"}
+            second = await there.ask([result], previous_response_id=first.id)
+            told = await heard(receiver, 2)
+            done = await there.client.responses.retrieve(second.id)
+    assert [(one.event().type, one.response) for one in told] == [
+        ("response.completed", first.id),
+        ("response.completed", second.id),
+    ]
+    assert done.output_text == "it rang"
 
 
 async def test_only_background_responses_are_told_of(tmp_path: Path) -> None:
@@ -306,6 +329,14 @@ def test_outrider_up_makes_a_secret_for_its_owner_alone_and_keeps_it(tmp_path: P
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     log = (person.home / "logs" / "outrider.log").read_text()
     assert (str(file) in log, file.read_text()[6:20] in log, "t0k3n" in log) == (True, False, False)
+
+
+@pytest.mark.parametrize("url", ["http://[t0k3n/", "http://host:t0k3n/", "http://host:99999/t0k3n"])
+def test_an_address_that_cannot_be_called_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
+    person = Person(tmp_path)
+    person.uses("", "practice", OUTRIDER_WEBHOOK_URL=url)
+    ran = person.types("up", "--port", "0")
+    assert (ran.code, "webhook.url is no" in ran.err, "t0k3n" in ran.err) == (2, True, False)
 
 
 @pytest.mark.parametrize("given", ["hunter2hunter2", "whsec_c2hvcnQ=", "whsec_!!!", "env:NOT_THERE"])

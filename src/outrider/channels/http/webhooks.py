@@ -174,7 +174,8 @@ class Webhooks:
         """Write down what became of it. Until that can be done, nothing more is sent of it."""
         while True:
             try:
-                return await self._store.note_hook(hook)
+                with anyio.CancelScope(shield=True):  # so that leaving in order repeats nothing
+                    return await self._store.note_hook(hook)
             except Unavailable as error:
                 log.warning("webhook %s: what became of it is not written down yet: %s", hook.id, error)
                 await anyio.sleep(_STORE)
@@ -192,16 +193,26 @@ def hook_store(agent: Agent) -> HookStore:
 
 
 async def find_webhooks(agent: Agent) -> Webhooks | None:
-    """As the home's settings say; None when nobody is to be told. Raises Refused when the secret cannot be used."""
+    """As the home's settings say; None when nobody is to be told. Raises Refused when they cannot be used."""
     url = agent.config.webhook.url
     if not url:
         if waiting := (await hook_store(agent).count_hooks()).pending:
             log.warning("webhooks that wait until webhook.url is set again: %s", waiting)
         return None
+    if not _can_be_called(url):
+        raise Refused("webhook.url is no address that can be called")
     secret, place = find_secret(agent.config)
     target = Target(url, secret)
     log.info("webhooks go to %s, signed with the secret in %s", target.host, place)
     return Webhooks(agent, target)
+
+
+def _can_be_called(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(httpx2.URL(url).host and parts.hostname and parts.port != 0)  # a port too high is a ValueError
+    except (httpx2.InvalidURL, ValueError):
+        return False
 
 
 async def _end_of(agent: Agent, hook: Hook) -> bytes:

@@ -1,0 +1,62 @@
+"""How webhooks are signed, and how those that are owed are looked up."""
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from outrider.channels.http.webhooks_signed import parse_secret, render_event, sign
+from outrider.config.choice import Secret
+from outrider.core.errors import Refused
+from outrider.store import sql_hooks
+from outrider.store.hooks import Hook
+from outrider.store.migrate import MIGRATIONS, apply, known
+
+
+def test_the_published_example_is_signed_as_published() -> None:
+    secret = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    headers = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert headers == {
+        "content-type": "application/json",
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_the_same_end_is_the_same_event_to_the_byte() -> None:
+    hook = Hook("wh_1", "5e55", "ann", 3, 1)
+    assert render_event(hook, "failed", 1_700_000_000_999) == (
+        b'{"id":"evt_1","object":"event","created_at":1700000000,"type":"response.failed","data":{"id":"resp_5e55_3"}}'
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "whsec_", "whsec_c2hvcnQ=", "whsec_é", "whsec_" + "A" * 200, "WHSEC_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+)
+def test_what_is_no_secret_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(Refused, match=r"webhook.secret is not valid: it begins with whsec_") as refused:
+        parse_secret(Secret(text))
+    assert not text[6:] or text[6:] not in str(refused.value)
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    opened = sqlite3.connect(":memory:", isolation_level=None)
+    apply(opened, known(MIGRATIONS))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (sql_hooks.HOOK_BY_INPUT, "hooks_by_input (session=? AND seq=?)"),
+        (sql_hooks.PENDING_HOOKS, "hooks_not_sent (state=?)"),
+        (sql_hooks.COUNT_HOOKS, "hooks_not_sent"),
+        (sql_hooks.DELETE_HOOKS, "hooks_by_input (session=?)"),
+    ],
+)
+def test_no_question_about_webhooks_reads_all_of_them(db: sqlite3.Connection, statement: str, index: str) -> None:
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?"))]
+    assert [step for step in plan if f"INDEX {index}" in step], plan
