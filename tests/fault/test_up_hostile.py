@@ -163,6 +163,23 @@ def test_no_page_is_asked_in_and_no_key_is_taken_from_a_url(stage: Stage) -> Non
     assert key not in (stage.folder / "logs" / "outrider.log").read_text()
 
 
+@pytest.mark.promise("L7")
+def test_a_key_that_is_taken_back_closes_its_streams_and_no_others(stage: Stage) -> None:
+    path = f"/v1/sessions/{stage.session}/events"
+    with caller(stage.running.url, stage.keys["owner"]) as owner, Wire(stage.running.port) as kept:
+        made = owner.post("/v1/keys", json={"name": "lent", "scopes": ["read"]}).json()
+        kept.sends(head(path, key=stage.keys["owner"], method="GET"))
+        with Wire(stage.running.port) as cut, caller(stage.running.url, made["key"]) as lent:
+            cut.sends(head(path, key=made["key"], method="GET"))
+            assert WORDS.encode() in cut.hears(WORDS.encode())
+            assert owner.delete(f"/v1/keys/{made['id']}").status_code == 204
+            assert lent.get(path).status_code == 401
+            assert not cut.hears().endswith(b"0\r\n\r\n")  # cut, not ended: it does not look as if that were all
+        heard = kept.hears(WORDS.encode())
+        assert say(owner, stage.session, "something new").status_code == 202
+        assert b"something new" in heard + kept.hears(b"something new")
+
+
 CHUNKED = "transfer-encoding: chunked"
 HIDDEN = "0\r\n\r\n" + head("/v1/sessions", "content-length: 17", key="KEY").decode() + '{"name":"hidden"}'
 

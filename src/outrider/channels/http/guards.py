@@ -145,7 +145,10 @@ def _is_same(origin: str, host: tuple[str, str]) -> bool:
 
 
 class Known:
-    """Lets in whoever has a key, and says in `scope["state"]["caller"]` whose it is."""
+    """Lets in whoever has a key, and says in `scope["state"]["caller"]` whose it is.
+
+    What goes on for long asks `scope["state"]["holds"]` now and then whether that key still holds.
+    """
 
     def __init__(self, app: ASGIApp, terms: Admission, failures: Buckets) -> None:
         self._app, self._terms, self._failures = app, terms, failures
@@ -173,6 +176,16 @@ class Known:
         state = scope.setdefault("state", {})
         state["caller"] = Caller(key.wish.person, key.id, frozenset(key.wish.scopes), key.wish.spend)
         state["key"] = key.wish
+        if key.id != ENVIRONMENT:
+            state["holds"] = lambda: self._holds(key.id)
+
+    async def _holds(self, id: str) -> bool:
+        """Whether a key that was let in has not been taken back since."""
+        try:
+            found = await self._terms.keys.find_key(id)
+        except (Refused, Unavailable):  # nobody is sent away for what cannot be found out
+            return True
+        return found is not None and not found.revoked
 
     async def _find(self, given: Sequence[str], whence: str) -> Key:
         if not given:

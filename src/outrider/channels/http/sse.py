@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE = 10.0
-"""Seconds of silence after which a comment is sent."""
+"""Seconds of silence after which a comment is sent, and between two looks at whether the caller's key still holds."""
 _PIECE = 65_536
 _FIRST = b": hello\n\n"
 _COMMENT = b": still here\n\n"
@@ -25,10 +25,20 @@ def event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
+async def _revoked(scope: Scope) -> None:
+    """Returns when the caller's key has been taken back."""
+    holds = scope.get("state", {}).get("holds")
+    if holds is None:
+        await anyio.sleep_forever()
+    while await holds():  # noqa: ASYNC110 (a key tells nobody)
+        await anyio.sleep(KEEP_ALIVE)
+
+
 class EventStream(Response):
     """Sends events as they come: the first byte at once, a comment after every silence, until they or the client end.
 
     When the client reads slowly, the events are not asked for; whoever makes them must bound what waits.
+    When its key is taken back, the stream is cut.
     """
 
     media_type = "text/event-stream"
@@ -62,11 +72,16 @@ class EventStream(Response):
                 pass
             group.cancel_scope.cancel()
 
+        async def until_revoked() -> None:
+            await _revoked(scope)
+            group.cancel_scope.cancel()
+
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await say(_FIRST)
         async with anyio.create_task_group() as group:
             group.start_soon(keep_alive)
             group.start_soon(until_gone)
+            group.start_soon(until_revoked)
             async with aclosing(self._events) as events:
                 async for one in events:
                     await say(one)
