@@ -36,6 +36,7 @@ from outrider.tools.define import Function
 from outrider.tools.define import tool as define
 from outrider.workspaces.commands import LocalCommands
 from outrider.workspaces.local import open_local
+from outrider.workspaces.matching import matching
 
 
 class Presence(Struct, frozen=True):
@@ -181,7 +182,8 @@ def _assemble(
     door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
     hint = worker.wake if presence.carries == "all" else worker.hint
     children = ChildSessions(store, door, worker)
-    keeper = Keeper(Keeping(store, commands, children, hint, _now, _can_tell, redact), most=config.shell.tasks)
+    keeping = Keeping(store, commands, children, hint, _now, _can_tell, matching, redact)
+    keeper = Keeper(keeping, most=config.shell.tasks)
     worker.at_rest = keeper.at_rest
     terms = TaskTerms(config, commands)
     place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)

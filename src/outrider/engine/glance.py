@@ -4,12 +4,9 @@ Only tasks with a pattern or an open stdin are looked at, once a second; all oth
 """
 
 import logging
-import subprocess
-import sys
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.tasks import Task, clip, is_prompt, stalled_notice, watch_notice
@@ -25,15 +22,6 @@ PAUSE = 10_000
 MOST_NOTICES = 20
 MOST_LINES = 10
 _READ = 256 * 1024
-_LINE = 2_000
-_PATIENCE = 5.0
-_MATCH = """
-import json, re, resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
-pattern, lines = json.load(sys.stdin)
-search = re.compile(pattern).search
-json.dump([number for number, line in enumerate(lines) if search(line)], sys.stdout)
-"""
 
 
 class _Seen:
@@ -90,7 +78,7 @@ class Glance:
         whole = fresh if len(fresh) == _READ and b"\n" not in fresh else fresh[: fresh.rfind(b"\n") + 1]
         seen.read += len(whole)
         lines = self._on.redact(whole.decode("utf-8", "replace")).splitlines()
-        numbers = await _matching(seen.pattern, lines) if lines else []
+        numbers = await self._on.matching(seen.pattern, lines) if lines else ()
         if numbers is None:
             seen.pattern = ""
             slow = f"[Task {task.id} is not watched any more: finding {clip(task.wish.watch, 80)} takes too long]"
@@ -126,17 +114,3 @@ class Glance:
                 task.id, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled"
             )
             self._on.wake(task.session)
-
-
-async def _matching(pattern: str, lines: list[str]) -> list[int] | None:
-    """Which lines match; None when that takes too long to find out.
-
-    In a process of its own: a pattern that never comes to an end would hold up everything else in this one.
-    """
-    wish = msgspec.json.encode((pattern, [line[:_LINE] for line in lines]))
-    with anyio.move_on_after(_PATIENCE):
-        done = await anyio.run_process(
-            [sys.executable, "-I", "-S", "-c", _MATCH], input=wish, stderr=subprocess.DEVNULL, env={}, check=False
-        )
-        return msgspec.json.decode(done.stdout, type=list[int]) if done.returncode == 0 else None
-    return None

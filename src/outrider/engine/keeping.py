@@ -1,6 +1,6 @@
 """What keeping tasks stands on."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -35,5 +35,7 @@ class Keeping(Struct, frozen=True):
     """Milliseconds since 1970."""
     can_tell: Callable[[str], bool]
     """Whether this address can be told something later."""
+    matching: Callable[[str, Sequence[str]], Awaitable[Sequence[int] | None]]
+    """Which lines match a pattern; None when that takes too long to find out."""
     redact: Callable[[str], str] = str
     """Leaves secrets out of what commands wrote."""
