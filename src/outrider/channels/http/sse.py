@@ -28,9 +28,7 @@ def event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
 async def _revoked(scope: Scope) -> None:
     """Returns when the caller's key has been taken back."""
     holds = scope.get("state", {}).get("holds")
-    if holds is None:
-        await anyio.sleep_forever()
-    while await holds():  # noqa: ASYNC110 (a key tells nobody)
+    while holds is None or await holds():  # noqa: ASYNC110 (a key tells nobody)
         await anyio.sleep(KEEP_ALIVE)
 
 
