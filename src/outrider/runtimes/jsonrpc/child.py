@@ -136,7 +136,7 @@ class Child:
 
     def _keep(self, chunk: bytes) -> None:
         self._tail += chunk
-        del self._tail[: -self._program.stderr]
+        del self._tail[: max(len(self._tail) - self._program.stderr, 0)]
 
     def _split(self, chunk: bytes) -> None:
         head, *rest = chunk.split(b"\n")
