@@ -146,6 +146,7 @@ async def test_when_a_key_was_used_is_written_down_once_a_minute(tmp_path: Path)
         assert (made.used, seen) == (0, [120_000, 120_000, 180_000, 120_000])
 
 
+@pytest.mark.promise("S2")
 async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStore) -> None:
     made = [await make_key(store, wish(f"k{number}")) for number in range(50)]
     parts = [split_key(text) for _, text in made]
@@ -167,6 +168,7 @@ async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeyW
     assert await store.list_keys() == []
 
 
+@pytest.mark.promise("S2")
 async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path) as store:
         text = await ensure_key(tmp_path, store)
@@ -181,6 +183,8 @@ async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tm
     secret = text.rpartition("_")[2].encode()
     holding = [each.name for each in tmp_path.rglob("*") if each.is_file() and secret in each.read_bytes()]
     assert holding == ["api_key"]
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir() if each.is_file()}
+    assert set(modes.values()) == {0o600}, modes
 
 
 async def test_a_first_key_that_was_left_but_not_kept_is_made_anew(store: KeyStore, tmp_path: Path) -> None:
@@ -216,6 +220,7 @@ async def test_a_damaged_store_is_recovered_without_keys_and_says_so(tmp_path: P
         assert await ensure_key(tmp_path, store) not in (None, old)
 
 
+@pytest.mark.promise("S2")
 def test_no_secret_is_compared_but_in_constant_time() -> None:
     """By construction: digests meet in `hmac.compare_digest` alone, and no other comparison touches one."""
     files = [

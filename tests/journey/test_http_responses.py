@@ -286,6 +286,7 @@ async def test_results_nobody_waits_for_are_refused(tmp_path: Path) -> None:
         assert len(await there.agent.sessions()) == 1
 
 
+@pytest.mark.promise("S5")
 async def test_another_persons_response_is_as_good_as_none(tmp_path: Path) -> None:
     async with place(tmp_path, says("secret")) as there, client_of(there.url, "bob") as bob:
         made = await there.ask("hi")

@@ -129,6 +129,15 @@ async def test_a_session_is_called_otherwise_unless_another_is_called_so(tmp_pat
     assert (as_theirs.json()["name"], theirs != session, code(kept_name)) == ("x", True, (400, "refused"))
 
 
+@pytest.mark.promise("S5")
+async def test_a_sessions_id_is_128_random_bits(tmp_path: Path) -> None:
+    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        ids = [await begun(owner) for _ in range(64)]
+    assert {len(bytes.fromhex(id)) for id in ids} == {16}
+    # Of random bits every one is 0 in some of 64 ids and 1 in others; of a counter or a clock most are not.
+    assert all(0 < sum(int(id, 16) >> bit & 1 for id in ids) < 64 for bit in range(128))
+
+
 async def test_entries_are_read_page_by_page(tmp_path: Path) -> None:
     async with served(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
         session = await begun(owner)
@@ -185,6 +194,7 @@ async def test_a_picture_reaches_the_model_and_what_is_none_is_refused(tmp_path:
     assert (code(no_picture), code(no_base64)) == ((400, "refused"), (400, "invalid_body"))
 
 
+@pytest.mark.promise("S5")
 async def test_another_persons_session_and_its_events_are_as_good_as_none(tmp_path: Path) -> None:
     async with (
         served(tmp_path, ScriptedModel(says("a secret"))) as (_, url),

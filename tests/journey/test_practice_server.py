@@ -294,6 +294,7 @@ def test_a_reply_cut_short_by_its_length_says_so_in_each_wire(client: httpx2.Cli
     assert messages["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.promise("S3")
 def test_requests_that_the_real_providers_refuse_are_refused(client: httpx2.Client) -> None:
     call_without_result = {
         "role": "assistant",

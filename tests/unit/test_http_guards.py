@@ -13,7 +13,7 @@ from outrider.channels.http.context import Context
 from outrider.channels.http.guards import Admission, guards, guards_of, key_store
 from outrider.channels.http.limits import Limits
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.key_ports import Key, KeyStore, KeyWish
+from outrider.core.key_ports import Key, KeyStore, KeyWish, Person
 from outrider.models.scripted import ScriptedModel
 from outrider.store.keys import ensure_key
 from tests.support.gate import HERE, Gate, take, told, who
@@ -88,6 +88,7 @@ async def test_the_key_in_the_environment_may_do_everything(agent: outrider.Agen
         assert told(await client.get("/who", headers={"authorization": "Bearer "})) == (401, "invalid_api_key")
 
 
+@pytest.mark.promise("S2")
 async def test_a_key_in_a_url_is_refused_and_not_repeated(gate: Gate) -> None:
     key = await gate.key()
     async with gate.client(key) as client:
@@ -147,6 +148,7 @@ async def test_wrong_keys_from_one_address_are_slowed_down_and_right_ones_are_no
         ("", 400),
     ],
 )
+@pytest.mark.promise("S3")
 async def test_a_request_for_another_host_is_refused(gate: Gate, host: str, status: int) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={"host": host})
@@ -171,6 +173,7 @@ async def test_a_request_for_another_host_is_refused(gate: Gate, host: str, stat
         ("", "127.0.0.1:8642", 403),
     ],
 )
+@pytest.mark.promise("S3")
 async def test_a_page_of_another_site_is_not_let_in(gate: Gate, origin: str, host: str, status: int) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={"origin": origin, "host": host})
@@ -178,6 +181,7 @@ async def test_a_page_of_another_site_is_not_let_in(gate: Gate, origin: str, hos
         assert status == 200 or told(answer)[1] == "bad_origin"
 
 
+@pytest.mark.promise("S3")
 async def test_no_page_is_invited_in(gate: Gate) -> None:
     asked = {"origin": "https://evil.example.org", "access-control-request-method": "POST"}
     async with gate.client(await gate.key()) as client:
@@ -187,6 +191,7 @@ async def test_no_page_is_invited_in(gate: Gate) -> None:
     assert [name for answer in answers for name in answer.headers if name.startswith("access-control")] == []
 
 
+@pytest.mark.promise("S5")
 async def test_another_persons_sessions_are_as_good_as_none(gate: Gate) -> None:
     await gate.agent.acting_for("ann").session("garden")
     await gate.agent.acting_for("bob").session("secret plans")
@@ -231,6 +236,12 @@ class Broken:
     async def revoke_key(self, id: str) -> bool:
         raise AssertionError
 
+    async def spent(self, id: str, since: int = 0) -> float:
+        raise AssertionError
+
+    async def people(self) -> list[Person]:
+        raise AssertionError
+
 
 @pytest.mark.parametrize("finds", [True, False])
 async def test_a_store_in_trouble_turns_nobody_away_for_want_of_writing(gate: Gate, finds: bool) -> None:
@@ -243,6 +254,7 @@ async def test_a_store_in_trouble_turns_nobody_away_for_want_of_writing(gate: Ga
     assert (finds or answer.headers["retry-after"] == "5", "/home/ann" in answer.text) == (True, False)
 
 
+@pytest.mark.promise("S2")
 async def test_a_key_is_in_no_log_no_error_and_no_file_but_its_own(
     agent: outrider.Agent, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

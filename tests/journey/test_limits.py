@@ -1,0 +1,79 @@
+"""What a turn, a session and a message may use: bounded where nobody set anything, and told when it is reached."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from outrider.config.load import load
+from outrider.core.errors import Full, Refused
+from outrider.core.events import Reply
+from outrider.core.ports import Emit
+from outrider.core.prompt import Prompt
+from outrider.models.scripted import Line, ScriptedModel, call, says, stalls
+from tests.support.tasking import opened
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
+
+
+class Dear(ScriptedModel):
+    """Every reply costs a dollar."""
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        return replace(await super().reply(prompt, emit), cost=1.0)
+
+
+def looking(same: bool) -> list[Line]:
+    """A model that never comes to an end."""
+    return [says("", call("search", pattern="x" if same else f"x{number}")) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("model", "limit", "told"),
+    [
+        (lambda: ScriptedModel(*looking(same=False)), {"limits_steps": "3"}, "stopped after 3 steps"),
+        (lambda: ScriptedModel(*looking(same=True)), {"limits_repeats": "2"}, "made the same call 3 times in a row"),
+        (lambda: Dear(*looking(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
+        (lambda: ScriptedModel(stalls(), says("never")), {"limits_seconds": "1"}, "stopped after 1 s"),
+    ],
+    ids=["steps", "repeats", "spend", "seconds"],
+)
+async def test_a_turn_that_reaches_a_limit_ends_and_says_which(
+    tmp_path: Path, model: Callable[[], ScriptedModel], limit: dict[str, str], told: str
+) -> None:
+    (name,) = limit
+    async with opened(tmp_path, model(), **limit) as agent:
+        with anyio.fail_after(60):
+            done = await agent.say("look around", session="s")
+        session = await agent.find("s")
+    assert (done.outcome, told in done.error, f"({name.replace('_', '.')})" in done.error) == ("failed", True, True)
+    assert not session.has_work
+
+
+async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Path) -> None:
+    gate = stalls()
+    async with opened(tmp_path, ScriptedModel(gate, says("done")), limits_queue="3") as agent:
+        session = await agent.session("s")
+        for number in range(3):
+            await agent.post(f"message {number}", session=session)
+        with pytest.raises(Full, match="3 messages already wait in this session"):
+            await agent.post("one more", session=session)
+        gate.release()
+        with anyio.fail_after(60):
+            await agent.wait(await agent.find("s"))
+        await agent.post("now there is room", session=session)
+
+
+async def test_a_message_that_is_too_long_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
+        with pytest.raises(Refused, match=r"1,001 characters; at most 1,000 are taken \(limits.input\)"):
+            await agent.say("x" * 1001)
+        assert (await agent.say("x" * 1000)).outcome == "done"
+
+
+def test_every_limit_holds_where_nobody_set_one(tmp_path: Path) -> None:
+    limits = load(tmp_path, {}).limits
+    bounds = (limits.steps, limits.repeats, limits.spend, limits.seconds, limits.queue, limits.input)
+    assert bounds == (60, 3, 5.0, 3600.0, 20, 1_000_000)

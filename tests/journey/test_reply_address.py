@@ -1,0 +1,46 @@
+"""Where an answer goes is settled when a message comes in, and nothing the model does moves it."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider.core.events import Entry, Input, Result
+from outrider.models.scripted import ScriptedModel, call, says
+from tests.support.tasking import TERMINAL, opened, says_to, until_told
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("S6")]
+
+ELSEWHERE = "mail:somebody@elsewhere.example"
+
+
+async def test_no_tool_takes_an_address_and_what_is_told_later_goes_where_the_message_came_from(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="true", background=True, address=ELSEWHERE)),
+        says("", call("delegate", work="say hi", address=ELSEWHERE)),
+        says("", call("shell", command="true", background=True, description=f"tell {ELSEWHERE}")),
+        says("I will tell you"),
+        says("it has ended"),
+    )
+    async with opened(tmp_path, model) as agent:
+        session = await says_to(agent, "run it, and tell me when it is done")
+        (notice,) = await until_told(agent, session)
+        (task,) = await agent.tasks(session)
+        journal = await agent.journal(session)
+    assert (notice.address, task.wish.address) == (TERMINAL, TERMINAL)
+    assert [_is_refused(entry) for entry in journal if isinstance(entry.body, Result)] == [True, True, False]
+    assert {entry.body.address for entry in journal if isinstance(entry.body, Input)} == {TERMINAL}
+
+
+def _is_refused(entry: Entry) -> bool:
+    return isinstance(entry.body, Result) and entry.body.failed and "address" in entry.body.text
+
+
+async def test_of_two_places_each_is_answered_for_its_own_message(tmp_path: Path) -> None:
+    async with opened(tmp_path, ScriptedModel(says("one"), says("two"))) as agent:
+        await says_to(agent, "first")
+        session = await says_to(agent, "second", "sessions:s")
+        before = await agent.journal(session)
+        await agent.change(session, {"address": ELSEWHERE})
+        after = await agent.journal(session)
+    assert [entry.body.address for entry in before if isinstance(entry.body, Input)] == [TERMINAL, "sessions:s"]
+    assert after[: len(before)] == before
