@@ -161,7 +161,7 @@ def _outcome(progress: Progress) -> tuple[str, dict[str, Any]]:
     if ended and ended.outcome == "interrupted":
         return "cancelled", {}
     if ended and ended.outcome != "done":
-        return "failed", {"error": {"code": "server_error", "message": str(failure(ended))}}
+        return "failed", {"error": {"type": "server_error", "code": "server_error", "message": str(failure(ended))}}
     if reason := _REASONS.get(progress.finish):
         return "incomplete", {"incomplete_details": {"reason": reason}}
     return "completed", {}

@@ -1,0 +1,112 @@
+"""Vercel's AI SDK, as npm gives it, in front of a real `outrider up`: it finds in us the OpenAI it was made for."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.scripted import call, says
+from tests.journey.support import Person
+from tests.support.up import following, up
+
+CLIENT = Path(__file__).parents[1] / "clients" / "ai-sdk"
+INSTALLED = Path(sys.prefix) / "clients" / "ai-sdk"
+SCRIPT = Script(
+    rules=(
+        Rule("how are things", ((says("all is well"),),)),
+        Rule("tell me more", ((says("and so it goes on and on"),),)),
+        Rule("ring it", ((says("", call("ring", times=2)),), (says("it rang"),))),
+        Rule("remember me", ((says("noted"),),)),
+        Rule("who am I", ((says("you are the sdk"),),)),
+        Rule("never end", ((says("one two three four five six", delay=0.1),),)),
+    )
+)
+WRONG = "this key is wrong or was revoked; `outrider key` shows how to get one"
+STORIES: list[dict[str, Any]] = [
+    {"story": "text", "text": "all is well", "finishReason": "stop", "counts": True},
+    {
+        "story": "stream",
+        "text": "and so it goes on and on",
+        "isPieces": True,
+        "finishReason": "stop",
+        "counts": True,
+    },
+    {"story": "tools", "text": "it rang", "steps": 2, "results": [["ring", {"times": 2}, "rang 2 times"]]},
+    {"story": "toolsInStream", "text": "it rang", "calls": 1},
+    {"story": "abort", "heard": True},
+    {"story": "refused", "name": "AI_APICallError", "status": 401, "isRetryable": False, "message": WRONG},
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Path:
+    """The folder the client is installed in, with the versions that the lock file names."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        assert not os.environ.get("CI"), "node and npm are needed here"
+        pytest.skip("needs node and npm")
+    INSTALLED.mkdir(parents=True, exist_ok=True)
+    with (INSTALLED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted, stamp = (CLIENT / "package-lock.json").read_text(), INSTALLED / "installed.json"
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(CLIENT / name, INSTALLED)
+            words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            ran = subprocess.run(words, cwd=INSTALLED, capture_output=True, text=True, timeout=110, check=False)
+            assert ran.returncode == 0, ran.stderr
+            stamp.write_text(wanted)
+        shutil.copy(CLIENT / "client.mjs", INSTALLED)
+    return INSTALLED
+
+
+def tells(client: Path, url: str, key: str, api: str, *stories: str) -> list[dict[str, Any]]:
+    ran = subprocess.run(
+        ["node", "client.mjs", api, *stories],
+        cwd=client,
+        env={"PATH": os.environ["PATH"], "OUTRIDER_URL": url, "OUTRIDER_KEY": key},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def said_in(client: httpx2.Client, title: str) -> list[str]:
+    """What was said in the session that began so, once nothing is left to do in it."""
+    found = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
+    assert len(found) == 1
+    with following(client, found[0], until="idle") as events:
+        return [event["text"] for event in events if event["type"] in ("input", "reply")]
+
+
+@pytest.mark.parametrize(
+    ("api", "going_on"),
+    [
+        ("chat", {"story": "session", "texts": ["noted", "you are the sdk"], "told": "of the sdk"}),
+        ("responses", {"story": "previous", "texts": ["noted", "you are the sdk"]}),
+    ],
+)
+def test_text_streams_tools_sessions_and_an_abort(
+    tmp_path: Path, client: Path, api: str, going_on: dict[str, Any]
+) -> None:
+    person = Person(tmp_path)
+    with ScriptServer(SCRIPT) as model:
+        person.uses(model.url)
+        with up(person) as running, running.client() as owner:
+            expected = [*STORIES, going_on]
+            names = [story["story"] for story in expected]
+            assert tells(client, running.url, running.key, api, *names) == expected
+            assert said_in(owner, "remember me") == ["remember me", "noted", "who am I?", "you are the sdk"]
+            # Who leaves stops nothing.
+            assert said_in(owner, "never end") == ["never end", "one two three four five six"]
+            assert len(owner.get("/v1/sessions").json()["sessions"]) == 6  # nothing was asked for twice
