@@ -108,22 +108,24 @@ async def _rates(home: Home, urls: tuple[str, str, str], up: Process, count: int
     # What Outrider asked the model: so that both are asked the same.
     asked = await load(url, 1, 1, lambda number, last: Ask("/requests"), is_ok)
     prompt: Json = msgspec.json.decode(asked.heard[0].body)[-1]["body"]
-    alone: dict[int, Load] = {}
+
+    async def direct(clients: int) -> Load:
+        return await load(url, clients, max(1, count // clients), lambda number, last: Ask(CHAT, prompt), is_ok)
+
     for clients in CROWDS:
-        each = max(1, count // clients)
         progress(f"baselines, {clients} at once")
-        bare = await load(nothing, clients, each * 5, asker.get("/"), is_ok)
+        bare = await load(nothing, clients, max(1, count // clients) * 5, asker.get("/"), is_ok)
         rows.append(Row("api", f"baseline: client and bare uvicorn, {clients} at once", str(bare)))
-        alone[clients] = await load(url, clients, each * 3, lambda number, last: Ask(CHAT, prompt), is_ok)
-        rows.append(Row("api", f"baseline: the model asked directly, {clients} at once", str(alone[clients])))
+        rows.append(Row("api", f"baseline: the model asked directly, {clients} at once", str(await direct(clients))))
     for kind, is_long, clients in itertools.product(KINDS, (False, True), CROWDS):
         what = f"{kind}, {'one session a client' if is_long else 'each a new session'}, {clients} at once"
         progress(what)
-        before = up.cpu
+        # Right before and right after: what else the machine does changes from minute to minute.
+        before, cpu = await direct(clients), up.cpu
         found = await load(ours, clients, max(1, count // clients), asker.of(kind, is_long=is_long), is_answered)
-        cpu = (up.cpu - before) / len(found.heard) * 1000
-        note = f"{alone[clients].rate / found.rate:.0f} times the model alone; {cpu:.1f} ms CPU a turn"
-        rows.append(Row("api", what, str(found), note))
+        cpu = (up.cpu - cpu) / len(found.heard) * 1000
+        alone = statistics.mean((before.rate, (await direct(clients)).rate))
+        rows.append(Row("api", what, str(found), f"the model alone: {alone:,.0f} /s then; {cpu:.1f} ms CPU a turn"))
     return rows
 
 
