@@ -1,12 +1,14 @@
 """The real `outrider` program in an empty home with a clean environment, as a newcomer would meet it."""
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,17 @@ class Person:
         finally:
             os.close(main)
         return process.wait(PATIENCE), shown
+
+
+@contextmanager
+def held(home: Path) -> Generator[None]:
+    """A home that a program of the person's owns, which takes no guests."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    with (home / "lock").open("w") as file:
+        file.write(json.dumps({"pid": os.getpid(), "since": "2026-11-15T08:00:00+0000", "what": "Python"}))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _read_all(descriptor: int) -> str:

@@ -8,8 +8,9 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.tasks import Wish
 from outrider.store.connect import connect
+from outrider.store.lock import is_held
 from outrider.store.open import open_store
-from outrider.store.reader import is_held, open_reader
+from outrider.store.reader import open_reader
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.app.acting import OWNER as OWNER
+from outrider.app.acting import default_model, found_or_refused, hear_out, until_dealt_with
+from outrider.app.acting import image_media as image_media
+from outrider.app.acting import last_turn as last_turn
 from outrider.app.channels import PYTHON
 from outrider.app.vitals import Vitals, examine
 from outrider.app.workspace import own_workspace
@@ -16,6 +20,7 @@ from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Grant
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Body, Changed, Ended, Entry, Event, Input, Reply, Result
+from outrider.core.key_ports import Key, KeyWish
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Image
 from outrider.core.plan import fold
@@ -26,9 +31,6 @@ from outrider.engine.door import Door, Given
 from outrider.engine.follow import Hub
 from outrider.engine.keeper import Keeper
 from outrider.engine.worker import Worker
-
-OWNER = "owner"
-"""The person whose home this is."""
 
 
 class Home(Struct, frozen=True):
@@ -70,6 +72,17 @@ class Agent:
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
 
+    @property
+    def default_model(self) -> str:
+        """What is asked when a session names no model; empty when nothing can be."""
+        return default_model(self.config)
+
+    def working_in(self, workspace: Path | None) -> "Agent":
+        """The same home, with another folder for new sessions."""
+        return Agent(
+            replace(self.home, workspace=workspace), self._hub, self._worker, self._keeper, self.person, self._payer
+        )
+
     def acting_for(self, person: str, payer: str = "") -> "Agent":
         """The same home, as this person sees it. What is said then counts as the spending of this key, by its id."""
         return Agent(self.home, self._hub, self._worker, self._keeper, person, payer)
@@ -89,15 +102,9 @@ class Agent:
         An empty `session` begins a new one; a name continues the one of that name, or begins it.
         With a `key`, saying it again gives the same turn's outcome and runs nothing twice.
         """
-        turn: list[Entry] = []
         known = await self.session(session)
-        async with aclosing(self.events(text, session=known.id, images=images, key=key, address=address)) as stream:
-            async for event in stream:
-                if on_event:
-                    on_event(event)
-                if isinstance(event, Entry):
-                    turn.append(event)
-        return finished(known.id, last_turn(turn))
+        events = self.events(text, session=known.id, images=images, key=key, address=address)
+        return await hear_out(known.id, events, on_event)
 
     async def events(
         self,
@@ -111,11 +118,9 @@ class Agent:
         """Say something and watch: every entry and delta from the input to the `Ended` that deals with it."""
         known = await self.session(session)
         entry = await self.post(text, session=known, images=images, key=key, address=address)
-        async with aclosing(self._hub.follow(known.id, entry.seq - 1)) as stream:
+        async with aclosing(until_dealt_with(entry, self._hub.follow(known.id, entry.seq - 1))) as stream:
             async for event in stream:
                 yield event
-                if isinstance(event, Entry) and isinstance(event.body, Ended) and event.body.saw >= entry.seq:
-                    return
 
     async def post(
         self,
@@ -158,6 +163,10 @@ class Agent:
     def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
         """Every entry after this one and the deltas in between, for as long as it is read."""
         return self._hub.follow(session.id, after)
+
+    async def take_up(self, session: Session) -> None:
+        """Go on with this session, if it has something to do, and carry it from now on."""
+        self._worker.wake(session.id)
 
     async def unfinished(self) -> Sequence[Session]:
         """The sessions that have something to do, longest waiting first. Nothing is taken up."""
@@ -288,6 +297,21 @@ class Agent:
         self._hub.break_off(session.id, Refused(f"the session {session.name!r} was deleted"))
         return is_gone
 
+    async def find_key(self, id: str) -> Key | None:
+        return await self._store.find_key(id)
+
+    async def list_keys(self) -> Sequence[Key]:
+        return await self._store.list_keys()
+
+    async def spent(self, id: str, since: int = 0) -> float:
+        return await self._store.spent(id, since)
+
+    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+        return await self._store.create_key(id, wish, digest)
+
+    async def revoke_key(self, id: str) -> bool:
+        return await self._store.revoke_key(id)
+
     async def vitals(self) -> Vitals:
         """How this home is, found out by trying. Raises what the store raises when it is not well."""
         return await examine(self.home.store, self._worker)
@@ -297,19 +321,6 @@ class Agent:
         for name, value in settings.items():
             await self._store.change(session.id, name, value)
             self._worker.wake(session.id)
-
-
-def found_or_refused(found: Session | None, name: str) -> Session:
-    """The session that was looked for by this name. Raises Refused when there is none."""
-    if found is None:
-        raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
-    return found
-
-
-def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Without what belongs to an earlier turn, such as one that ended just before it could see a new input."""
-    ends = [index for index, entry in enumerate(entries) if isinstance(entry.body, Ended)]
-    return entries[ends[-2] + 1 :] if len(ends) > 1 else entries
 
 
 def _without_secrets(body: Body, redact: Callable[[str], str]) -> Body:
@@ -329,20 +340,3 @@ _FOUND_BY_NAME = re.compile(r"(chat|response) [0-9a-f]{32}|child t-\w+", re.ASCI
 def _check_name(name: str) -> None:
     if len(name) > 100 or not name.isprintable() or name != name.strip():
         raise Refused("a session's name has at most 100 printable characters and no space at its ends")
-
-
-_MAGIC = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-}
-
-
-def image_media(content: bytes) -> str:
-    """The media type of a picture, by its first bytes. Raises Refused for anything else."""
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    for magic, media in _MAGIC.items():
-        if content.startswith(magic):
-            return media
-    raise Refused("not a picture that models can read: PNG, JPEG, GIF and WebP are taken")

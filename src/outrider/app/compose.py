@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -13,7 +12,10 @@ from msgspec import Struct
 from outrider import plugins
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
+from outrider.app.groups import only as only
 from outrider.app.place import HomePlace
+from outrider.app.presence import VISITOR
+from outrider.app.presence import Presence as Presence
 from outrider.app.tasks import ChildSessions, SessionTasks, TaskTerms, open_commands
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
@@ -37,20 +39,6 @@ from outrider.tools.define import tool as define
 from outrider.workspaces.commands import LocalCommands
 from outrider.workspaces.local import open_local
 from outrider.workspaces.matching import matching
-
-
-class Presence(Struct, frozen=True):
-    """How a process is in a home."""
-
-    label: str = "Python"
-    """What others are told who find the home in use."""
-    carries: Literal["all", "own", "none"] = "own"
-    """Whose turns it carries when something happens to them: every session's, those it was asked for, or nobody's."""
-    wait: float = 2.0
-    """Seconds to wait for a home that is in use."""
-
-
-VISITOR = Presence()
 
 
 class _Models:
@@ -138,7 +126,9 @@ async def open_agent(
     )
     root = _folder(workspace)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(config.home, presence.label, presence.wait))
+        store = await stack.enter_async_context(
+            open_store(config.home, presence.label, presence.wait, hold=presence.hold)
+        )
         models = _Models(config, store.blobs, stack, model if model and not isinstance(model, str) else None)
         parts = _assemble(config, store, models, _tools(tools), presence)
         home_ = Home(config, store, store.blobs, parts.commands, parts.door, store.notices, root)
@@ -182,18 +172,11 @@ def _assemble(
     door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
     hint = worker.wake if presence.carries == "all" else worker.hint
     children = ChildSessions(store, door, worker)
-    keeping = Keeping(store, commands, children, hint, _now, _can_tell, matching, redact)
-    keeper = Keeper(keeping, most=config.shell.tasks)
+    keeper = Keeper(
+        Keeping(store, commands, children, hint, _now, _can_tell, matching, redact), most=config.shell.tasks
+    )
     worker.at_rest = keeper.at_rest
     terms = TaskTerms(config, commands)
     place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
     place.has_open = keeper.has_open
     return _Parts(place, commands, hub, worker, door, keeper, runtimes)
-
-
-def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error behind a task group's wrapping, when it is a single one."""
-    if len(group.exceptions) != 1:
-        return group
-    error = group.exceptions[0]
-    return only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.app.agent import image_media
+from outrider.app.acting import image_media
 from outrider.cli.plain import check_text
 from outrider.core.errors import Refused
 

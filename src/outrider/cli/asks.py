@@ -6,20 +6,19 @@ from functools import partial
 import click
 import msgspec
 
-from outrider.app.agent import OWNER
-from outrider.app.compose import Presence
+from outrider.app.acting import Looking
+from outrider.app.presence import Presence
+from outrider.cli.beside import open_looking
 from outrider.cli.lines import Json, encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, printable, say
 from outrider.cli.questions import Waiting, how_to_answer, tell_waiting, wait_or_park
 from outrider.cli.root import DONE, FAILED, STOPPED
-from outrider.cli.task_desk import Reads, open_desk, open_resting
 from outrider.config.load import Config
 from outrider.core.approve import ANSWERS
 from outrider.core.errors import Refused
 from outrider.core.events import Asked
 from outrider.core.outcome import Finished
-from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 _LABEL = "outrider asks"
@@ -45,8 +44,8 @@ def _list(is_json: bool) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_desk(config, _LABEL) as desk:
-            found = await _waiting(desk.reads)
+        async with open_looking(config, _LABEL) as looking:
+            found = await _waiting(looking)
         if is_json:
             say(encode([_render(each) for each in found], is_pretty=True))
         elif not found:
@@ -69,14 +68,9 @@ def _render(waiting: Waiting) -> Json:
     return {"id": waiting.name, "session": waiting.session.id, "name": waiting.session.name, **asked}
 
 
-async def _waiting(reads: Reads) -> list[Waiting]:
-    sessions = [await reads.find(OWNER, id) for id in await reads.waiting()]
-    return [
-        Waiting(session, asked)
-        for session in sessions
-        if session and session.is_open
-        for asked in fold(await reads.read(session.id)).asks.values()
-    ]
+async def _waiting(looking: Looking) -> list[Waiting]:
+    found = [session for session in await looking.unfinished() if session.is_open]
+    return [Waiting(session, asked) for session in found for asked in await looking.asks(session)]
 
 
 @command.command("answer")
@@ -96,16 +90,18 @@ def answer(ask: str, answer: str, is_brief: bool, is_json: bool) -> int:
 
 
 async def _note(config: Config, ask: str, answer: str, is_json: bool, halt: Halt) -> int:
-    async with open_resting(config, _LABEL) as agent:
-        waiting = _pick([Waiting(s, a) for s in await agent.unfinished() for a in await agent.asks(s)], ask)
+    async with open_here(config, Presence(_LABEL, "none")) as agent:
+        waiting = _pick(await _waiting(agent), ask)
         await agent.answer(waiting.session, waiting.asked, answer)
-    notice(f"answered {answer}: outrider resume {waiting.session.name} goes on")
+        is_carried = agent.is_guest
+    goes_on = "the turn goes on" if is_carried else f"outrider resume {waiting.session.name} goes on"
+    notice(f"answered {answer}: {goes_on}")
     return DONE
 
 
 async def _answer(config: Config, ask: str, answer: str, is_json: bool, halt: Halt) -> int:
     async with open_here(config, Presence(_LABEL, "own")) as agent:
-        waiting = _pick([Waiting(s, a) for s in await agent.unfinished() for a in await agent.asks(s)], ask)
+        waiting = _pick(await _waiting(agent), ask)
         await agent.answer(waiting.session, waiting.asked, answer)
         found = await wait_or_park(agent, waiting.session)
     return _report(found, waiting.session, is_json)

@@ -5,12 +5,13 @@ from functools import partial
 import click
 import msgspec
 
-from outrider.app.agent import OWNER
+from outrider.app.acting import Looking
+from outrider.app.presence import Presence
+from outrider.cli.beside import open_looking
 from outrider.cli.lines import encode
-from outrider.cli.opening import Halt, carry_out, open_config
+from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, one_line, say
 from outrider.cli.root import DONE
-from outrider.cli.task_desk import Reads, open_desk, open_resting
 from outrider.cli.task_lines import aligned
 from outrider.cli.transcript import moment
 from outrider.config.load import Config
@@ -32,12 +33,11 @@ def list_grants(is_json: bool) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_desk(config, _LABEL) as desk:
-            found = await desk.reads.grants(OWNER)
+        async with open_looking(config, _LABEL) as looking:
+            found = await looking.grants()
             rows = [("GRANT", "NEED", "IN", "SINCE")]
             rows += [
-                (grant.id, one_line(grant.need), await _place(desk.reads, grant), moment(grant.created))
-                for grant in found
+                (grant.id, one_line(grant.need), await _place(looking, grant), moment(grant.created)) for grant in found
             ]
         if is_json:
             say(encode([msgspec.to_builtins(grant) for grant in found], is_pretty=True))
@@ -48,11 +48,13 @@ def list_grants(is_json: bool) -> int:
     return carry_out(carry)
 
 
-async def _place(reads: Reads, grant: Grant) -> str:
+async def _place(looking: Looking, grant: Grant) -> str:
     if grant.scope != "session":
         return one_line(grant.place)
-    session = await reads.find(OWNER, grant.place)
-    return f"session {one_line(session.name if session else grant.place)}"
+    try:
+        return f"session {one_line((await looking.find(grant.place)).name)}"
+    except Refused:  # it was deleted meanwhile
+        return f"session {one_line(grant.place)}"
 
 
 @command.command("forget")
@@ -64,7 +66,7 @@ def forget(grant: str) -> int:
 
 
 async def _forget(config: Config, name: str, halt: Halt) -> int:
-    async with open_resting(config, _LABEL) as agent:
+    async with open_here(config, Presence(_LABEL, "none")) as agent:
         found = [grant for grant in await agent.grants() if name and grant.id.startswith(name)]
         exact = [grant for grant in found if grant.id == name] or found
         if len(exact) != 1:

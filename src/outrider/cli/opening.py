@@ -9,9 +9,10 @@ from pathlib import Path
 
 import anyio
 
-from outrider.app.agent import Agent
-from outrider.app.compose import Presence, open_agent
+from outrider.app.presence import Presence
 from outrider.app.workspace import terminal_workspace
+from outrider.channels.link.joined import Joined
+from outrider.channels.link.stay import open_joined
 from outrider.cli.logs import start_logs
 from outrider.cli.plain import check_text, notice
 from outrider.config.load import Config, find_home, load
@@ -82,12 +83,13 @@ def _check_home(home: Path) -> None:
 @asynccontextmanager
 async def open_here(
     config: Config, presence: Presence, *, workspace: Path | None = None, is_quiet: bool = False
-) -> AsyncGenerator[Agent, None]:
-    """Open the agent, telling on stderr what the person should know about this home."""
-    async with open_agent(config=config, workspace=workspace, presence=presence) as agent:
-        for text in () if is_quiet else (*config.warnings, *agent.notices):
+) -> AsyncGenerator[Joined, None]:
+    """Open the home, or join whoever owns it, telling on stderr what the person should know about that."""
+    async with open_joined(config, presence, workspace) as joined:
+        is_told = presence.carries != "none" or not joined.is_guest
+        for text in () if is_quiet else (*config.warnings, *(joined.notices if is_told else ())):
             notice(text)
-        yield agent
+        yield joined
 
 
 def workspace_here(config: Config, named: str = "") -> Path | None:

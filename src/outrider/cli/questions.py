@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nu
 import anyio
 from msgspec import Struct
 
-from outrider.app.agent import Agent
+from outrider.app.acting import Acting
 from outrider.app.channels import CHANNELS
-from outrider.app.compose import only
+from outrider.app.groups import only
 from outrider.cli.chat.answers import meant, offer
 from outrider.cli.plain import notice, printable
 from outrider.core.approve import NO
@@ -57,7 +57,9 @@ def is_attended() -> bool:
 class Asker:
     """Puts the questions of a turn to whoever sits at this terminal, one after the other."""
 
-    def __init__(self, agent: Agent, session: Session, hold: Callable[[], AbstractContextManager[None]] | None) -> None:
+    def __init__(
+        self, agent: Acting, session: Session, hold: Callable[[], AbstractContextManager[None]] | None
+    ) -> None:
         self._agent = agent
         self._session = session
         self._hold = hold or nullcontext
@@ -117,7 +119,7 @@ async def _read_line() -> str:
     return heard.decode("utf-8", "replace")
 
 
-async def wait_or_park(agent: Agent, session: Session) -> Finished | Sequence[Asked] | None:
+async def wait_or_park(agent: Acting, session: Session) -> Finished | Sequence[Asked] | None:
     """Wait until nothing is left to do in this session, or until it waits for a person.
 
     `session` as it was before it was taken up. None when there was nothing to do.
@@ -141,7 +143,7 @@ async def wait_or_park(agent: Agent, session: Session) -> Finished | Sequence[As
     return found[0]
 
 
-async def _parked(agent: Agent, session: Session) -> Sequence[Asked]:
+async def _parked(agent: Acting, session: Session) -> Sequence[Asked]:
     """The questions that have brought the session to rest, once some have."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
@@ -158,7 +160,7 @@ def is_parked(state: State) -> bool:
     return isinstance(decide(state, {}), Wait) and _can_answer(state.address)
 
 
-async def deny_unanswerable(agent: Agent, session: Session, address: str = "") -> int:
+async def deny_unanswerable(agent: Acting, session: Session, address: str = "") -> int:
     """Say no to what a session still asks when its turn goes on where nobody can answer; how many those were."""
     state = fold(await agent.journal(session))
     if _can_answer(address or state.address):

@@ -5,8 +5,8 @@ from functools import partial
 import anyio
 import click
 
-from outrider.app.agent import Agent
-from outrider.app.compose import Presence
+from outrider.app.acting import Acting
+from outrider.app.presence import Presence
 from outrider.cli.lines import encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, say
@@ -50,7 +50,7 @@ async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
         return DONE if all(are_done) else FAILED
 
 
-async def _finish(agent: Agent, session: Session, is_json: bool) -> bool:
+async def _finish(agent: Acting, session: Session, is_json: bool) -> bool:
     try:
         await deny_unanswerable(agent, session)
         outcome = await wait_or_park(agent, session)

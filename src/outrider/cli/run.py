@@ -10,10 +10,12 @@ from pathlib import Path
 import anyio
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
-from outrider.app.agent import Agent, last_turn
+from outrider.app.acting import Acting, last_turn
 from outrider.app.channels import PIPE, PROMPT
-from outrider.app.compose import Presence
+from outrider.app.groups import only
+from outrider.app.presence import Presence
 from outrider.cli.asking import read_images, read_words
 from outrider.cli.lines import encode, render_event, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
@@ -77,21 +79,20 @@ def command(**typed: object) -> int:
     WORDS need no quotes. `-` among them, or no words at all, reads stdin.
     """
     wish = Wish(**typed)  # pyright: ignore[reportArgumentType]
-    overrides = {"model.name": wish.model, "limits.seconds": str(wish.timeout or "")}
-    config = open_config(overrides)
+    config = open_config()
     order = _order(wish, config)
     return carry_out(partial(_carry, config, order, wish))
 
 
 def _order(wish: Wish, config: Config) -> Order:
     """Everything that can be refused without opening the home is refused here."""
-    for option, value in (("--session", wish.session), ("--key", wish.key)):
+    for option, value in (("--session", wish.session), ("--key", wish.key), ("--model", wish.model)):
         check_text(value, option)
     if len(wish.key) > _LONGEST_KEY or not wish.key.isprintable():
         raise Refused(f"a key has at most {_LONGEST_KEY} printable characters")
     text = read_words(wish.words, config.limits.input)
     if wish.model or not wish.session:
-        choose(config)
+        choose(config, wish.model)
     return Order(
         text=text,
         # Without a session the key names one: only there can it be found again.
@@ -111,13 +112,13 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         session = await agent.session(order.session)
         _check_workspace(order, session, wish.is_quiet)
         if not wish.is_quiet:
-            await _tell_unfinished(agent, session)
+            await _tell_unfinished(agent, session, is_alone=not agent.is_guest)
         await _set_model(agent, session, order.model)
         if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
             notice("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
         try:
-            outcome = await _say(agent, session, order, wish, begun)
+            outcome = await _say_in_time(agent, session, order, wish, begun)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await _leave(agent, session, begun, wish, halt)
@@ -129,7 +130,28 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         return code
 
 
-async def _say(agent: Agent, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
+async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
+    """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
+    late: list[int] = []
+
+    async def stop_when_late(seconds: int) -> None:
+        await anyio.sleep(seconds)
+        late.append(seconds)
+        await agent.stop(session, f"stopped after {seconds} s, the limit of one turn (limits.seconds)")
+
+    try:
+        async with anyio.create_task_group() as group:
+            if wish.timeout:
+                group.start_soon(stop_when_late, wish.timeout)
+            outcome = await _say(agent, session, order, wish, begun)
+            group.cancel_scope.cancel()
+            return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
+    except BaseExceptionGroup as several:
+        raise only(several) from several
+    raise AssertionError("the turn was waited for, or an error was raised")
+
+
+async def _say(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
     surface, progress = _surface(wish), None
     if surface is None and sys.stderr.isatty():
         progress = Progress()
@@ -178,7 +200,7 @@ def _surface(wish: Wish) -> Callable[[Event], None] | None:
     return (lambda event: None) if wish.is_quiet else None
 
 
-async def _leave(agent: Agent, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
+async def _leave(agent: Acting, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_stop:
         notice(f"the turn is left unfinished: outrider resume {shlex.quote(session.name)}")
@@ -236,15 +258,16 @@ def _check_workspace(order: Order, session: Session, is_quiet: bool) -> None:
         notice(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _tell_unfinished(agent: Agent, session: Session) -> None:
-    others = sum(other.id != session.id for other in await agent.unfinished())
+async def _tell_unfinished(agent: Acting, session: Session, *, is_alone: bool) -> None:
+    """What is unfinished while another process owns the home is being worked at there, or was told there."""
+    others = sum(other.id != session.id for other in await agent.unfinished()) if is_alone else 0
     if others:
         notice(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
     if session.has_work:
         notice(f"session {session.name!r} has an unfinished turn, which goes on with this message")
 
 
-async def _set_model(agent: Agent, session: Session, model: str) -> None:
+async def _set_model(agent: Acting, session: Session, model: str) -> None:
     """Write the model into the journal, so that whoever finishes this turn after a crash asks the same one."""
     if model and fold(await agent.journal(session)).settings.get("model") != model:
         await agent.change(session, {"model": model})

@@ -1,74 +1,36 @@
-"""`outrider sessions`: list, show, search, export and delete what was said."""
+"""`outrider sessions`: list, show, search, export, rename and delete what was said."""
 
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import click
 
-from outrider.app.agent import OWNER, Agent, found_or_refused
-from outrider.app.compose import Presence
+from outrider.app.acting import Looking
+from outrider.app.presence import Presence
+from outrider.cli.beside import open_looking
 from outrider.cli.lines import encode, render_entry, render_found, render_session, state_of
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
 from outrider.cli.transcript import ago, markdown_page, moment, transcript_lines
 from outrider.core.errors import Refused
-from outrider.core.events import Entry
 from outrider.core.ports import Session
-from outrider.store.reader import StoreReader, is_held, open_reader
 
+_LABEL = "outrider sessions"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _LONGEST_TITLE = 48
 
 
-def _opened(act: Callable[[Agent], Awaitable[None]]) -> int:
+def _read(act: Callable[[Looking], Awaitable[None]]) -> int:
+    """Look something up, also beside a process that takes no guests."""
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_here(config, Presence("outrider sessions", "none")) as agent:
-            await act(agent)
-        return DONE
-
-    return carry_out(carry)
-
-
-class Reading(Protocol):
-    """What can be looked up without being the one who owns the home."""
-
-    async def sessions(self, limit: int = 100) -> Sequence[Session]: ...
-    async def find(self, name: str) -> Session: ...
-    async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
-
-
-class _Beside:
-    """Looks things up while another process owns the home."""
-
-    def __init__(self, reader: StoreReader) -> None:
-        self._reader = reader
-
-    async def sessions(self, limit: int = 100) -> Sequence[Session]:
-        return await self._reader.list(OWNER, limit)
-
-    async def find(self, name: str) -> Session:
-        return found_or_refused(await self._reader.find(OWNER, name), name)
-
-    async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
-        return await self._reader.read(session.id, after, limit)
-
-
-def _read(act: Callable[[Reading], Awaitable[None]]) -> int:
-    """Look something up: in the home, or beside whoever owns it."""
-    config = open_config()
-    if not is_held(config.home):
-        return _opened(act)
-
-    async def carry(halt: Halt) -> int:
-        async with open_reader(config.home) as reader:
-            await act(_Beside(reader))
+        async with open_looking(config, _LABEL) as looking:
+            await act(looking)
         return DONE
 
     return carry_out(carry)
@@ -76,7 +38,7 @@ def _read(act: Callable[[Reading], Awaitable[None]]) -> int:
 
 @click.group("sessions")
 def command() -> None:
-    """List, show, search, export and delete sessions."""
+    """List, show, search, export, rename and delete sessions."""
 
 
 @command.command("list")
@@ -85,7 +47,7 @@ def command() -> None:
 def list_sessions(is_json: bool, limit: int) -> int:
     """Every session, latest first."""
 
-    async def act(agent: Reading) -> None:
+    async def act(agent: Looking) -> None:
         found = await agent.sessions(limit)
         if is_json:
             say(encode([render_session(session) for session in found], is_pretty=True))
@@ -123,7 +85,7 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
     """What was said and done in a session. With --json, one entry a line."""
     check_text(session, "the session's name")
 
-    async def act(agent: Reading) -> None:
+    async def act(agent: Looking) -> None:
         found = await agent.find(session)
         entries = await agent.journal(found, after, limit)
         if is_json:
@@ -145,17 +107,21 @@ def search(words: tuple[str, ...], is_json: bool, limit: int) -> int:
     """Where these words were said."""
     wanted = check_text(" ".join(words), "what to search for")
 
-    async def act(agent: Agent) -> None:
-        found = await agent.search(wanted, limit)
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_here(config, Presence(_LABEL, "none")) as agent:
+            found = await agent.search(wanted, limit)
         if is_json:
             say(encode([render_found(place) for place in found], is_pretty=True))
-            return
+            return DONE
         for place in found:
             say(f"{one_line(place.name)} #{place.seq}  {moment(place.at)}  {one_line(place.excerpt, 200)}")
         if not found:
             notice("nothing was found")
+        return DONE
 
-    return _opened(act)
+    return carry_out(carry)
 
 
 @command.command("export")
@@ -166,7 +132,7 @@ def export(session: str, form: str, output: str) -> int:
     """A whole session as one document."""
     check_text(session, "the session's name")
 
-    async def act(agent: Reading) -> None:
+    async def act(agent: Looking) -> None:
         found = await agent.find(session)
         entries = await agent.journal(found)
         if form == "json":
@@ -192,6 +158,25 @@ def _write(path: Path, text: str) -> None:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
 
+@command.command("rename")
+@click.argument("session")
+@click.argument("name")
+def rename(session: str, name: str) -> int:
+    """Call a session otherwise. Its workspace stays where it is."""
+    check_text(session, "the session's name")
+    check_text(name, "the new name")
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_here(config, Presence(_LABEL, "none")) as agent:
+            found = await agent.find(session)
+            renamed = await agent.rename(found, name)
+        say(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
+        return DONE
+
+    return carry_out(carry)
+
+
 @command.command("delete")
 @click.argument("session")
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
@@ -201,12 +186,18 @@ def delete(session: str, is_sure: bool) -> int:
     if not is_sure and not sys.stdin.isatty():
         raise Refused("a session is deleted for good: say --yes")
 
-    async def act(agent: Agent) -> None:
-        found = await agent.find(session)
+    config = open_config()
+
+    async def carry(halt: Halt) -> int:
+        async with open_here(config, Presence(_LABEL, "none")) as agent:
+            found = await agent.find(session)
         what = f"{one_line(found.name)} ({one_line(found.title, _LONGEST_TITLE)})"
+        # The home is not held while somebody thinks about it.
         if not is_sure and not click.confirm(f"Delete {what} for good?", err=True):
             raise Refused("nothing was deleted")
-        await agent.delete(found)
+        async with open_here(config, Presence(_LABEL, "none")) as agent:
+            await agent.delete(found)
         say(f"deleted {what}; its workspace {found.workspace} is left as it is")
+        return DONE
 
-    return _opened(act)
+    return carry_out(carry)

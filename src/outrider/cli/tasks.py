@@ -8,13 +8,13 @@ import anyio
 import anyio.to_thread
 import click
 
-from outrider.app.agent import OWNER
+from outrider.app.acting import Looking
 from outrider.app.tasks import open_commands
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config
 from outrider.cli.plain import check_text, notice, one_line, printable, say
 from outrider.cli.root import DONE, FAILED, LATER
-from outrider.cli.task_desk import Desk, has_ended, open_desk
+from outrider.cli.task_desk import has_ended, is_alone, open_desk, said, settled
 from outrider.cli.task_lines import page, render_task, state_line, table
 from outrider.cli.task_output import last_lines, pass_on, passing
 from outrider.config.load import Config
@@ -28,7 +28,7 @@ _MOST = 10_000
 _LOOK = 0.2
 
 
-def _at_desk(act: Callable[[Desk], Awaitable[int]]) -> int:
+def _at_desk(act: Callable[[Looking], Awaitable[int]]) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
@@ -55,9 +55,8 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     """The open tasks, then those that ended, latest first."""
     check_text(session, "--session")
 
-    async def act(desk: Desk) -> int:
-        within = (await desk.session(session)).id if session else ""
-        found = await desk.reads.list_tasks(OWNER, within, limit=_MOST)
+    async def act(desk: Looking) -> int:
+        found = await desk.tasks(await desk.find(session) if session else None, limit=_MOST)
         ended = [task for task in found if not task.is_open]
         shown = ended if is_all or session else ended[:_ENDED_SHOWN]
         tasks = [*(task for task in found if task.is_open), *shown]
@@ -76,9 +75,11 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     return _at_desk(act)
 
 
-async def _name(desk: Desk, session: str) -> str:
-    found = await desk.reads.find(OWNER, session)
-    return found.name if found else session
+async def _name(desk: Looking, session: str) -> str:
+    try:
+        return (await desk.find(session)).name
+    except Refused:  # it was deleted meanwhile
+        return session
 
 
 @command.command("show")
@@ -88,8 +89,8 @@ def show(task: str, is_json: bool) -> int:
     """All about a task, and the end of its output."""
     check_text(task, "the task's id")
 
-    async def act(desk: Desk) -> int:
-        found = await desk.find(task)
+    async def act(desk: Looking) -> int:
+        found = await desk.find_task(task)
         name, file = await _name(desk, found.session), desk.commands.output_file(found)
         output = await _tail(desk, found)
         if is_json:
@@ -101,9 +102,9 @@ def show(task: str, is_json: bool) -> int:
     return _at_desk(act)
 
 
-async def _tail(desk: Desk, task: Task) -> str:
+async def _tail(desk: Looking, task: Task) -> str:
     if task.wish.kind == "session":
-        return await desk.said(task)
+        return await said(desk, task)
     try:
         content = await anyio.to_thread.run_sync(desk.commands.read, task, -4_000, 4_000)
     except Refused:  # it never started, or what it wrote is no longer kept
@@ -122,14 +123,14 @@ def tail(task: str, is_following: bool, lines: int) -> int:
 
     async def carry(halt: Halt) -> int:
         async with open_desk(config, _LABEL) as desk:
-            found = await desk.find(task)
+            found = await desk.find_task(task)
         if found.wish.kind == "command":
             return await _follow(config, found, lines, is_following)
         if is_following and found.is_open:
             found = await _waited(config, found, None)
         async with open_desk(config, _LABEL) as desk:
-            if said := await desk.said(found):
-                say(said)
+            if words := await said(desk, found):
+                say(words)
         return DONE
 
     return carry_out(carry)
@@ -145,7 +146,7 @@ async def _follow(config: Config, task: Task, lines: int, is_following: bool) ->
         end = pass_on(commands, task, end, write)
     pass_on(commands, task, end, write)
     async with open_desk(config, _LABEL) as desk:
-        notice(state_line(await desk.settled(task)))
+        notice(state_line(await settled(desk, task)))
     return DONE
 
 
@@ -163,7 +164,7 @@ def wait(task: str, timeout: float | None, is_json: bool) -> int:
 
     async def carry(halt: Halt) -> int:
         async with open_desk(config, _LABEL) as desk:
-            found = await desk.find(task)
+            found = await desk.find_task(task)
         if found.is_open:
             found = await _waited(config, found, timeout)
         async with open_desk(config, _LABEL) as desk:
@@ -187,12 +188,12 @@ async def _waited(config: Config, task: Task, seconds: float | None) -> Task:
     with anyio.move_on_after(seconds):
         while task.is_open and not (task.wish.kind == "command" and await has_ended(commands, task, 60)):
             async with open_desk(config, _LABEL) as desk:
-                task = await desk.find(task.id)
-                if task.is_open and task.wish.kind == "session" and desk.agent:
+                task = await desk.find_task(task.id)
+                if task.is_open and task.wish.kind == "session" and is_alone(desk):
                     raise Refused(f"task {task.id} is a session that nothing carries on now: outrider resume")
             await anyio.sleep(_LOOK)
     async with open_desk(config, _LABEL) as desk:
-        return await desk.settled(task)
+        return await settled(desk, task)
 
 
 @command.command("write")
@@ -208,8 +209,8 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     if not content and not is_last and not is_interrupt:
         raise Refused("there is nothing to write: say a text, --close or --ctrl-c")
 
-    async def act(desk: Desk) -> int:
-        found = await desk.find(check_text(task, "the task's id"))
+    async def act(desk: Looking) -> int:
+        found = await desk.find_task(check_text(task, "the task's id"))
         if not found.is_open:
             raise Refused(state_line(found))
         if found.wish.kind == "session":
@@ -231,13 +232,13 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 def kill(tasks: tuple[str, ...]) -> int:
     """End tasks and all they started. They are gone when this returns."""
 
-    async def act(desk: Desk) -> int:
-        found = [await desk.find(check_text(name, "the task's id")) for name in tasks]
+    async def act(desk: Looking) -> int:
+        found = [await desk.find_task(check_text(name, "the task's id")) for name in tasks]
         for task in found:
             if not task.is_open:
                 notice(f"{state_line(task)}: there is nothing to kill")
                 continue
-            killed = await desk.kill(task)
+            killed = await desk.kill_task(task)
             say(f"{state_line(killed)} ({one_line(task.wish.description or task.wish.command, 60)})")
         return DONE
 

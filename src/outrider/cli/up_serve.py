@@ -8,15 +8,17 @@ import anyio
 
 from outrider import __version__
 from outrider.app.agent import Agent
-from outrider.app.compose import Presence, only
+from outrider.app.groups import only
+from outrider.app.presence import Presence
 from outrider.channels.http.app import build
 from outrider.channels.http.context import Context
 from outrider.channels.http.guards import guards_of, key_store
 from outrider.channels.http.routes import ROUTES
 from outrider.channels.http.server import Server, is_loopback, listen, url_of
 from outrider.channels.http.webhooks import find_webhooks
-from outrider.cli.opening import open_here
-from outrider.cli.plain import say
+from outrider.channels.link.own import open_owning
+from outrider.channels.link.serve import Served
+from outrider.cli.plain import notice, say
 from outrider.cli.root import DONE
 from outrider.cli.up_file import FILE, announced, find_up, read_up
 from outrider.config.load import Config
@@ -98,12 +100,15 @@ async def _attend(config: Config, listener: socket.socket) -> None:
     async with anyio.create_task_group() as group:
         await group.start(halt.watch)
         with halt.starting:
-            async with open_here(config, Presence("outrider up", "all")) as agent:
-                await _serve(config, agent, listener, halt)
+            async with open_owning(config, Presence("outrider up", "all")) as served:
+                for text in (*config.warnings, *served.agent.notices):
+                    notice(text)
+                await _serve(config, served, listener, halt)
         group.cancel_scope.cancel()
 
 
-async def _serve(config: Config, agent: Agent, listener: socket.socket, halt: Halt) -> None:
+async def _serve(config: Config, served: Served, listener: socket.socket, halt: Halt) -> None:
+    agent = served.agent
     key = await _find_key(config, agent)
     if before := read_up(config.home):
         log.warning("the last outrider up (process %s) was killed: it left %s behind", before.pid, FILE)
@@ -121,7 +126,7 @@ async def _serve(config: Config, agent: Agent, listener: socket.socket, halt: Ha
             say(f"outrider up: {url} ({key})")
             await halt.leave.wait()
             with halt.draining, anyio.move_on_after(DRAIN):
-                await agent.rest(_LEAVING, gently=DRAIN - GRACE)
+                await served.rest(_LEAVING, gently=DRAIN - GRACE)
                 await server.close(GRACE)
         group.cancel_scope.cancel()
 

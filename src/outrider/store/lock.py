@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import HomeBusy
+from outrider.store.connect import sync_folder
 from outrider.store.faults import explain
 
 Left = Literal["", "clean", "damaged"]
@@ -27,16 +28,18 @@ class Holder(Struct, frozen=True):
     what: str = ""
     left: Left = ""
     """How it went: empty while it runs, and for ever if it was killed."""
+    listens: bool = False
+    """Whether others may join it over the link, now or in a moment."""
 
 
 class Hold:
     """A held home."""
 
-    def __init__(self, descriptor: int, what: str) -> None:
+    def __init__(self, descriptor: int, what: str, *, listens: bool = False) -> None:
         self._descriptor = descriptor
         self.before = _parse(os.pread(descriptor, 4096, 0))
         """Who held it last."""
-        self._mine = Holder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what)
+        self._mine = Holder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, listens=listens)
         self._write(self._mine)
 
     def leave(self, left: Left) -> None:
@@ -51,8 +54,9 @@ class Hold:
 
 
 @asynccontextmanager
-async def hold_home(home: Path, what: str, wait: float) -> AsyncGenerator[Hold]:
-    """Own this home. Raises HomeBusy, naming the owner, when it is not free within `wait` seconds."""
+async def hold_home(home: Path, what: str, wait: float, *, listens: bool = False) -> AsyncGenerator[Hold]:
+    """Own this home, made if it is new. Raises HomeBusy, naming its owner, when it is not free in `wait` seconds."""
+    _make(home)
     path = home / "lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -61,12 +65,44 @@ async def hold_home(home: Path, what: str, wait: float) -> AsyncGenerator[Hold]:
     try:
         await _take(descriptor, home, wait)
         try:
-            hold = Hold(descriptor, what)
+            hold = Hold(descriptor, what, listens=listens)
         except OSError as error:
             raise explain(error, home) from error
         yield hold
     finally:
         os.close(descriptor)
+
+
+def _make(home: Path) -> None:
+    try:
+        if not home.is_dir():
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(home.parent)
+    except OSError as error:
+        raise explain(error, home) from error
+
+
+def is_held(home: Path) -> bool:
+    """Whether a process owns this home now. Asks the kernel, and waits for nobody."""
+    try:
+        descriptor = os.open(home / "lock", os.O_RDWR)
+    except OSError:  # whoever opens the home is told why
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def last_holder(home: Path) -> Holder:
+    """Who took this home last, whether or not they have it still."""
+    try:
+        return _parse((home / "lock").read_bytes())
+    except OSError:
+        return Holder()
 
 
 async def _take(descriptor: int, home: Path, wait: float) -> None:
@@ -84,9 +120,12 @@ async def _take(descriptor: int, home: Path, wait: float) -> None:
 def _busy(home: Path, holder: Holder) -> str:
     if not holder.pid:
         return f"another process is using {home}; end it first, or name another home with OUTRIDER_HOME"
+    way = "end it first"
+    if holder.what == "outrider up":
+        way = "talk to its API (`outrider up status` says where), end it (`outrider up stop`)"
     return (
         f"{holder.what} (process {holder.pid}) has been using {home} since {holder.since}; "
-        "end it first, or name another home with OUTRIDER_HOME"
+        f"{way}, or name another home with OUTRIDER_HOME"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyio import CancelScope
 
-from outrider.store.connect import connect_reading, connect_writing, sync_folder
+from outrider.store.connect import connect_reading, connect_writing
 from outrider.store.faults import explain
 from outrider.store.journal import Clock
 from outrider.store.lane import Lane
@@ -32,13 +32,15 @@ async def open_store(
     wait: float = 2.0,
     migrations: Path = MIGRATIONS,
     clock: Clock = _microseconds,
+    hold: Hold | None = None,
 ) -> AsyncGenerator[SqliteStore]:
-    """The store of this home, made if it is new. `label` tells others who holds the home.
+    """The store of this home, made if it is new. `label` tells others who holds the home. `hold` is given by
+    whoever holds it already.
 
     Raises HomeBusy when another process has it, Refused or Unavailable when the home cannot be used.
     """
-    _make_home(home)
-    async with hold_home(home, label, wait) as hold, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        hold = hold or await stack.enter_async_context(hold_home(home, label, wait))
         opened: list[SqliteStore] = []
         stack.callback(_leave, hold, opened)
         reading = Lane("reader")
@@ -59,15 +61,6 @@ async def open_store(
         store.notices = tuple(notices)
         opened.append(store)
         yield store
-
-
-def _make_home(home: Path) -> None:
-    try:
-        if not home.is_dir():
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(home.parent)
-    except OSError as error:
-        raise explain(error, home) from error
 
 
 async def _connected(

@@ -3,8 +3,6 @@
 For another process than the owner: the write-ahead log lets readers see every commit while the owner goes on.
 """
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,24 +22,10 @@ from outrider.store import read, read_keys, read_tasks
 from outrider.store.connect import PATIENCE
 from outrider.store.faults import explain
 from outrider.store.lane import Lane
+from outrider.store.lock import is_held as is_held
 from outrider.store.migrate import MIGRATIONS, known, version_of
 
 T = TypeVar("T")
-
-
-def is_held(home: Path) -> bool:
-    """Whether a process owns this home now. Asks the kernel, and waits for nobody."""
-    try:
-        descriptor = os.open(home / "lock", os.O_RDWR)
-    except OSError:  # whoever opens the home is told why
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class StoreReader:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from outrider.app.compose import Presence, open_agent
+from outrider.app.presence import Presence
+from outrider.channels.link.stay import open_joined
 from outrider.cli.chat.wish import Wish
 from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
 from outrider.cli.plain import check_text
@@ -29,13 +30,14 @@ def command(**typed: object) -> int:
     if wish.is_continued and (wish.session or wish.is_new):
         raise Refused("--continue goes on with the latest session; leave out --session and --new")
     check_text(wish.session, "--session")
-    config = open_config({"model.name": wish.model})
-    choose(config)
+    check_text(wish.model, "--model")
+    config = open_config()
+    choose(config, wish.model)
     return carry_out(partial(_chat, config, wish, workspace_here(config, wish.workspace)))
 
 
 async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
-    async with open_agent(config=config, workspace=root, presence=Presence("outrider chat", "all")) as agent:
+    async with open_joined(config, Presence("outrider chat", "all"), root) as agent:
         return await converse(agent, wish, root)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import anyio
 from anyio.abc import TaskGroup
 
-from outrider.app.agent import Agent
+from outrider.app.acting import Acting
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.face import Face
 from outrider.cli.chat.notices import told_elsewhere
@@ -18,7 +18,7 @@ from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 
-async def children(agent: Agent) -> set[str]:
+async def children(agent: Acting) -> set[str]:
     """The sessions that are bodies of tasks: what they do is told where the task was begun."""
     return {task.child for task in await agent.tasks() if task.child}
 
@@ -26,7 +26,7 @@ async def children(agent: Agent) -> set[str]:
 class Elsewhere:
     """Follows such sessions until they rest, or until one is opened here."""
 
-    def __init__(self, agent: Agent, face: Face, group: TaskGroup) -> None:
+    def __init__(self, agent: Acting, face: Face, group: TaskGroup) -> None:
         self._agent = agent
         self._face = face
         self._group = group

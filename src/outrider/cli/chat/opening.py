@@ -9,8 +9,8 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 from prompt_toolkit.utils import is_dumb_terminal
 
-from outrider.app.agent import Agent
-from outrider.app.compose import only
+from outrider.app.acting import Acting
+from outrider.app.groups import only
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.face import Face
@@ -29,7 +29,7 @@ from outrider.core.ports import Session
 HISTORY = "chat_history"
 
 
-async def converse(agent: Agent, wish: Wish, root: Path | None) -> int:
+async def converse(agent: Acting, wish: Wish, root: Path | None) -> int:
     """Talk until the person leaves, or a signal asks us to; the exit code.
 
     What was typed until then is durable; what runs then is taken up next time.
@@ -82,7 +82,7 @@ def _face(config: Config) -> Face:
     return Screen(painter, config.home / HISTORY if config.chat.history else None)
 
 
-async def _find(agent: Agent, wish: Wish, root: Path | None) -> Session | None:
+async def _find(agent: Acting, wish: Wish, root: Path | None) -> Session | None:
     """The session to go on with, or None for a new one."""
     found = await agent.sessions(10_000) if wish.session or wish.is_continued else ()
     if wish.is_continued:
@@ -100,7 +100,7 @@ async def _find(agent: Agent, wish: Wish, root: Path | None) -> Session | None:
     return named
 
 
-def _greeting(chat: Conversation, agent: Agent, wish: Wish, found: Session | None) -> Sequence[Show]:
+def _greeting(chat: Conversation, agent: Acting, wish: Wish, found: Session | None) -> Sequence[Show]:
     where = short_path(found.workspace if found else chat.workspace, 60)
     if chat.model == PRACTICE:
         keys = " or ".join(provider.keys[0] for provider in PROVIDERS[:2] if provider.keys)

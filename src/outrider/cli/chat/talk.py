@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from outrider.app.agent import Agent
+from outrider.app.acting import Acting
 from outrider.app.channels import TERMINAL
 from outrider.app.commands import Given, Mistaken, Takes, Words, parse_line
 from outrider.cli.chat import orders
@@ -24,7 +24,6 @@ from outrider.cli.chat.running import Running
 from outrider.cli.chat.shows import Note, Typed
 from outrider.cli.chat.status import Standing, status_line
 from outrider.cli.chat.view import Line, View
-from outrider.config.choose import choose
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
@@ -49,7 +48,7 @@ class Opened(Struct, frozen=True):
 class Conversation:
     """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
 
-    def __init__(self, agent: Agent, face: Face, opened: Opened, group: TaskGroup) -> None:
+    def __init__(self, agent: Acting, face: Face, opened: Opened, group: TaskGroup) -> None:
         self.agent = agent
         self.face = face
         self.opened = opened
@@ -65,7 +64,6 @@ class Conversation:
         self._known: dict[Takes, Sequence[Suggestion]] = {}
         self._lines, self._typed = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
         self._heard_all = anyio.Event()
-        self._default = choose(agent.config)[0].name
 
     # What the terminal asks, at any moment.
 
@@ -101,7 +99,7 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        return self.view.state.settings.get("model") or self.opened.model or self._default
+        return self.view.state.settings.get("model") or self.opened.model or self.agent.default_model
 
     @property
     def workspace(self) -> str:

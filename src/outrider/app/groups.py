@@ -1,0 +1,11 @@
+"""What task groups make of errors, undone."""
+
+from typing import cast
+
+
+def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error behind a task group's wrapping, when it is a single one."""
+    if len(group.exceptions) != 1:
+        return group
+    error = group.exceptions[0]
+    return only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error
