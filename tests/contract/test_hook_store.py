@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
-from outrider.store import open_store
 from outrider.store.hooks import LOST_HOOKS, HookCount
+from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
