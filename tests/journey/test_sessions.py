@@ -54,6 +54,17 @@ def test_a_session_is_shown_as_a_transcript_with_calls_results_and_cost(writer: 
     assert "failed: " in writer.types("sessions", "show", "second").out
 
 
+def test_a_session_is_renamed_unless_another_is_called_so(writer: Person) -> None:
+    renamed = writer.types("sessions", "rename", "first", "reading")
+    assert (renamed.code, renamed.out) == (0, "first is now called reading\n")
+    taken = writer.types("sessions", "rename", "reading", "second")
+    assert (taken.code, taken.err) == (2, "outrider: another session is called 'second'; choose another name\n")
+    assert writer.types("sessions", "rename", "first", "x").code == 2
+    assert [writer.types("sessions", "rename", "second", name).code for name in ("", " x", "a\nb")] == [2, 2, 2]
+    found = json.loads(writer.types("sessions", "list", "--json").out)
+    assert {session["name"] for session in found} == {"second", "reading"}
+
+
 def test_a_part_of_a_session_can_be_shown_as_json_lines(writer: Person) -> None:
     lines = writer.types("sessions", "show", "first", "--json", "--after", "2", "--limit", "2").lines
     assert [(line["seq"], line["type"]) for line in lines] == [(3, "reply"), (4, "result")]

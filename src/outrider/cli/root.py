@@ -19,7 +19,7 @@ _COMMANDS = {
     "run": ("outrider.cli.run", "Do one thing and print the reply."),
     "resume": ("outrider.cli.resume", "Finish what a crash or a shutdown left unfinished."),
     "up": ("outrider.cli.up", "Stay up: serve the HTTP API, go on with turns and tasks."),
-    "sessions": ("outrider.cli.sessions", "List, show, search, export and delete sessions."),
+    "sessions": ("outrider.cli.sessions", "List, show, search, export, rename and delete sessions."),
     "tasks": ("outrider.cli.tasks", "List, follow, wait for, write to and kill background tasks."),
     "asks": ("outrider.cli.asks", "List the questions that wait for you, and answer them."),
     "grants": ("outrider.cli.grants", "List what you allowed for good, and take it back."),
