@@ -1,7 +1,7 @@
 """What a command outside any sandbox is given as its environment: a short list of names, and nothing else."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _GIVEN = frozenset(
     {"HOME", "LANG", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES"}
@@ -13,14 +13,14 @@ _GIVEN = frozenset(
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a command may have of this environment, or of our own when none is given.
+def child_environment(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> dict[str, str]:
+    """What a command may have of this environment, or of our own when none is given, and `more` of it by name.
 
     No key is among it, no proxy with a password, nothing that loads code, and no variable of ours. `PATH` keeps its
     absolute folders only, so that a file in the workspace does not pass for a program of the system.
     """
     environ = os.environ if environ is None else environ
-    given = {name: environ[name] for name in sorted(_GIVEN) if environ.get(name)}
+    given = {name: environ[name] for name in sorted(_GIVEN.union(more)) if environ.get(name)}
     return {**given, "PATH": _absolute(environ.get("PATH", "")) or _USUAL_PATH, "TERM": "dumb"}
 
 

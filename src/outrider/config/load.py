@@ -64,6 +64,17 @@ class RuntimeSettings(Struct, frozen=True):
     name: str
 
 
+class CodexSettings(Struct, frozen=True):
+    command: str
+    home: str
+    model: str
+    sandbox: str
+    approval: str
+    seconds: int
+    quiet: int
+    env: tuple[str, ...]
+
+
 class ShellSettings(Struct, frozen=True):
     timeout: int
     ceiling: int
@@ -119,6 +130,7 @@ class Config(Struct, frozen=True):
     model: ModelSettings
     limits: LimitSettings
     runtime: RuntimeSettings
+    codex: CodexSettings
     shell: ShellSettings
     sandbox: SandboxSettings
     delegate: DelegateSettings
@@ -355,6 +367,7 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "model": ModelSettings(**of("model")),
         "limits": LimitSettings(**of("limits")),
         "runtime": RuntimeSettings(**of("runtime")),
+        "codex": CodexSettings(**of("codex")),
         "shell": ShellSettings(**of("shell")),
         "sandbox": SandboxSettings(**of("sandbox")),
         "delegate": DelegateSettings(**of("delegate")),

@@ -1,0 +1,96 @@
+"""The real Codex, asking the scripted server and nobody else: its home, and a home of ours beside it."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.ports import Model
+from tests.journey.support import Person
+
+MODEL = "gpt-5.5"
+"""A model that Codex knows, with its classic tools: exec_command, apply_patch and so on."""
+
+_CONFIG = """\
+model = "{model}"
+model_provider = "local"
+
+[model_providers.local]
+name = "local"
+base_url = "{url}"
+wire_api = "responses"
+requires_openai_auth = false
+supports_websockets = false
+request_max_retries = {retries}
+stream_max_retries = {retries}
+stream_idle_timeout_ms = 20000
+{provider}
+[analytics]
+enabled = false
+
+[feedback]
+enabled = false
+
+[features]
+plugins = false
+apps = false
+unbounded_connection_retries = false
+"""
+
+
+def codex_binary() -> str:
+    """The program that pip installed; the test is skipped where there is none."""
+    found = find_spec("codex_cli_bin")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("no codex here")
+    return str(Path(found.submodule_search_locations[0], "bin", "codex"))
+
+
+def codex_home(folder: Path, url: str, *, retries: int = 0, provider: str = "", more: str = "") -> Path:
+    """A fresh CODEX_HOME whose Codex asks the Responses API at this address.
+
+    `provider` are more lines about that API (`env_key = "X"`), `more` what else stands in its settings.
+    """
+    home = folder / "codex"
+    home.mkdir(exist_ok=True)
+    written = _CONFIG.format(model=MODEL, url=url, retries=retries, provider=provider + "\n" if provider else "")
+    (home / "config.toml").write_text(written + more)
+    return home
+
+
+def codex_settings(home: Path, **more: str) -> dict[str, str]:
+    """What to set in our home so that this Codex carries turns: `codex_settings(home, codex_approval="untrusted")`."""
+    named = {name.replace("_", ".", 1): value for name, value in more.items()}
+    return {"runtime.name": "codex", "codex.command": codex_binary(), "codex.home": str(home), **named}
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, url: str, model: Model | None = None, environ: Mapping[str, str] | None = None, **settings: str
+) -> AsyncGenerator[Agent]:
+    """A home of ours in `folder/home` with sessions in `folder/work`, carried by a Codex that asks this address.
+
+    `model` is for sessions that are set to the native runtime. Opening the same folder again is a restart.
+    """
+    work, home = folder / "work", folder / "home"
+    work.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    codex = folder / "codex"
+    if not codex.exists():
+        codex_home(folder, url)
+    config = load(home, environ or {}, codex_settings(codex, **settings))
+    async with outrider.open(config=config, model=model, workspace=work) as agent:
+        yield agent
+
+
+def use_codex(person: Person, url: str, **more: str) -> None:
+    """Set the Codex runtime for every command of this person from now on."""
+    settings = codex_settings(codex_home(person.folder, url), **more)
+    del settings["runtime.name"]
+    person.environ["OUTRIDER_RUNTIME"] = "codex"
+    person.environ |= {"OUTRIDER_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
