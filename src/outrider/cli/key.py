@@ -1,16 +1,17 @@
 """`outrider key`: the key to the API and how to use it; making, listing and revoking keys."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol, TypedDict, Unpack, get_args
+from collections.abc import Awaitable, Callable
+from typing import TypedDict, Unpack, get_args
 
 import click
 from msgspec.structs import asdict
 
-from outrider.app.agent import OWNER
+from outrider.app.acting import OWNER
+from outrider.app.presence import Presence
+from outrider.cli.beside import open_looking
 from outrider.cli.lines import encode
-from outrider.cli.opening import Halt, carry_out, open_config
+from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
 from outrider.cli.task_lines import aligned
@@ -18,14 +19,11 @@ from outrider.cli.transcript import moment
 from outrider.cli.up_file import find_up
 from outrider.config.load import Config
 from outrider.config.secrets import resolve
-from outrider.core.errors import HomeBusy, Refused
+from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyWish, Scope
 from outrider.store.key_text import split_key
 from outrider.store.keys import first_key_file, forget_first, make_key, render_key
-from outrider.store.open import open_store
-from outrider.store.reader import is_held, open_reader
 from outrider.store.spending import first_day, parse_spend, render_spend
-from outrider.store.sqlite import SqliteStore
 
 _LABEL = "outrider key"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
@@ -39,34 +37,6 @@ class Bounds(TypedDict):
     rate: int | None
     concurrent: int | None
     spend: str
-
-
-class Reads(Protocol):
-    """What both the store and a reader beside it can tell of keys."""
-
-    async def find_key(self, id: str) -> Key | None: ...
-    async def list_keys(self) -> Sequence[Key]: ...
-    async def spent(self, id: str, since: int = 0) -> float: ...
-
-
-@asynccontextmanager
-async def _open(config: Config) -> AsyncGenerator[SqliteStore]:
-    """The store itself: no turn is carried and no task looked after for the sake of a key. Raises HomeBusy."""
-    async with open_store(config.home, _LABEL, 0.0 if is_held(config.home) else 2.0) as store:
-        for text in (*config.warnings, *store.notices):
-            notice(text)
-        yield store
-
-
-@asynccontextmanager
-async def _look(config: Config) -> AsyncGenerator[Reads]:
-    """In the home where it is free; where it is not, beside its owner."""
-    async with AsyncExitStack() as stack:
-        try:
-            reads: Reads = await stack.enter_async_context(_open(config))
-        except HomeBusy:
-            reads = await stack.enter_async_context(open_reader(config.home))
-        yield reads
 
 
 def _carried(act: Callable[[], Awaitable[None]]) -> int:
@@ -91,7 +61,7 @@ def _show(config: Config) -> int:
     text = _first(config)
 
     async def act() -> None:
-        async with _look(config) as reads:
+        async with open_looking(config, _LABEL) as reads:
             parts = split_key(text)
             found = await reads.find_key(parts[0]) if parts else None
         if found is None or found.revoked:
@@ -142,7 +112,7 @@ def create(name: str, person: str, scopes: tuple[Scope, ...], is_json: bool, **b
     wish = KeyWish(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
 
     async def act() -> None:
-        async with _open(config) as store:
+        async with open_here(config, Presence(_LABEL, "none")) as store:
             key, text = await make_key(store, wish)
         if is_json:
             say(encode({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
@@ -160,7 +130,7 @@ def list_keys(is_json: bool) -> int:
     config = open_config()
 
     async def act() -> None:
-        async with _look(config) as reads:
+        async with open_looking(config, _LABEL) as reads:
             now = time.time_ns() // 1_000_000
             found = [
                 (key, await reads.spent(key.id, first_day(key.wish.spend, now))) for key in await reads.list_keys()
@@ -183,7 +153,7 @@ def revoke(key: str) -> int:
     config = open_config()
 
     async def act() -> None:
-        async with _open(config) as store:
+        async with open_here(config, Presence(_LABEL, "none")) as store:
             held = [each for each in await store.list_keys() if not each.revoked]
             found = next((each for each in held if each.id == key), None)
             found = found or next((each for each in held if each.wish.name == key), None)

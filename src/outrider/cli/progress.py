@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.app.compose import only
+from outrider.app.groups import only
 from outrider.cli.plain import one_line, printable
 from outrider.core.approve import NO
 from outrider.core.events import Answered, Asked, Compacted, Delta, Entry, Event, Input, Reply, Result, Resumed

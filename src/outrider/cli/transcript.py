@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from outrider.app.agent import last_turn
+from outrider.app.acting import last_turn
 from outrider.cli.plain import one_line, printable
 from outrider.cli.progress import call_line, result_line
 from outrider.core.events import (

@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -41,7 +42,13 @@ def first_key_file(home: Path) -> Path:
     return home / "api_key"
 
 
-async def make_key(store: KeyStore, wish: KeyWish) -> tuple[Key, str]:
+class Keeps(Protocol):
+    """Where a new key is kept: the store, or whoever passes it on to the store."""
+
+    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key: ...
+
+
+async def make_key(store: Keeps, wish: KeyWish) -> tuple[Key, str]:
     """A new key: what is kept of it, and the key itself, which nobody can tell again."""
     id, secret = _mint(wish)
     return await store.create_key(id, wish, digest_of(secret)), _text(id, secret)

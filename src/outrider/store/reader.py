@@ -22,7 +22,6 @@ from outrider.store import read, read_keys, read_tasks
 from outrider.store.connect import PATIENCE
 from outrider.store.faults import explain
 from outrider.store.lane import Lane
-from outrider.store.lock import is_held as is_held
 from outrider.store.migrate import MIGRATIONS, known, version_of
 
 T = TypeVar("T")
