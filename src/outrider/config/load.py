@@ -75,6 +75,13 @@ class CodexSettings(Struct, frozen=True):
     env: tuple[str, ...]
 
 
+class AcpSettings(Struct, frozen=True):
+    command: str
+    env: tuple[str, ...]
+    start: int
+    quiet: int
+
+
 class ShellSettings(Struct, frozen=True):
     timeout: int
     ceiling: int
@@ -131,6 +138,7 @@ class Config(Struct, frozen=True):
     limits: LimitSettings
     runtime: RuntimeSettings
     codex: CodexSettings
+    acp: AcpSettings
     shell: ShellSettings
     sandbox: SandboxSettings
     delegate: DelegateSettings
@@ -368,6 +376,7 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "limits": LimitSettings(**of("limits")),
         "runtime": RuntimeSettings(**of("runtime")),
         "codex": CodexSettings(**of("codex")),
+        "acp": AcpSettings(**of("acp")),
         "shell": ShellSettings(**of("shell")),
         "sandbox": SandboxSettings(**of("sandbox")),
         "delegate": DelegateSettings(**of("delegate")),

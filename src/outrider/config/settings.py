@@ -98,7 +98,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("limits.queue", Kind.WHOLE, 20, "Inputs that may wait in one session.", (), 1, 10_000),
     Setting("limits.input", Kind.WHOLE, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
     Setting("limits.turns", Kind.WHOLE, 8, "Turns that may go on at once.", (), 1, 1_000),
-    Setting("runtime.name", Kind.TEXT, "native", "What carries turns.", ("native", "codex"), alias="runtime"),
+    Setting("runtime.name", Kind.TEXT, "native", "What carries turns.", ("native", "codex", "acp"), alias="runtime"),
     Setting("codex.command", Kind.TEXT, "", "The codex program; empty for the one on PATH, or the one pip installed."),
     Setting("codex.home", Kind.TEXT, "", "Codex's own home folder; empty for yours (CODEX_HOME, or ~/.codex)."),
     Setting("codex.model", Kind.TEXT, "", "The model Codex asks; empty for what its own settings say."),
@@ -129,6 +129,22 @@ SETTINGS: tuple[Setting, ...] = (
         86_400,
     ),
     Setting("codex.env", Kind.NAMES, (), "Variables that Codex is given besides the usual, e.g. for its model's key."),
+    Setting(
+        "acp.command", Kind.TEXT, "", "The agent that carries turns over ACP, as typed in a shell: a program, words."
+    ),
+    Setting(
+        "acp.env", Kind.NAMES, (), "Variables that the agent is given besides the usual, e.g. for its model's key."
+    ),
+    Setting("acp.start", Kind.WHOLE, 60, "Seconds the agent may take to start, and to open a session.", (), 30, 3600),
+    Setting(
+        "acp.quiet",
+        Kind.WHOLE,
+        600,
+        "Seconds of silence before it is looked into whether the agent still works.",
+        (),
+        1,
+        86_400,
+    ),
     Setting("shell.timeout", Kind.WHOLE, 30, "Seconds a command is waited for before it becomes a task.", (), 1, 600),
     Setting("shell.ceiling", Kind.WHOLE, 86_400, "Seconds after which a command is ended.", (), 1, 2_592_000),
     Setting(
