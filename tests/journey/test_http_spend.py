@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from msgspec.structs import replace
 
 import outrider
 from outrider.app.agent import Agent
@@ -16,13 +15,12 @@ from outrider.channels.http.app import build
 from outrider.channels.http.context import Context
 from outrider.channels.http.guards import guards_of, key_store
 from outrider.channels.http.routes import ROUTES
-from outrider.core.events import Reply
 from outrider.core.key_ports import KeyWish
-from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt
 from outrider.models.scripted import ScriptedModel, call, says, stalls
 from outrider.store.keys import make_key
 from outrider.store.spending import parse_spend
+from tests.support.dear import Dear
 from tests.support.gate import told
 from tests.support.http import serving_app
 
@@ -34,13 +32,6 @@ TOOL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
 }
-
-
-class Dear(ScriptedModel):
-    """Every reply costs a dollar."""
-
-    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        return replace(await super().reply(prompt, emit), cost=1.0)
 
 
 class Served:

@@ -5,24 +5,14 @@ from pathlib import Path
 
 import anyio
 import pytest
-from msgspec.structs import replace
 
 from outrider.config.load import load
 from outrider.core.errors import Full, Refused
-from outrider.core.events import Reply
-from outrider.core.ports import Emit
-from outrider.core.prompt import Prompt
 from outrider.models.scripted import Line, ScriptedModel, call, says, stalls
+from tests.support.dear import Dear
 from tests.support.tasking import opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
-
-
-class Dear(ScriptedModel):
-    """Every reply costs a dollar."""
-
-    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        return replace(await super().reply(prompt, emit), cost=1.0)
 
 
 def looking(same: bool) -> list[Line]:

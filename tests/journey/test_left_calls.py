@@ -1,0 +1,29 @@
+"""A client that lent its tools and never came back: its session is anybody's to go on with, from a terminal too."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import call, says
+from tests.journey.support import Person
+from tests.support.up import up
+
+RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "parameters": {"type": "object"}}}
+ORDER: dict[str, Any] = {"messages": [{"role": "user", "content": "ring the bell"}], "tools": [RING]}
+
+
+@pytest.mark.parametrize("is_up", [True, False], ids=["while it is up", "when it has gone"])
+def test_a_session_that_waits_for_a_client_goes_on_from_a_terminal(tmp_path: Path, is_up: bool) -> None:
+    person = Person(tmp_path)
+    with ScriptServer(script(says("", call("ring")), says("then not"), says("still here"))) as model:
+        person.uses(model.url)
+        with up(person) as running, running.client() as client:
+            left = client.post("/v1/chat/completions", json=ORDER, headers={"x-session-id": "bells"})
+            assert left.json()["choices"][0]["finish_reason"] == "tool_calls"
+            if not is_up:
+                running.ends()
+            ran = person.types("run", "--session", "bells", "leave it")
+            again = person.types("run", "--session", "bells", "hello?")
+    assert [(each.code, each.out) for each in (ran, again)] == [(0, "then not\n"), (0, "still here\n")]

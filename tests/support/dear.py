@@ -1,0 +1,15 @@
+"""A scripted model with a price."""
+
+from msgspec.structs import replace
+
+from outrider.core.events import Reply
+from outrider.core.ports import Emit
+from outrider.core.prompt import Prompt
+from outrider.models.scripted import ScriptedModel
+
+
+class Dear(ScriptedModel):
+    """Every reply costs a dollar."""
+
+    async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
+        return replace(await super().reply(prompt, emit), cost=1.0)
