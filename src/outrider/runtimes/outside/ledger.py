@@ -16,6 +16,7 @@ from outrider.core.ports import Turn
 LONGEST = 20_000
 """Characters of one text that are kept; more is cut in its middle."""
 GOES_ON = "[it goes on in the background]"
+LATER = "[this began earlier and went on in the background]\n"
 CUT_OFF = "interrupted: this may or may not have happened; check before trying again"
 
 Redact = Callable[[str], str]
@@ -65,6 +66,10 @@ class Ledger:
         self._redact = redact
         self._open: Deed | None = None
         self._is_held = False
+        self._running: dict[str, Deed] = {}
+        """What began while another call was open."""
+        self._gone_on: set[str] = set()
+        """What was told to go on, and has not ended yet."""
         self._closed: set[str] = set()
         self._later: list[Act] = []
         self._said: tuple[str, str] | None = None
@@ -84,85 +89,126 @@ class Ledger:
         self._usage += usage
 
     async def flush(self) -> None:
-        """Record what was said and not yet recorded."""
+        """Record what was said and not yet recorded. Whoever speaks waits for no call: an open one goes on."""
         if self._said:
             (item, text), self._said = self._said, None
-            await self._in_order(lambda: self._reply(Reply(self._redact(text), self.saw), self._key(item)))
 
-    async def began(self, deed: Deed, *, is_held: bool = False) -> Call:
+            async def reply() -> None:
+                await self._reply(Reply(self._redact(text), self.saw), self._key(item))
+
+            if self._open and self._is_held:
+                self._later.append(reply)
+                return
+            await self._make_room()
+            await reply()
+
+    async def began(self, deed: Deed, *, is_held: bool = False, is_sure: bool = True) -> Call:
         """It is about to do this. `is_held`: until it ends, all else waits to be recorded (an answer, a tool of ours).
 
-        While another call is open that is not held, this one is recorded when it ends; a held one closes the other.
+        `is_sure`: nothing will be asked first, so that it counts as begun from now on; see `begins`. While another call
+        is open, this one is recorded when there is room; a held one makes room, and the other one goes on.
         """
         await self.flush()
         call = call_of(self._runtime, deed)
-        if is_held:
+        is_open = self._open is not None and self._open.item == deed.item
+        if is_held and not is_open:
             await self._make_room()
         if self._open is None:
+            self._running.pop(deed.item, None)
             self._open, self._is_held = deed, is_held
-            await self._intend(call, deed)
-        elif self._open.item == deed.item:
+            await self._intend(call, deed, is_begun=is_sure and not is_held)
+        elif is_open:
             self._is_held = is_held
+        else:
+            self._running[deed.item] = deed
         return call
 
-    def release(self) -> None:
-        """The call that was held goes on like any other."""
-        self._is_held = False
+    async def begins(self, item: str) -> None:
+        """What was held, or was not sure, is done now: allowed, or never asked about."""
+        if self._open and self._open.item == item:
+            self._is_held = False
+            await self._turn.record(Begun(call_id(self._runtime, item)), key=self._key(item) + "/begun")
+            point("J7")
 
     async def ended(self, deed: Deed, outcome: Outcome) -> None:
         """It did this; told once, however often it is said."""
         await self.flush()
+        if deed.item in self._gone_on:
+            self._gone_on.discard(deed.item)
+            late = Deed(f"{deed.item}/later", deed.tool, deed.args)
+            await self._in_order(lambda: self._whole(late, Outcome(LATER + outcome.text, outcome.failed)))
         if deed.item in self._closed:
             return
         if self._open and self._open.item == deed.item:
             await self._close(deed, outcome)
         else:
+            self._running.pop(deed.item, None)
+            self._closed.add(deed.item)
             await self._in_order(lambda: self._whole(deed, outcome))
+
+    async def returned(self, item: str) -> None:
+        """A tool of ours has recorded the result of the call that is open."""
+        if self._open and self._open.item == item:
+            await self._free(item)
 
     async def close(self, why: str = CUT_OFF) -> None:
         """The turn is over there: nothing of it stays open here."""
         await self.flush()
-        if self._open:
-            await self._close(self._open, Outcome(why, failed=True))
-        if not self._turn.state().owes_reply:
-            return
-        await self._reply(Reply("", self.saw), None)
+        while self._open:
+            await self._close(self._open, Outcome(why, failed=why == CUT_OFF))
+        state = self._turn.state()
+        if state.owes_reply or state.saw < self.saw:
+            await self._reply(Reply("", self.saw), None)
 
-    def is_recorded(self, item: str) -> bool:
-        """Whether what came of this item is in the journal of this turn, as far as this ledger wrote it."""
-        return item in self._closed
+    def is_known(self, item: str) -> bool:
+        """Whether this item was heard of here."""
+        is_open = self._open is not None and self._open.item == item
+        return is_open or item in self._closed or item in self._running
+
+    async def settle(self, call: Call, outcome: Outcome, item: str = "") -> None:
+        """A call that an earlier owner of this turn left open has come to this; `item` is its name there, if known."""
+        if item:
+            self._closed.add(item)
+        result = Result(call.id, self._redact(bounded(outcome.text)), outcome.failed)
+        await self._turn.record(result, key=self._key(item) if item else None)
 
     async def _in_order(self, act: Act) -> None:
-        if self._open and self._is_held:
+        if self._open:
             self._later.append(act)
-            return
-        await self._make_room()
-        await act()
+        else:
+            await act()
 
     async def _make_room(self) -> None:
-        if self._open:
+        while self._open:
+            self._gone_on.add(self._open.item)
             await self._close(self._open, Outcome(GOES_ON))
 
-    async def _intend(self, call: Call, deed: Deed) -> None:
+    async def _intend(self, call: Call, deed: Deed, *, is_begun: bool) -> None:
         point("J6")
         await self._reply(Reply("", self.saw, (call,)), self._key(deed.item) + "/call")
-        await self._turn.record(Begun(call.id), key=self._key(deed.item) + "/begun")
-        point("J7")
+        if is_begun:
+            await self._turn.record(Begun(call.id), key=self._key(deed.item) + "/begun")
+            point("J7")
 
     async def _whole(self, deed: Deed, outcome: Outcome) -> None:
         self._open = deed
-        await self._intend(call_of(self._runtime, deed), deed)
+        await self._intend(call_of(self._runtime, deed), deed, is_begun=True)
         await self._close(deed, outcome)
 
     async def _close(self, deed: Deed, outcome: Outcome) -> None:
         point("J8")
         text, details = self._redact(bounded(outcome.text)), self._redact(outcome.details)
         result = Result(call_id(self._runtime, deed.item), text, outcome.failed, details=details)
-        self._open, self._is_held = None, False
-        self._closed.add(deed.item)
         await self._turn.record(result, key=self._key(deed.item))
+        await self._free(deed.item)
+
+    async def _free(self, item: str) -> None:
+        self._open, self._is_held = None, False
+        self._closed.add(item)
         while self._later and self._open is None:
             await self._later.pop(0)()
+        if self._running and self._open is None:
+            await self.began(self._running[next(iter(self._running))])
 
     async def _reply(self, reply: Reply, key: str | None) -> None:
         usage, self._usage = self._usage, Usage()
