@@ -69,6 +69,6 @@ def _holds_guard_files(root: Path, outrider_home: Path) -> bool:
 def own_workspace(home: Path, name: str) -> Path:
     """A folder under the Outrider home, made now, for a session that came with none."""
     plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:40] or "session"
-    root = home / "workspaces" / f"{plain}-{secrets.token_hex(4)}"
+    root = home / "workspaces" / f"{plain}-{secrets.token_hex(8)}"
     root.mkdir(mode=0o700, parents=True)
     return root.resolve()
