@@ -11,9 +11,10 @@ from outrider.core.approve import HOST, NETWORK, Request
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks
-from outrider.core.tasks import Notify, Task, Wish, age, sleeps
+from outrider.core.tasks import Notify, Task, Wish, age
 from outrider.core.traits import Replay
 from outrider.tools.define import Here, result, tool
+from outrider.tools.sleeping import sleeps
 
 HEAD, TAIL = 6_000, 14_000
 LONGEST_TIMEOUT = 600
