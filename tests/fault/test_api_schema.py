@@ -112,7 +112,11 @@ def serving(folder: Path) -> Generator[Api]:
     # One that is not told to slow down, or nothing else would be tried.
     key = person.types("key", "create", "quick", "--scope", "admin", "--rate", "1000000").out.strip()
     with up(person) as running, caller(running.url, key) as client:
-        yield Api(client)
+        api = Api(client)
+        try:
+            yield api
+        finally:
+            client.post(f"/v1/tasks/{api.task}/kill")
         assert client.get("/health").json()["status"] == "ok"
 
 

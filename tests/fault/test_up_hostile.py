@@ -67,8 +67,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
     }
     assert person.types("key", "revoke", "revoked").code == 0
     with up(person) as running:
-        yield Stage(person.home, running, keys)
+        stage = Stage(person.home, running, keys)
+        yield stage
         with caller(running.url, keys["owner"]) as owner:
+            assert owner.post(f"/v1/tasks/{stage.task}/kill").json()["state"] == "killed"
             health = owner.get("/health").json()
             assert (health["status"], health.get("problem", "")) == ("ok", "")
 
