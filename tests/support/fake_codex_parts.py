@@ -1,0 +1,128 @@
+"""What the scripted app-server stands on: threads in a folder, and a pipe with faults in it."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+Json = dict[str, Any]
+
+
+def for_ever() -> NoReturn:
+    while True:
+        time.sleep(1000)
+
+
+class Threads:
+    """Kept in a folder, as the program keeps them: a new process finds what was completed, and who writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(exist_ok=True)
+        self._locks: dict[str, int] = {}
+        self._guard = threading.Lock()
+
+    def own(self, thread: str) -> bool:
+        """Become its only writer; the right ends with the process."""
+        if thread not in self._locks:
+            descriptor = os.open(self._folder / f"{thread}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._locks[thread] = descriptor
+        return True
+
+    def read(self, thread: str) -> list[Json] | None:
+        """Its turns; None when nothing was ever said in it."""
+        path = self._folder / f"{thread}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write(self, thread: str, turn: str, item: Json | None, status: str = "") -> None:
+        """Add a completed item, or say how the turn came out."""
+        with self._guard:
+            turns = self.read(thread) or []
+            new: Json = {"id": turn, "items": [], "status": "interrupted", "error": None}
+            if all(known["id"] != turn for known in turns):
+                turns.append(new)
+            found = next(known for known in turns if known["id"] == turn)
+            if item is not None:
+                found["items"].append(item)
+            found["status"] = status or found["status"]
+            path = self._folder / f"{thread}.{os.getpid()}"
+            path.write_text(json.dumps(turns))
+            path.replace(self._folder / f"{thread}.json")
+
+
+class Wire:
+    """The pipe, and the faults in it."""
+
+    def __init__(self, folder: Path, faults: Json) -> None:
+        self._folder = folder
+        self._at: dict[str, list[str]] = dict(faults.get("at", {}))
+        self._drops: list[str] = faults.get("drops", [])
+        self._lock = threading.RLock()
+        self.is_silent = False
+        self.is_deaf = False
+
+    def tell(self, method: str, **params: Any) -> None:
+        """Send a notification, unless it is to be lost."""
+        kind = params["item"]["type"] if "item" in params else ""
+        name = f"{method} {kind}".strip()
+        self.meet(f"before {name}")
+        if not self.is_silent and not self.is_deaf and method not in self._drops and name not in self._drops:
+            self.put({"method": method, "params": params, "emittedAtMs": 1})
+        self.meet(name)
+
+    def put(self, message: Json) -> None:
+        content = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            while content:
+                content = content[os.write(1, content) :]
+
+    def meet(self, moment: str) -> None:
+        """Do what is to happen here, once."""
+        for act in self._at.pop(moment, []):
+            word, _, rest = act.partition(" ")
+            getattr(self, f"act_{word}")(rest)
+        if self.is_deaf:
+            for_ever()
+
+    def act_exit(self, code: str) -> None:
+        os._exit(int(code or 3))
+
+    def act_kill(self, _: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        for_ever()
+
+    def act_silent(self, _: str) -> None:
+        """Answers requests, and says nothing more by itself."""
+        self.is_silent = True
+
+    def act_deaf(self, _: str) -> None:
+        """Neither answers nor speaks."""
+        self.is_deaf = True
+
+    def act_late(self, seconds: str) -> None:
+        time.sleep(float(seconds))
+
+    def act_scold(self, text: str) -> None:
+        os.write(2, text.encode() + b"\n")
+
+    def act_raw(self, message: str) -> None:
+        self.put(json.loads(message))
+
+    def act_leave(self, _: str) -> None:
+        """Start something in a session of its own, and forget about it."""
+        subprocess.Popen(("/bin/sleep", "1000"), stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def act_wait(self, name: str) -> None:
+        """Until a test makes this file."""
+        while not (self._folder / name).exists():
+            time.sleep(0.01)

@@ -1,0 +1,80 @@
+"""The app-server that keeps to a script, as a test sees it: what it is to do, what it was asked, who of it lives."""
+
+import json
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.ports import Model
+from tests.support.survivors import living
+
+ROOT = Path(__file__).parents[2]
+Step = Mapping[str, object]
+Faults = Mapping[str, object]
+
+
+def at(moment: str, *acts: str) -> Faults:
+    """At this moment (`item/completed commandExecution`, `got turn/start`, `answered turn/start`), once: this."""
+    return {"at": {moment: acts}}
+
+
+class ScriptedCodex:
+    """A program in a folder. Every turn of a thread plays the script's next one; after the last it says `ok`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "scripted"
+        self.folder.mkdir()
+        self.home = folder / "home"
+        self.work = folder / "work"
+        self.work.mkdir()
+        (self.folder / "heard").touch()
+        (self.folder / "lives").touch()
+        self.command = str(self.folder / "codex")
+        python = shlex.join([sys.executable, "-S", "-P", "-m", "tests.support.fake_codex", str(self.folder)])
+        Path(self.command).write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {python} "$@"\n')
+        Path(self.command).chmod(0o755)
+        self.will()
+
+    def will(
+        self, *turns: Sequence[Step], faults: Faults | None = None, lives: int = 1, spelling: str = "thread.id"
+    ) -> None:
+        """Do this from its next start on; the faults are met in so many lives of it, counted from its first."""
+        written = {"turns": turns, "faults": faults or {}, "faulty_lives": lives, "spelling": spelling}
+        (self.folder / "script.json").write_text(json.dumps(written))
+
+    def heard(self, method: str) -> list[dict[str, Any]]:
+        """The parameters of every such request, in all its lives."""
+        lines = (self.folder / "heard").read_text().splitlines()
+        return [m.get("params") or {} for m in map(json.loads, lines) if m.get("method") == method]
+
+    @property
+    def lives(self) -> list[int]:
+        """The pids of all its lives, in order."""
+        return [int(pid) for pid in (self.folder / "lives").read_text().split()]
+
+    def alive(self) -> list[int]:
+        """Those of its lives that go on."""
+        return [pid for pid in self.lives if pid in living(self.folder)]
+
+    def release(self, name: str) -> None:
+        """Let it go on where it waits for this."""
+        (self.folder / name).touch()
+
+    def settings(self, **more: str) -> dict[str, str]:
+        named = {name.replace("_", ".", 1): value for name, value in more.items()}
+        home = str(self.folder)
+        return {"runtime.name": "codex", "codex.command": self.command, "codex.home": home, **named}
+
+    @asynccontextmanager
+    async def opened(self, model: Model | None = None, **settings: str) -> AsyncGenerator[Agent]:
+        """A home of ours whose turns it carries; opening it again is a restart."""
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        config = load(self.home, {}, self.settings(**settings))
+        async with outrider.open(config=config, model=model, workspace=self.work) as agent:
+            yield agent
