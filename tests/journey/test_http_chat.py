@@ -204,7 +204,7 @@ async def test_a_failed_turn_is_an_error_that_is_not_tried_again(tmp_path: Path)
     async with talking(tmp_path, fails(Refused("the provider knows no such model"), times=9), says("never")) as talk:
         with pytest.raises(openai.APIStatusError, match="knows no such model") as caught:
             await talk.ask("hi")
-        assert caught.value.status_code == 502
+        assert caught.value.status_code == 424
         with pytest.raises(openai.APIError, match="knows no such model"):
             await talk.chunks("hi")
         assert len(talk.model.prompts) == 2

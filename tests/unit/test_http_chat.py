@@ -256,10 +256,10 @@ def test_arguments_that_are_no_json_are_passed_on_as_the_model_wrote_them() -> N
 @pytest.mark.parametrize(
     ("ended", "status", "words"),
     [
-        (Ended("interrupted", 1, "stopped by the person"), 409, "stopped by the person"),
+        (Ended("interrupted", 1, "stopped by the person"), 422, "stopped by the person"),
         (Ended("failed", 1, "stopped after 60 steps, the limit of one turn (limits.steps)"), 422, "60 steps"),
         (Ended("failed", 1, "internal error: KeyError: 'x'"), 500, "something went wrong inside"),
-        (Ended("failed", 1, "the provider is down"), 502, "the provider is down"),
+        (Ended("failed", 1, "the provider is down"), 424, "the provider is down"),
     ],
 )
 def test_a_turn_that_did_not_end_well_says_why_and_is_not_to_be_tried_again(

@@ -131,15 +131,18 @@ class Progress:
 
 
 def failure(ended: Ended) -> HttpError:
-    """A turn that did not end well, as the answer to its request. Asking again would do its work again."""
+    """A turn that did not end well, as the answer to its request. Asking again would do its work again.
+
+    So by a status that no client retries by itself; not all of them look at `x-should-retry`.
+    """
     headers = {"x-should-retry": "false"}
     if ended.outcome == "interrupted":
-        return HttpError(409, f"the turn was stopped: {ended.reason}", "turn_stopped", headers)
+        return HttpError(422, f"the turn was stopped: {ended.reason}", "turn_stopped", headers)
     if ended.reason.startswith("internal error"):
         return HttpError(500, "something went wrong inside; the log has more", "internal_error", headers)
     if ended.reason.startswith("stopped"):
         return HttpError(422, ended.reason, "limit_reached", headers)
-    return HttpError(502, ended.reason, "turn_failed", headers)
+    return HttpError(424, ended.reason, "turn_failed", headers)
 
 
 def wire_call(session: str, call: str) -> str:

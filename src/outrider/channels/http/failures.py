@@ -29,6 +29,7 @@ _TYPES = {
     403: "permission_error",
     404: "not_found_error",
     409: "conflict_error",
+    424: "server_error",
     429: "rate_limit_error",
 }
 
