@@ -18,7 +18,9 @@ from typing import Any
 from tests.support.fake_codex_parts import Json, Threads, Wire
 
 _CORE = ("HOME", "PATH", "LANG", "TMPDIR")
-_ABORTED = "<turn_aborted>"
+_ABORTED = "<turn_aborted"
+_RESPONSES = ("run", "patch", "tool")
+"""What ends a reply of the model, so that its tokens are told."""
 
 
 class Turn:
@@ -192,8 +194,7 @@ class Server:
         self._item(turn, {"type": "userMessage", "id": turn.name("user"), "clientId": who, "content": content})
 
     def _play(self, turn: Turn) -> None:
-        active: Json = {"type": "active", "activeFlags": []}
-        self._wire.tell("thread/status/changed", threadId=turn.thread, status=active)
+        self._status(turn)
         self._wire.tell("turn/started", threadId=turn.thread, turn=self._turn(turn, "inProgress"))
         self._heard(turn, turn.given)
         for step in turn.given["steps"]:
@@ -203,9 +204,14 @@ class Server:
                 return
             ((kind, value),) = [pair for pair in step.items() if hasattr(self, f"do_{pair[0]}")]
             getattr(self, f"do_{kind}")(turn, value, step)
+            if kind in _RESPONSES or step is turn.given["steps"][-1]:
+                self._used(turn)
         while turn.steers:
             self._heard(turn, turn.steers.pop(0))
         self._finish(turn, "completed")
+
+    def _status(self, turn: Turn, *flags: str) -> None:
+        self._wire.tell("thread/status/changed", threadId=turn.thread, status={"type": "active", "activeFlags": flags})
 
     def _turn(self, turn: Turn, status: str, error: Json | None = None) -> Json:
         return {"id": turn.id, "items": [], "itemsView": "summary", "status": status, "error": error}
@@ -236,7 +242,6 @@ class Server:
         self._ended(turn, {**item, "text": text})
         if text.startswith(_ABORTED):
             turn.is_over.wait()
-        self.do_usage(turn, [10, 5], step)
 
     def do_think(self, turn: Turn, text: str, _: Json) -> None:
         item: Json = {"type": "reasoning", "id": turn.name("rs"), "summary": [], "content": []}
@@ -244,10 +249,9 @@ class Server:
         self._tell(turn, "item/reasoning/summaryTextDelta", itemId=item["id"], delta=text, summaryIndex=0)
         self._ended(turn, {**item, "summary": [text]})
 
-    def do_usage(self, turn: Turn, tokens: list[int], _: Json) -> None:
-        given, written = tokens
-        last = {"totalTokens": given + written, "inputTokens": given, "outputTokens": written}
-        whole = {**last, "cachedInputTokens": 0, "cacheWriteInputTokens": 0, "reasoningOutputTokens": 0}
+    def _used(self, turn: Turn) -> None:
+        spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
+        whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
         usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
         self._tell(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
@@ -262,10 +266,14 @@ class Server:
             "processId": pid,
             **shown,
         }
+        if step.get("asks"):
+            self._status(turn, "waitingOnApproval")
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         if step.get("asks"):
             asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", **shown}
             answer = self._ask(turn, "item/commandExecution/requestApproval", asked)
+            self._tell(turn, "serverRequest/resolved", requestId=self._asked)
+            self._status(turn)
             if answer.get("decision") not in ("accept", "acceptForSession"):
                 if not turn.is_over.is_set():
                     self._ended(turn, {**item, "status": "declined", "aggregatedOutput": None, "exitCode": None})

@@ -1,0 +1,79 @@
+"""The scripted app-server says what the real one says, in its order: else what is shown with it would show nothing."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bench.codex_bare import BareCodex, codex, provider
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import call, says
+from tests.support.codex import codex_binary
+from tests.support.scripted_codex import ScriptedCodex
+
+pytestmark = pytest.mark.anyio
+OURS = {"type": "function", "name": "ours", "description": "a tool of ours", "inputSchema": {"type": "object"}}
+ANSWERS: dict[str, Any] = {
+    "item/commandExecution/requestApproval": {"decision": "accept"},
+    "item/tool/call": {"contentItems": [{"type": "inputText", "text": "given"}], "success": True},
+}
+TOLD = ("turn/", "item/started", "item/completed", "item/agentMessage/", "item/tool/", "thread/status/", "thread/token")
+
+
+async def turn(client: BareCodex, thread: str, text: str) -> list[str]:
+    """What is said from the beginning of a turn to its end."""
+    given = [{"type": "text", "text": text}]
+    await client.ask("turn/start", threadId=thread, input=given, clientUserMessageId=text)
+    heard: list[str] = []
+    while not heard or not heard[-1].startswith("turn/completed"):
+        message = await client.read()
+        params = message.get("params", {})
+        more = params["item"]["type"] if "item" in params else params["turn"]["status"] if "turn" in params else ""
+        if message["method"].startswith(TOLD) or "id" in message:
+            heard.append(f"{message['method']} {more}".strip())
+        if "id" in message:
+            await client.send({"id": message["id"], "result": ANSWERS[message["method"]]})
+    return [name for name, _ in groupby(heard[heard.index("turn/started inProgress") :])]
+
+
+async def kept(client: BareCodex, thread: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
+    """The turns of a thread as another process finds them."""
+    await client.ask("thread/resume", threadId=thread, excludeTurns=True)
+    listed = await client.ask("thread/turns/list", threadId=thread, itemsView="full", sortDirection="asc")
+    return [(t["status"], [(item["type"], item.get("clientId")) for item in t["items"]]) for t in listed["data"]]
+
+
+async def whole(binary: str, home: Path, settings: Sequence[str], work: Path) -> list[object]:
+    """Two turns, and what is left of them for the next process."""
+    with anyio.fail_after(60):
+        async with codex(binary, home, settings) as client:
+            how = {"approvalPolicy": "untrusted", "sandbox": "danger-full-access", "dynamicTools": [OURS]}
+            thread = await client.start_thread(work, **how)
+            heard: list[object] = [await turn(client, thread, "one"), await turn(client, thread, "two")]
+        async with codex(binary, home, settings) as client:
+            heard.append(await kept(client, thread))
+            heard.append(await turn(client, thread, "three"))
+    return heard
+
+
+async def test_the_scripted_app_server_speaks_as_the_real_one_does(tmp_path: Path) -> None:
+    scripted = ScriptedCodex(tmp_path)
+    scripted.will(
+        [{"say": "first"}, {"run": "echo x > made", "asks": True}, {"tool": "ours"}, {"say": "done"}],
+        [{"say": "again"}],
+    )
+    lines = script(
+        says("first", call("exec_command", cmd="echo x > made")),
+        says("", call("ours")),
+        says("done"),
+        says("again"),
+        says("ok"),
+    )
+    home = tmp_path / "codex"
+    home.mkdir()
+    with ScriptServer(lines) as server:
+        real = await whole(codex_binary(), home, provider(server.url), scripted.work)
+    assert await whole(scripted.command, scripted.folder, (), scripted.work) == real
