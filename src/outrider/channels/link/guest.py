@@ -1,5 +1,7 @@
 """A guest's end of the link: finds the owner of a home, stays with it, and calls it."""
 
+import asyncio
+import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -82,13 +84,14 @@ def _unexpected(answer: Answer) -> Exception:
 
 @asynccontextmanager
 async def _connection(home: Path) -> AsyncGenerator[Line]:
-    try:
-        with reached(home) as path:
-            stream = await anyio.connect_unix(path)
-    except OSError as error:
-        raise Lost("nobody answers at the link") from error
-    async with stream:
-        yield Line(stream)
+    with Line(socket.socket(socket.AF_UNIX)) as line:
+        line.connection.setblocking(False)
+        try:
+            with reached(home) as path:
+                await asyncio.get_running_loop().sock_connect(line.connection, path)
+        except OSError as error:
+            raise Lost("nobody answers at the link") from error
+        yield line
 
 
 @asynccontextmanager

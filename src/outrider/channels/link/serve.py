@@ -1,14 +1,15 @@
 """The owner's end of the link: answers the calls of guests, and lets them know when it goes."""
 
+import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import msgspec
-from anyio.abc import SocketAttribute, SocketStream
 from msgspec import Raw
 
 from outrider.app.agent import Agent
@@ -41,6 +42,8 @@ _MOST = 500
 _PATIENCE = 10.0
 """Seconds a guest may take to say what it wants."""
 _FAREWELL = 1.0
+_PAUSE = 0.1
+_BACKLOG = 128
 
 
 class Served:
@@ -76,14 +79,26 @@ class Served:
                 with suppress(Lost):
                     await line.send(Leaving(self.heir))
 
-    async def attend(self, stream: SocketStream) -> None:
+    async def attend(self, listener: socket.socket) -> None:
+        """Take every connection, until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with anyio.create_task_group() as group:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:  # out of descriptors, say: those who wait are taken when there are some
+                    log.warning("a guest could not be let in: %s", error)
+                    await anyio.sleep(_PAUSE)
+                else:
+                    group.start_soon(self._converse, Line(connection))
+
+    async def _converse(self, line: Line) -> None:
         """One connection, from its request to its end."""
         self._count += 1
         try:
-            async with stream:
-                line = Line(stream)
-                with suppress(Lost, TimeoutError, OSError):
-                    await self._attend(line, peer_of(stream.extra(SocketAttribute.raw_socket)))
+            with line, suppress(Lost, TimeoutError, OSError):
+                line.connection.setblocking(False)
+                await self._attend(line, peer_of(line.connection))
         finally:
             self._count -= 1
 
@@ -189,17 +204,34 @@ async def serving(home: Path, served: Served) -> AsyncGenerator[None]:
     Where the home's disk takes no sockets the owner is alone, and others are told that the home is in use.
     """
     try:
-        with reached(home) as path:
-            listener = await anyio.create_unix_listener(path, mode=0o600)
+        listener = _listen(home)
     except (OSError, Refused) as error:
         log.warning("others cannot join this process: %s", error)
         yield
         return
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, served.attend)
-        try:
-            yield
-        finally:
-            with suppress(OSError), reached(home) as path:
+    with listener:
+        async with anyio.create_task_group() as group:
+            group.start_soon(served.attend, listener)
+            try:
+                yield
+            finally:
+                with suppress(OSError), reached(home) as path:
+                    os.unlink(path)
+                group.cancel_scope.cancel()
+
+
+def _listen(home: Path) -> socket.socket:
+    """A socket in this home, in place of one that was left there."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with reached(home) as path:
+            with suppress(FileNotFoundError):
                 os.unlink(path)
-            group.cancel_scope.cancel()
+            listener.bind(path)
+            os.chmod(path, 0o600)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,12 +1,11 @@
 """What goes over the link: one request, then its answers, then the end. Frames of JSON, each after its length."""
 
+import asyncio
+import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 import msgspec
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, IncompleteRead
-from anyio.abc import ByteStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec import Raw, Struct
 
 from outrider.app.acting import Acting
@@ -16,6 +15,7 @@ from outrider.core.events import Delta, Entry
 LONGEST = 64 * 1024 * 1024
 """Bytes in a frame. A journal is asked for in pages, and every picture is a frame of its own."""
 MOST_PICTURES = 20
+_PIECE = 256 * 1024
 
 CALLS = (
     "answer",
@@ -163,11 +163,16 @@ def parse_result(call: str, value: Raw) -> Any:
 
 
 class Line:
-    """One end of a connection."""
+    """One end of a connection: a socket that does not block, closed with the block."""
 
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._heard = BufferedByteReceiveStream(stream)
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
 
     async def send(self, *messages: Answer | Request | bytes) -> None:
         """Raises Lost, and Refused for what is too long to be sent."""
@@ -178,19 +183,29 @@ class Line:
                 raise errors.Refused(f"this takes {len(frame):,} bytes; at most {LONGEST:,} are passed on at once")
             frames += (len(frame).to_bytes(4, "big"), frame)
         try:
-            await self._stream.send(b"".join(frames))
-        except (BrokenResourceError, ClosedResourceError, OSError) as error:
+            await asyncio.get_running_loop().sock_sendall(self.connection, b"".join(frames))
+        except OSError as error:
             raise Lost("the link was cut") from error
 
     async def receive(self) -> bytes:
         """The next frame. Raises Lost when there is none, and for one that is too long."""
-        try:
-            length = int.from_bytes(await self._heard.receive_exactly(4), "big")
-            if length > LONGEST:
-                raise Lost("the link brought a frame that is too long")
-            return await self._heard.receive_exactly(length) if length else b""
-        except (EndOfStream, IncompleteRead, BrokenResourceError, ClosedResourceError, OSError) as error:
-            raise Lost("the link was cut") from error
+        length = int.from_bytes(await self._receive(4), "big")
+        if length > LONGEST:
+            raise Lost("the link brought a frame that is too long")
+        return await self._receive(length)
+
+    async def _receive(self, length: int) -> bytes:
+        pieces: list[bytes] = []
+        while length:
+            try:
+                piece = await asyncio.get_running_loop().sock_recv(self.connection, min(length, _PIECE))
+            except OSError as error:
+                raise Lost("the link was cut") from error
+            if not piece:
+                raise Lost("the other end is gone")
+            pieces.append(piece)
+            length -= len(piece)
+        return b"".join(pieces)
 
     async def answer(self) -> Answer:
         """The next answer. Raises Lost, also for one that cannot be understood."""

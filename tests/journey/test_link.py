@@ -1,0 +1,237 @@
+"""Commands that share a home: one owns it, the others are its guests, and one of them follows when it goes."""
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.models.script_server import Heard, Rule, Script, ScriptServer, Stall, script
+from outrider.models.scripted import says
+from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
+from tests.support.up import up
+
+SLOW = "take your time"
+HI = Rule("^hi", ((says("hello there"),),))
+HELD = Rule(SLOW, ((Stall("stream"), says("it is done at last")),))
+
+
+def said(heard: Heard) -> str:
+    """The last words of the person in a request."""
+    return [message["content"] for message in heard.body["messages"] if message["role"] == "user"][-1]
+
+
+def shapes(ran: Ran) -> list[set[str]]:
+    return [set(line) for line in ran.lines]
+
+
+@contextmanager
+def busy_run(person: Person, server: ScriptServer) -> Generator["subprocess.Popen[bytes]"]:
+    """A run that owns the home, its model in the midst of a reply."""
+    process = person.begins("run", "-s", "slow", "--json", SLOW)
+    try:
+        server.wait(1)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        if process.stdout and not process.stdout.closed:
+            process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("owner", ["run", "up"])
+def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner: str) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        alone, alone_json = person.types("run", "hi"), person.types("run", "--json", "hi")
+        assert alone == Ran(0, "hello there\n", "")
+        with up(person) if owner == "up" else busy_run(person, server):
+            assert person.types("run", "hi") == alone
+            ran = person.types("run", "--json", "hi")
+            assert (ran.code, ran.err, kinds(ran.lines), shapes(ran)) == (
+                0,
+                "",
+                kinds(alone_json.lines),
+                shapes(alone_json),
+            )
+            assert person.types("run", "--image", "none.png", "hi").code == 2
+            assert person.types("run", "-s", "mine", "hi").out == "hello there\n"
+            listed = json.loads(person.types("sessions", "list", "--json").out)
+            assert "mine" in [session["name"] for session in listed]
+            assert person.types("sessions", "delete", "--yes", "mine").code == 0
+            assert person.types("sessions", "search", "hi").code == 0
+            made = person.types("key", "create", "laptop", "--json")
+            assert made.code == 0, made
+            assert person.types("key", "revoke", json.loads(made.out)["id"]).code == 0
+
+
+@pytest.mark.promise("L1b")
+@pytest.mark.promise("L5")
+def test_many_runs_at_once_on_one_home_are_each_answered_once(person: Person) -> None:
+    rules = tuple(Rule(rf"^say {n}$", ((says(f"this is {n}", delay=0.02),),)) for n in range(24))
+    with ScriptServer(Script(rules=rules)) as server:
+        person.uses(server.url)
+        ran = person.pipes("seq 0 23 | xargs -P 8 -I{} outrider run say {}")
+        assert (ran.code, Counter(ran.out.splitlines())) == (0, Counter(f"this is {n}" for n in range(24))), ran
+        assert Counter(said(heard) for heard in server.requests) == Counter(f"say {n}" for n in range(24))
+
+
+def test_an_owner_that_is_done_prints_its_reply_and_lets_a_guests_reply_be_finished(person: Person) -> None:
+    first = Rule("^first", ((Stall("stream"), says("first is done")),))
+    second = Rule("^second", ((Stall("stream"), says("second is done")),))
+    with ScriptServer(Script(rules=(first, second))) as server:
+        person.uses(server.url)
+        owner = person.begins("run", "first")
+        server.wait(1)
+        guest = person.begins("run", "second")
+        server.wait(2)
+        server.release()
+        assert (ended(owner), ended(guest)) == (Ran(0, "first is done\n", ""), Ran(0, "second is done\n", ""))
+        assert len(server.requests) == 2
+
+
+@pytest.mark.promise("L3")
+@pytest.mark.promise("L8")
+def test_a_guest_whose_owner_is_killed_in_the_midst_of_a_reply_sees_every_entry_once_and_in_order(
+    person: Person,
+) -> None:
+    reply = Rule("^guest", ((Stall("stream"), says("one two three four")),))
+    with ScriptServer(Script(rules=(HELD, reply))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as owner:
+            guest = person.begins("run", "--json", "-s", "g", "guest")
+            server.wait(2)
+            lines = _read_until(guest, "delta")
+            owner.kill()
+            rest = ended(guest)
+    lines += rest.lines
+    assert rest.code == 0, rest
+    assert kinds(lines) == ["input", "started", "resumed", "reply", "ended", "finished"]
+    assert [line["seq"] for line in lines if "seq" in line][:-1] == [1, 2, 3, 4, 5]
+    deltas = [line for line in lines if line["type"] == "delta"]
+    cut = [line["kind"] for line in deltas].index("reset")
+    assert "".join(line["text"] for line in deltas[cut + 1 :]) == lines[-1]["text"] == "one two three four"
+
+
+def _read_until(process: "subprocess.Popen[bytes]", kind: str) -> list[dict[str, Any]]:
+    assert process.stdout
+    lines: list[dict[str, Any]] = []
+    while not lines or lines[-1]["type"] != kind:
+        lines.append(json.loads(process.stdout.readline()))
+    return lines
+
+
+def test_ctrl_c_in_a_guest_stops_its_turn_and_no_other(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("headers"),),))))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as owner:
+            guest = person.begins("run", "-s", "g", "also slow")
+            server.wait(2)
+            assert interrupt(guest) == Ran(130, "", "outrider: stopped\n")
+            shown = person.types("sessions", "show", "g", "--json").lines
+            assert (shown[-1]["type"], shown[-1]["outcome"]) == ("ended", "interrupted")
+            server.release()
+            assert ended(owner).lines[-1]["text"] == "it is done at last"
+
+
+def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("headers"),),))))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as owner:
+            ran = person.types("run", "--timeout", "1", "also slow")
+            assert ran == Ran(1, "", "outrider: stopped after 1 s, the limit of one turn (limits.seconds)\n")
+            server.release()
+            assert ended(owner).lines[-1]["text"] == "it is done at last"
+
+
+def test_an_owner_with_a_short_timeout_gives_it_to_no_guest(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD, Rule("^first", ((Stall("headers"),),))))) as server:
+        person.uses(server.url)
+        owner = person.begins("run", "--timeout", "2", "first")
+        server.wait(1)
+        guest = person.begins("run", SLOW)
+        server.wait(2)
+        assert ended(owner).code == 1
+        server.release()
+        assert ended(guest).out == "it is done at last\n"
+
+
+@pytest.mark.promise("L9")
+def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as run:
+            starting = person.begins("up", "--port", "0")
+            try:
+                server.release()
+                ran = ended(run)
+                assert (ran.code, ran.lines[-1]["text"]) == (0, "it is done at last"), ran
+                assert person.types("run", "hi").out == "hello there\n"
+            finally:
+                starting.send_signal(signal.SIGTERM)
+                assert ended(starting).code == 0
+        assert Counter(said(heard) for heard in server.requests)[SLOW] <= 2
+
+
+def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with up(person) as there:
+            told = person.types("run", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"})
+            by = f"outrider up (process {there.process.pid})"
+            assert told.err == f"outrider: {by} answers, with its own settings: model openai-chat:scripted\n"
+            assert person.types("run", "-q", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"}).err == ""
+            named = person.types("run", "--model", "openai-chat:other", "-s", "n", "hi")
+            assert named.out == "hello there\n"
+        assert [heard.body["model"] for heard in server.requests] == ["scripted", "scripted", "other"]
+
+
+def test_the_socket_of_an_owner_that_was_killed_is_in_nobodys_way(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as owner:
+            owner.kill()
+            ended(owner)
+        left = person.home / "link"
+        assert left.is_socket()
+        assert person.types("run", "-q", "hi") == Ran(0, "hello there\n", "")
+        assert not left.exists()
+
+
+def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
+    home = person.folder / ("long " * 20) / ("folder " * 20) / "home"
+    person.environ["OUTRIDER_HOME"] = str(home)
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with busy_run(person, server):
+            assert person.types("run", "hi") == Ran(0, "hello there\n", "")
+            assert (home / "link").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_program_that_takes_no_guests_can_be_looked_into(person: Person) -> None:
+    with ScriptServer(script(says("hello there"))) as server:
+        person.uses(server.url)
+        assert person.types("run", "-s", "mine", "hi").code == 0
+        with held(person.home):
+            assert [session["name"] for session in _listed(person)] == ["mine"]
+            assert person.types("tasks", "list").out == "there are no tasks\n"
+            refused = person.types("sessions", "delete", "--yes", "mine")
+    assert (refused.code, f"Python (process {os.getpid()})" in refused.err) == (75, True)
+
+
+def _listed(person: Person) -> list[Mapping[str, Any]]:
+    return json.loads(person.types("sessions", "list", "--json").out)
+
+
+def test_the_link_is_for_its_owner_alone(person: Person, tmp_path: Path) -> None:
+    with ScriptServer(Script(rules=(HELD,))) as server:
+        person.uses(server.url)
+        with busy_run(person, server):
+            modes = [path.stat().st_mode & 0o777 for path in (person.home, person.home / "link")]
+    assert modes == [0o700, 0o600]

@@ -1,0 +1,107 @@
+"""Chats that share a home with each other and with other commands, in real terminals."""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.scripted import call, says
+from tests.journey.support import Person, Ran
+from tests.journey.tmux import WITHIN, Terminal
+from tests.support.up import up
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+HI = Rule("^hi", ((says("hello there"),),))
+SECOND = Rule("^second", ((says("the second answer"),),))
+THIRD = Rule("^third", ((says("the third answer"),),))
+HELD = Rule("^slow", ((Stall("stream"), says("it is done at last")),))
+
+
+def until_gone(pid: int) -> None:
+    deadline = time.monotonic() + WITHIN
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < deadline, "it does not go"
+        time.sleep(0.05)
+
+
+def test_a_run_beside_a_chat_and_a_chat_after_its_owner(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, SECOND))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "talk") as terminal:
+            terminal.rests()
+            assert person.types("run", "hi") == Ran(0, "hello there\n", "")
+            terminal.says("second")
+            terminal.sees("the second answer")
+            assert person.types("run", "-s", "talk", "hi") == Ran(0, "hello there\n", "")
+            terminal.sees("hello there")
+
+
+def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, SECOND, THIRD, HELD))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "talk") as first:
+            first.rests()
+            first.says("hi")
+            first.sees("hello there")
+            with Terminal(person, "chat", "-s", "talk") as other:
+                other.sees("hello there")
+                other.says("second")
+                first.sees("the second answer")
+                other.sees("the second answer")
+                os.kill(first.pid, signal.SIGKILL)
+                until_gone(first.pid)
+                other.says("third")
+                other.sees("the third answer")
+                other.rests()
+
+
+def test_a_chat_goes_on_with_the_turn_of_an_owner_that_is_killed(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "a") as owner:
+            owner.rests()
+            with Terminal(person, "chat", "-s", "b") as guest:
+                guest.rests()
+                guest.says("slow")
+                server.wait(1)
+                os.kill(owner.pid, signal.SIGKILL)
+                guest.sees("it is done at last")
+                guest.rests()
+
+
+def test_a_question_is_answered_from_another_terminal(person: Person) -> None:
+    run = call("shell", command="echo ran >> ran", needs=["network"])
+    asks = Rule("^go", ((says("", run),), (says("all done"),)))
+    with ScriptServer(Script(rules=(asks,))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "talk") as terminal:
+            terminal.rests()
+            terminal.says("go")
+            terminal.sees("[o]nce")
+            with Terminal(person, "chat", "-s", "talk") as other:
+                other.sees("[o]nce")
+                other.says("n")
+                terminal.sees("all done")
+                other.sees("all done")
+
+
+def test_a_chat_makes_way_for_up_is_its_guest_and_takes_over_when_it_stops(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, SECOND, THIRD))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "talk") as terminal:
+            terminal.rests()
+            terminal.says("hi")
+            terminal.sees("hello there")
+            with up(person) as there:
+                terminal.says("second")
+                terminal.sees("the second answer")
+                with there.client() as client:
+                    assert client.get("/v1/sessions").json()["sessions"][0]["name"] == "talk"
+                assert person.types("up", "stop").code == 0
+            terminal.says("third")
+            terminal.sees("the third answer")
+            terminal.rests()
