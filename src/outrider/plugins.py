@@ -19,3 +19,10 @@ def load(group: str, name: str) -> Any:
         known = ", ".join(names(group)) or "none"
         raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {known}")
     return found[0].load()
+
+
+def origin(group: str, name: str) -> str:
+    """Which package registered this, and its version; empty when that is not known."""
+    found = list(entry_points(group=f"outrider.{group}", name=name))
+    dist = found[0].dist if found else None
+    return f"{dist.name} {dist.version}" if dist else ""

@@ -179,7 +179,7 @@ def test_a_written_value_that_the_environment_overrules_is_told(shell: Shell) ->
         (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
         (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
         (("set", "model", "gpt-5.5"), "model 'gpt-5.5' names no provider: write openai:gpt-5.5"),
-        (("set", "runtime", "codex"), "runtime.name = 'codex' is not in this version; allowed: native"),
+        (("set", "runtime", "native:x"), "a model cannot be chosen for native here: write native alone"),
         (("get", "rule"), "no setting is called rule; did you mean rules?"),
         (("set", "rules", "x"), "rules are not set one by one: write each under [[rules]] in config.toml"),
         (("unset", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),

@@ -59,6 +59,11 @@ class Acting(Looking, Protocol):
         """What is asked when a session names no model; empty when nothing can be."""
         ...
 
+    @property
+    def default_runtime(self) -> str:
+        """What carries the turns of sessions that ask for nothing else."""
+        ...
+
     async def say(
         self,
         text: str,

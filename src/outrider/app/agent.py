@@ -77,6 +77,11 @@ class Agent:
         """What is asked when a session names no model; empty when nothing can be."""
         return default_model(self.config)
 
+    @property
+    def default_runtime(self) -> str:
+        """What carries the turns of sessions that ask for nothing else."""
+        return self.config.runtime.name
+
     def working_in(self, workspace: Path | None) -> "Agent":
         """The same home, with another folder for new sessions."""
         return Agent(

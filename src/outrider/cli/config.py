@@ -81,6 +81,10 @@ def set_(name: str, value: str) -> None:
     setting = find(name)
     is_typed = value != "-"
     value = value if is_typed else _read_value(setting)
+    if setting.name == "runtime.name":
+        from outrider.app.runtimes import parse_runtime
+
+        value = parse_runtime(value).name
     path = set_value(find_home(), setting.name, value)
     click.echo(f"{setting.name} is set in {path}")
     if setting.secret and is_typed and not reference(value):

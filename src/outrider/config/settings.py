@@ -98,7 +98,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("limits.queue", Kind.WHOLE, 20, "Inputs that may wait in one session.", (), 1, 10_000),
     Setting("limits.input", Kind.WHOLE, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
     Setting("limits.turns", Kind.WHOLE, 8, "Turns that may go on at once.", (), 1, 1_000),
-    Setting("runtime.name", Kind.TEXT, "native", "What carries turns.", ("native", "codex", "acp"), alias="runtime"),
+    Setting("runtime.name", Kind.TEXT, "native", "What carries turns: native, codex, acp or another.", alias="runtime"),
     Setting("codex.command", Kind.TEXT, "", "The codex program; empty for the one on PATH, or the one pip installed."),
     Setting("codex.home", Kind.TEXT, "", "Codex's own home folder; empty for yours (CODEX_HOME, or ~/.codex)."),
     Setting("codex.model", Kind.TEXT, "", "The model Codex asks; empty for what its own settings say."),
@@ -325,8 +325,6 @@ def _within(setting: Setting, value: float) -> bool:
 
 def _bad(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
-    if setting.name == "runtime.name" and isinstance(value, str):
-        return Refused(f"{name} = {quoted(value)} is not in this version; allowed: {setting.allowed}")
     if setting.secret or setting.kind is Kind.URL:  # An address may hold a password.
         return Refused(f"{name} is not valid; allowed: {setting.allowed}")
     return Refused(f"{name} = {quoted(value)} is not valid; allowed: {setting.allowed}")

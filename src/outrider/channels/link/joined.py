@@ -141,6 +141,10 @@ class Joined:
     def default_model(self) -> str:
         return self._who.owner.model if isinstance(self._who, Guest) else self._own_model
 
+    @property
+    def default_runtime(self) -> str:
+        return self._who.owner.runtime if isinstance(self._who, Guest) else self.config.runtime.name
+
     @cached_property
     def _own_model(self) -> str:
         return default_model(self.config)

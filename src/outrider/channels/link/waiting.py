@@ -40,4 +40,4 @@ class Waiting:
 
 def hello(config: Config, presence: Presence) -> Hello:
     """What an owner says of itself."""
-    return Hello(presence.label, os.getpid(), __version__, default_model(config))
+    return Hello(presence.label, os.getpid(), __version__, default_model(config), config.runtime.name)

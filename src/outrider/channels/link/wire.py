@@ -104,6 +104,8 @@ class Hello(Struct, frozen=True, tag="hello"):
     version: str
     model: str
     """The model it asks when a session names none; empty when it can ask none."""
+    runtime: str = "native"
+    """What carries the turns of sessions that ask for nothing else."""
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):

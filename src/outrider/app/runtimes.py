@@ -1,0 +1,122 @@
+"""Which runtimes there are, which of them can be used here, and what a person means who names one."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import cache
+
+from msgspec import Struct
+
+from outrider import plugins
+from outrider.app.acting import Acting
+from outrider.config.load import Config
+from outrider.config.settings import did_you_mean, lookup
+from outrider.core.errors import Refused
+from outrider.core.plan import fold
+from outrider.core.ports import NATIVE, Session
+from outrider.runtimes.check import Check, Examine
+
+_BACK = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
+
+
+class Wanted(Struct, frozen=True):
+    """A runtime that was asked for: `codex`, or `codex:gpt-5.5` for one of its models."""
+
+    name: str
+    model: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.model}" if self.model else self.name
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What to set for a session that it is to carry."""
+        model = {model_setting(self.name): self.model} if takes_model(self.name) else {}
+        return {"runtime": self.name, **model}
+
+
+@cache
+def names() -> Sequence[str]:
+    """Every runtime that is installed, our own first. Nothing is installed into a process that runs."""
+    return (NATIVE, *(name for name in plugins.names("runtimes") if name != NATIVE))
+
+
+def parse_runtime(text: str) -> Wanted:
+    """What a person means by this. Raises Refused when there is no such runtime."""
+    name, mark, model = (part.strip() for part in text.strip().partition(":"))
+    if name not in names():
+        known = f"there are: {', '.join(names())}"
+        raise Refused(f"no runtime is called {name[:60]!r}{did_you_mean(name, names())}; {known}")
+    if mark and not (model and model.isprintable() and takes_model(name)):
+        if takes_model(name):
+            raise Refused(f"write {name}:<model>, or {name} alone")
+        raise Refused(f"a model cannot be chosen for {name} here: write {name} alone")
+    return Wanted(name, model)
+
+
+def takes_model(name: str) -> bool:
+    """Whether `name:<model>` can be asked for."""
+    return lookup(model_setting(name)) is not None and name != NATIVE
+
+
+def model_setting(name: str) -> str:
+    return f"{name}.model"
+
+
+def carrier(settings: Mapping[str, str], default: str) -> Wanted:
+    """What carries a session with these settings."""
+    name = settings.get("runtime") or default
+    return Wanted(name, settings.get(model_setting(name), ""))
+
+
+def find(config: Config, name: str) -> str:
+    """Where this runtime's program is; empty for one without. Starts nothing. Raises Refused with how to get it."""
+    examine = _examine(name)
+    return examine.found(config) if examine else ""
+
+
+def lends(name: str) -> bool:
+    """Whether tools of whoever sent an input can be used in its turns."""
+    examine = _examine(name)
+    return examine.lends if examine else name == NATIVE
+
+
+def offered(config: Config) -> Sequence[str]:
+    """The runtimes besides our own that seem to be usable. Starts nothing."""
+    return [name for name in names() if name != NATIVE and _is_found(config, name)]
+
+
+async def examined(config: Config, name: str) -> AsyncGenerator[Check, None]:
+    """Really try this runtime. Nothing is asked of a model."""
+    if name not in names():
+        yield Check("program", "broken", f"no runtime is called {name!r}", _BACK)
+        return
+    examine = _examine(name)
+    if examine is None:
+        yield Check("program", "fine", "built in" if name == NATIVE else "installed")
+        if version := plugins.origin("runtimes", name):
+            yield Check("version", "fine", version)
+        return
+    async for check in examine.checks(config):
+        yield check
+
+
+async def use(agent: Acting, session: Session, settings: Mapping[str, str]) -> bool:
+    """Set what of this is new to the session, e.g. `Wanted.settings`; whether anything was."""
+    known = {"runtime": agent.default_runtime, **fold(await agent.journal(session)).settings}
+    new = {name: value for name, value in settings.items() if known.get(name, "") != value}
+    if new:
+        await agent.change(session, new)
+    return bool(new)
+
+
+def _is_found(config: Config, name: str) -> bool:
+    try:
+        find(config, name)
+    except Refused:
+        return False
+    return True
+
+
+@cache
+def _examine(name: str) -> Examine | None:
+    """None where the runtime says nothing about itself."""
+    return plugins.load("runtime_checks", name) if name in plugins.names("runtime_checks") else None

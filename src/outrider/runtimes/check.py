@@ -1,0 +1,31 @@
+"""How a runtime is looked into: an entry point `outrider.runtime_checks` names an `Examine`, by the runtime's name."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from outrider.config.load import Config
+
+Verdict = Literal["fine", "odd", "broken"]
+
+
+class Check(Struct, frozen=True):
+    """One finding."""
+
+    name: str
+    """What was looked at. Of runtimes: `program`, `version`, `start`, `login`."""
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+class Examine(Struct, frozen=True):
+    """What can be found out about a runtime before it carries a turn."""
+
+    found: Callable[[Config], str]
+    """Where its program is. Starts nothing. Raises Refused with how to get it."""
+    checks: Callable[[Config], AsyncGenerator[Check, None]]
+    """Really tries it, step by step, and ends what it started. Raises nothing; the first that is broken is the last."""
+    lends: bool = False
+    """As in its traits: whether tools of whoever sent an input can be used in its turns."""
