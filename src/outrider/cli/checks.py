@@ -10,12 +10,10 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
-from msgspec import Struct
 
 from outrider import __version__
 from outrider.cli.logs import log_path
@@ -26,22 +24,14 @@ from outrider.config.detect import keys_found, servers_found
 from outrider.config.load import FILE, Config
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
+from outrider.core.ports import NATIVE
 from outrider.core.prompt import FromPerson, Prompt
-
-Verdict = Literal["fine", "odd", "broken"]
+from outrider.runtimes.check import Check as Check
+from outrider.runtimes.check import Verdict
 
 _LITTLE_DISK = 500 * 1024 * 1024
 _PATIENCE = 30.0
 _ELSEWHERE = "name another home with OUTRIDER_HOME"
-
-
-class Check(Struct, frozen=True):
-    """One finding."""
-
-    name: str
-    verdict: Verdict
-    text: str
-    advice: str = ""
 
 
 def check_installation() -> Iterator[Check]:
@@ -111,6 +101,23 @@ async def check_sandbox(config: Config) -> AsyncGenerator[Check, None]:
     how = "all together, by cgroups" if sandbox.cgroups else "by rlimits, memory for each process"
     most = f"{limits.processes:,} processes, {limits.memory >> 20:,} MiB of memory"
     yield Check("limits", "fine", f"a command may have {most} ({how})")
+
+
+async def check_runtime(config: Config) -> AsyncGenerator[Check, None]:
+    """What carries turns here, in a line; nothing of our own loop, whose model is looked at by itself."""
+    name = config.runtime.name
+    if name == NATIVE:
+        return
+    from outrider.app.runtimes import examined
+
+    told: list[str] = []
+    async for check in examined(config, name):
+        if check.verdict == "broken":
+            advice = check.advice or f"outrider runtime doctor {name}"
+            yield Check("runtime", "broken", one_line(f"{name}: {check.text}"), one_line(advice))
+            return
+        told += [check.text] if check.name in ("version", "login") else []
+    yield Check("runtime", "fine", one_line(", ".join((name, *told))))
 
 
 def check_tasks(home: Path) -> Iterator[Check]:

@@ -13,6 +13,7 @@ from outrider.cli.checks import (
     check_installation,
     check_model,
     check_offers,
+    check_runtime,
     check_sandbox,
     check_settings,
     check_store,
@@ -40,11 +41,17 @@ def command(is_json: bool, is_online: bool) -> int:
 
 
 async def _examine(home: Path, is_json: bool, is_online: bool, halt: Halt) -> int:
+    return await report(is_json, _checks(home, is_online))
+
+
+async def report(is_json: bool, *streams: AsyncGenerator[Check, None]) -> int:
+    """Print findings as they come, and a summary; the exit code."""
     found: list[Check] = []
-    async for check in _checks(home, is_online):
-        found.append(check)
-        if not is_json:
-            say(_line(check))
+    for stream in streams:
+        async for check in stream:
+            found.append(check)
+            if not is_json:
+                say(_line(check))
     is_broken = any(check.verdict == "broken" for check in found)
     if is_json:
         say(encode({"ok": not is_broken, "checks": msgspec.to_builtins(found)}, is_pretty=True))
@@ -65,6 +72,8 @@ async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
         yield check
     if isinstance(config, Config):
         async for check in check_sandbox(config):
+            yield check
+        async for check in check_runtime(config):
             yield check
         async for check in check_model(config, online=is_online):
             yield check

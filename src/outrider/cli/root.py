@@ -23,6 +23,7 @@ _COMMANDS = {
     "tasks": ("outrider.cli.tasks", "List, follow, wait for, write to and kill background tasks."),
     "asks": ("outrider.cli.asks", "List the questions that wait for you, and answer them."),
     "grants": ("outrider.cli.grants", "List what you allowed for good, and take it back."),
+    "runtime": ("outrider.cli.runtime", "Choose what carries turns: our own loop, Codex, an ACP agent."),
     "key": ("outrider.cli.key", "Show, make, list and revoke keys to the API."),
     "config": ("outrider.cli.config", "List and change settings."),
     "doctor": ("outrider.cli.doctor", "Check this installation and say what to do about problems."),

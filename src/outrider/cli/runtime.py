@@ -1,0 +1,144 @@
+"""`outrider runtime`: what can carry turns here, which of it does, and what is wrong with one that does not."""
+
+from functools import partial
+
+import click
+import msgspec
+from msgspec import Struct
+
+from outrider.app.presence import Presence
+from outrider.app.runtimes import Wanted, examined, model_setting, names, parse_runtime, use
+from outrider.cli.doctor import report
+from outrider.cli.lines import encode
+from outrider.cli.opening import Halt, carry_out, open_config, open_here
+from outrider.cli.plain import check_text, notice, one_line, say
+from outrider.cli.root import DONE
+from outrider.config.load import FILE, Config, find_home, load
+from outrider.config.write import set_value
+from outrider.core.errors import Refused
+from outrider.core.ports import NATIVE
+from outrider.runtimes.check import Check
+
+_LABEL = "outrider runtime"
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+class Listed(Struct, frozen=True):
+    """One runtime, as it is here."""
+
+    name: str
+    is_default: bool
+    is_ready: bool
+    is_installed: bool
+    version: str = ""
+    login: str = ""
+    problem: str = ""
+    advice: str = ""
+
+
+@click.group("runtime")
+def command() -> None:
+    """Choose what carries turns: our own loop, Codex, an ACP agent."""
+
+
+@command.command("list")
+@_JSON
+def list_runtimes(is_json: bool) -> int:
+    """Every runtime, whether it can be used, and which one is."""
+    return carry_out(partial(_list, open_config(), is_json))
+
+
+@command.command("use")
+@click.argument("name")
+@click.option("--session", "-s", default="", metavar="NAME", help="For this session alone.")
+def use_runtime(name: str, session: str) -> int:
+    """Have NAME carry turns from now on. `codex:MODEL` has Codex ask that model."""
+    wanted = parse_runtime(check_text(name, "the runtime's name"))
+    check_text(session, "--session")
+    return carry_out(partial(_use, open_config(), wanted, session))
+
+
+@command.command("doctor")
+@click.argument("name", default="")
+@_JSON
+def doctor(name: str, is_json: bool) -> int:
+    """Really try NAME, or the one that is set, and say what to do about problems. No model is asked."""
+    wanted = parse_runtime(name).name if name else ""
+    return carry_out(partial(_doctor, open_config(), wanted, is_json))
+
+
+async def _list(config: Config, is_json: bool, halt: Halt) -> int:
+    default = config.runtime.name
+    known = list(dict.fromkeys((*names(), default)))
+    found = [_listed(name, name == default, [check async for check in examined(config, name)]) for name in known]
+    if is_json:
+        say(encode([msgspec.to_builtins(one) for one in found], is_pretty=True))
+    else:
+        width = max(len(one.name) for one in found)
+        say("\n".join(_line(one, width) for one in found))
+    return DONE
+
+
+def _listed(name: str, is_default: bool, checks: list[Check]) -> Listed:
+    told = {check.name: check for check in checks}
+    broken = next((check for check in checks if check.verdict == "broken"), None)
+    return Listed(
+        name=name,
+        is_default=is_default,
+        is_ready=broken is None,
+        is_installed=told["program"].verdict == "fine",
+        version=told["version"].text if "version" in told and told["version"].verdict == "fine" else "",
+        login=told["login"].text if "login" in told else "",
+        problem=one_line(broken.text) if broken else "",
+        advice=one_line(broken.advice) if broken else "",
+    )
+
+
+def _line(one: Listed, width: int) -> str:
+    mark = "*" if one.is_default else " "
+    if one.is_ready:
+        state = ", ".join(part for part in (one.version, one.login) if part)
+        return f"{mark} {one.name:<{width}}  ready      {state}".rstrip()
+    known = f"{one.version}, " if one.version else ""
+    return f"{mark} {one.name:<{width}}  not ready  {known}{one.problem}{f' → {one.advice}' if one.advice else ''}"
+
+
+async def _use(config: Config, wanted: Wanted, session: str, halt: Halt) -> int:
+    await _check(config, wanted.name)
+    if not session:
+        return _set_default(wanted)
+    async with open_here(config, Presence(_LABEL, "none")) as agent:
+        found = await agent.find(session)
+        is_new = await use(agent, found, wanted.settings)
+        say(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
+    return DONE
+
+
+async def _check(config: Config, name: str) -> None:
+    """Raises Refused when it cannot be used, with what to do about it."""
+    async for check in examined(config, name):
+        if check.verdict == "broken":
+            advice = f". What to do: {check.advice}" if check.advice else ""
+            raise Refused(f"{name} cannot be used yet: {check.text}{advice}")
+
+
+def _set_default(wanted: Wanted) -> int:
+    home = find_home()
+    path = set_value(home, "runtime.name", wanted.name)
+    if wanted.model:
+        set_value(home, model_setting(wanted.name), wanted.model)
+    say(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
+    source = load().source("runtime.name")
+    if source != FILE:
+        notice(f"{source} overrules it")
+    notice("an Outrider that is running goes on as it began: restart it to have it follow")
+    return DONE
+
+
+async def _doctor(config: Config, name: str, is_json: bool, halt: Halt) -> int:
+    name = name or config.runtime.name
+    if name == NATIVE:
+        from outrider.cli.checks import check_model
+
+        return await report(is_json, examined(config, name), check_model(config, online=False))
+    return await report(is_json, examined(config, name))
