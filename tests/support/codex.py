@@ -84,8 +84,11 @@ async def opened(
     if not codex.exists():
         codex_home(folder, url)
     config = load(home, environ or {}, codex_settings(codex, **settings))
-    async with outrider.open(config=config, model=model, workspace=work) as agent:
-        yield agent
+    with pytest.MonkeyPatch.context() as patch:
+        # What stands in the home folder of whoever runs the tests is read by every login shell.
+        patch.setenv("HOME", str(folder))
+        async with outrider.open(config=config, model=model, workspace=work) as agent:
+            yield agent
 
 
 def use_codex(person: Person, url: str, **more: str) -> None:

@@ -89,6 +89,10 @@ class Transcript:
         """What a model asked now would read. All calls are closed; unseen inputs come last."""
         return [*self._messages, *self._closing(), *(message for _, message in self._inputs)]
 
+    def unseen(self) -> Sequence[tuple[int, FromPerson]]:
+        """Inputs that no reply has seen, each with its number."""
+        return tuple(self._inputs)
+
     def _add_reply(self, seq: int, reply: Reply) -> None:
         self._close()
         self._take_inputs(reply.saw)

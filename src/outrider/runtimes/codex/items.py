@@ -1,0 +1,142 @@
+"""What Codex did, in our words. Pure."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from outrider.runtimes.codex.wire import Change, Item, RawItem, field
+from outrider.runtimes.outside.ledger import Deed, Outcome
+
+ABORTED = ("<turn_aborted>", "<turn_aborted/>")
+"""In Codex's own words, the turn is over."""
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_ENDS = {"completed", "failed", "declined"}
+DECLINED = "not run: the person did not allow it"
+
+
+def parse_deed(item: Item) -> Deed | None:
+    """What this item does; None for what does nothing by itself, or is not known here."""
+    match item.type:
+        case "commandExecution":
+            return Deed(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
+        case "fileChange":
+            return Deed(item.id, "patch", {"changes": [_change(change) for change in item.changes or ()]})
+        case "mcpToolCall":
+            return Deed(item.id, f"mcp_{item.server or ''}_{item.tool or ''}", _args(item.arguments))
+        case "webSearch":
+            return Deed(item.id, "web_search", {"query": item.query or ""})
+        case "imageView":
+            return Deed(item.id, "view_image", {"path": item.path or ""})
+        case "imageGeneration":
+            return Deed(item.id, "generate_image", {"prompt": item.revised_prompt or item.prompt or ""})
+        case "collabAgentToolCall":
+            return Deed(item.id, f"codex_{item.tool or 'agent'}", {"prompt": item.prompt or ""})
+        case _:
+            return None
+
+
+def is_sure(item: Item) -> bool:
+    """Whether it runs already. Of other items, the question whether they may comes after they are told."""
+    return item.type == "commandExecution" and item.process_id is not None
+
+
+def outcome(item: Item) -> Outcome:
+    """What came of an item that is completed."""
+    failed = item.status in ("failed", "declined")
+    if item.status == "declined":
+        return Outcome(DECLINED, failed=True)
+    match item.type:
+        case "commandExecution":
+            code = item.exit_code
+            ended = "" if not code else f"\n[exit status {code}]" if code > 0 else "\n[it was ended before its time]"
+            details = "" if code is None else f"exit {code}"
+            return Outcome((item.aggregated_output or "") + ended, failed or bool(code), details)
+        case "fileChange":
+            count = len(item.changes or ())
+            told = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
+            return Outcome(f"failed: {told}" if failed else told, failed, f"{count} file{'s' * (count != 1)}")
+        case "mcpToolCall":
+            return Outcome(_message(item.error) or _content(item.result), failed)
+        case _:
+            return Outcome(_message(item.error) or item.status or "done", failed)
+
+
+def missing(call: RawItem, answer: RawItem) -> tuple[Deed, Outcome] | None:
+    """A command or patch that Codex tells no item of: some that fail at once. None for what is told otherwise."""
+    text = _content(answer.output)
+    if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
+        args = _args_of(call.arguments)
+        command = args.get("cmd") or args.get("command") or call.arguments
+        shown = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
+        deed = Deed(call.call_id, "shell", {"command": shown, "cwd": str(args.get("workdir") or "")})
+        return deed, Outcome(text, failed="exited with code 0" not in text)
+    if call.name == "apply_patch":
+        return Deed(call.call_id, "patch", {"patch": call.input or call.arguments}), Outcome(text, failed=True)
+    return None
+
+
+def is_over(item: Item) -> bool:
+    """Whether a past item came to an end of its own."""
+    return item.status is None or item.status in _ENDS
+
+
+def plain_command(command: str) -> str:
+    """What a shell is given to run, without the shell."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    if len(words) == 3 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-lc", "-c"):
+        return words[2]
+    return command
+
+
+def is_aborted(text: str) -> bool:
+    return any(mark in text for mark in ABORTED)
+
+
+def shown_changes(changes: list[Change]) -> str:
+    """Changes as people read them before they allow them."""
+    return "\n".join(f"{_kind(change)} {change.path}\n{change.diff}".rstrip() for change in changes)
+
+
+def _change(change: Change) -> dict[str, object]:
+    return {"path": change.path, "kind": _kind(change), "diff": change.diff}
+
+
+def _kind(change: Change) -> str:
+    kind = field(change.kind, "type") or change.kind
+    return kind if isinstance(kind, str) else "change"
+
+
+def _args(arguments: Any) -> Mapping[str, object]:
+    if isinstance(arguments, dict):
+        return cast("dict[str, object]", arguments)
+    return {} if arguments is None else {"arguments": arguments}
+
+
+def _args_of(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _message(error: Any) -> str:
+    words = field(error, "message") or error
+    return words if isinstance(words, str) else ""
+
+
+def _content(result: Any) -> str:
+    """The texts of an MCP result or of a model's function output, or else its JSON."""
+    if isinstance(result, str):
+        return result
+    parts = field(result, "content") or result
+    if isinstance(parts, list):
+        texts = [field(part, "text") for part in cast("list[object]", parts)]
+        if found := [text for text in texts if isinstance(text, str)]:
+            return "\n".join(found)
+    return "" if result is None else msgspec.json.encode(result).decode()

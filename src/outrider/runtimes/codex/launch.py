@@ -1,0 +1,67 @@
+"""How the app-server is started: which program, with which settings, in which environment."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from outrider.config.childenv import child_environment
+from outrider.config.folders import expand
+from outrider.config.load import Config
+from outrider.core.errors import Refused
+from outrider.runtimes.codex.faults import BACK
+from outrider.runtimes.jsonrpc import VARIABLE, Program, new_mark
+
+INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-codex-cli-bin`), or set codex.command."
+
+
+def codex_program(config: Config, cwd: Path) -> Program:
+    """The app-server for a workspace. Nothing is written into the person's own settings. Raises Refused."""
+    environ = codex_environment(config)
+    mark = new_mark()
+    settings = {
+        # Its default gives every variable, keys among them, to commands.
+        "shell_environment_policy.inherit": '"core"',
+        "shell_environment_policy.set": f'{{{VARIABLE}="{mark}"}}',
+    }
+    if config.sandbox.network:
+        settings["sandbox_workspace_write.network_access"] = "true"
+    flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return Program((codex_command(config, environ), "app-server", *flags), cwd, environ, mark)
+
+
+def codex_command(config: Config, environ: Mapping[str, str]) -> str:
+    """The program, as an absolute path. Raises Refused with how to get it."""
+    named = config.codex.command
+    if named:
+        found = expand(named) if "/" in named else shutil.which(named, path=environ.get("PATH")) or ""
+        if found and os.access(found, os.X_OK):
+            return found
+        raise Refused(f"there is no program {named} (codex.command). {INSTALL} {BACK}")
+    if found := shutil.which("codex", path=environ.get("PATH")):
+        return found
+    wheel = find_spec("codex_cli_bin")
+    for folder in (wheel.submodule_search_locations if wheel else None) or ():
+        if os.access(Path(folder, "bin", "codex"), os.X_OK):
+            return str(Path(folder, "bin", "codex"))
+    raise Refused(f"Codex is not installed. {INSTALL} {BACK}")
+
+
+def codex_environment(config: Config) -> dict[str, str]:
+    """What the process is given: little, and by name."""
+    environ = child_environment(more=("CODEX_HOME", *config.codex.env))
+    if config.codex.home:
+        environ["CODEX_HOME"] = expand(config.codex.home) or config.codex.home
+    home = environ.get("CODEX_HOME", "")
+    if home and Path(home).is_relative_to(environ.get("TMPDIR", "/tmp")):
+        # It sandboxes nothing when its home is in the folder for temporary files.
+        own = config.home / "codex" / "tmp"
+        own.mkdir(parents=True, exist_ok=True)
+        environ["TMPDIR"] = str(own)
+    return environ
+
+
+def trust(workspace: str) -> dict[str, object]:
+    """Keeps Codex from noting in the person's settings that this folder is trusted."""
+    return {"projects": {workspace: {"trust_level": "untrusted"}}}

@@ -1,0 +1,207 @@
+"""One app-server process: many threads, each of which hears what is meant for it, and nothing else."""
+
+import logging
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from msgspec import Raw, Struct
+
+import outrider
+from outrider.runtimes.codex.wire import parse_user_agent
+from outrider.runtimes.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Child,
+    ChildGone,
+    Id,
+    Message,
+    Peer,
+    Program,
+    Request,
+    RpcError,
+    open_child,
+    open_peer,
+)
+
+HANDSHAKE = 60.0
+_WAITING = 256
+"""Messages of one thread that wait for it before the others have to wait, too."""
+_TESTED = ((0, 163), (0, 166))
+_UNUSED = (
+    "item/commandExecution/outputDelta",
+    "item/fileChange/outputDelta",
+    "turn/diff/updated",
+    "turn/plan/updated",
+    "item/plan/delta",
+    "thread/readState/changed",
+    "account/rateLimits/updated",
+    "mcpServer/startupStatus/updated",
+    "remoteControl/status/changed",
+)
+"""Notifications that are not sent to us: some are many, none is needed."""
+log = logging.getLogger("outrider.codex")
+
+
+class _To(Struct, rename="camel"):
+    thread_id: str = ""
+
+
+_to = msgspec.json.Decoder(_To)
+
+
+class Line:
+    """What one thread hears. For one listener."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._sender, self._receiver = anyio.create_memory_object_stream[Message](_WAITING)
+
+    async def next(self) -> Message:
+        """Raises ChildGone when the process is gone and all that it said was heard."""
+        try:
+            return await self._receiver.receive()
+        except anyio.EndOfStream:
+            raise self._server.gone() from None
+
+    async def put(self, message: Message) -> None:
+        try:
+            await self._sender.send(message)
+        except anyio.BrokenResourceError:
+            log.debug("nobody listens any more")
+
+    def end(self) -> None:
+        self._sender.close()
+
+    def leave(self) -> None:
+        self._receiver.close()
+
+
+class Server:
+    """A running app-server, past its handshake."""
+
+    def __init__(self, child: Child, peer: Peer) -> None:
+        self.mark = child.mark
+        self.pid = child.pid
+        self.loaded: set[str] = set()
+        """Threads that this process has open."""
+        self.is_checked = False
+        """Whether it was found to be logged in."""
+        self.users = 0
+        self.idle_since = anyio.current_time()
+        self._child = child
+        self._peer = peer
+        self._lines: dict[str, Line] = {}
+        self._retired = anyio.Event()
+        self.closed = anyio.Event()
+        """Set when nothing of it is left."""
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._retired.is_set() and not self._child.is_over
+
+    def gone(self) -> ChildGone:
+        return self._child.gone()
+
+    def retire(self) -> None:
+        """No turn is carried by it any more; it is ended, with all it started."""
+        self._retired.set()
+
+    async def request(self, method: str, params: dict[str, Any], patience: float | None = None) -> Raw:
+        """Raises RpcError, NoAnswer or ChildGone."""
+        return await self._peer.request(method, params, patience)
+
+    async def answer(self, id: Id, result: Any) -> None:
+        await self._peer.answer(id, result)
+
+    async def refuse(self, id: Id, error: RpcError) -> None:
+        await self._peer.refuse(id, error)
+
+    @contextmanager
+    def listening(self, thread: str) -> Generator[Line]:
+        """Hear what is said to this thread from now on."""
+        line = self._lines[thread] = Line(self)
+        if self._child.is_over:
+            line.end()
+        try:
+            yield line
+        finally:
+            if self._lines.get(thread) is line:
+                del self._lines[thread]
+            line.end()
+            line.leave()
+
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            self.idle_since = anyio.current_time()
+
+    async def greet(self) -> None:
+        """Say who we are, once. Raises what a request raises."""
+        who = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
+        can = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED}
+        answer = await self.request("initialize", {"clientInfo": who, "capabilities": can}, HANDSHAKE)
+        await self._peer.notify("initialized")
+        self.check_version(parse_user_agent(answer))
+
+    @staticmethod
+    def check_version(agent: str) -> None:
+        """Say in the log when this is a Codex that nobody has tried with us."""
+        found = re.search(r"/(\d+)\.(\d+)\.", agent)
+        version = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not _TESTED[0] <= version <= _TESTED[1]:
+            tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED)
+            log.warning("this is %s; Outrider was tested with Codex %s", agent or "an unknown Codex", tested)
+
+    async def route(self) -> None:
+        """Give each thread what is meant for it, until the process is gone."""
+        try:
+            async for message in self._peer.messages():
+                line = self._lines.get(_thread_of(message.params))
+                if line:
+                    await line.put(message)
+                elif isinstance(message, Request):
+                    await self.refuse(message.id, RpcError(METHOD_NOT_FOUND, "nobody is there to answer this"))
+        except ChildGone as gone:
+            log.info("%s", gone)
+        finally:
+            self.retire()
+            for line in self._lines.values():
+                line.end()
+
+    async def until_retired(self) -> None:
+        """Wait until no more is wanted of it, or until it has ended and its last words were heard."""
+        await self._retired.wait()
+
+
+async def serve(program: Program, *, task_status: TaskStatus[Server]) -> None:
+    """Run a process until it ends, is retired, or this is cancelled. Raises only before it is ready."""
+    server: Server | None = None
+    try:
+        async with open_child(program) as child, open_peer(child) as peer:
+            server = Server(child, peer)
+            async with anyio.create_task_group() as group:
+                group.start_soon(server.route)
+                await server.greet()
+                task_status.started(server)
+                await server.until_retired()
+                group.cancel_scope.cancel()
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    finally:
+        if server:
+            server.closed.set()
+
+
+def _thread_of(params: Raw) -> str:
+    try:
+        return _to.decode(params).thread_id
+    except msgspec.DecodeError:
+        return ""

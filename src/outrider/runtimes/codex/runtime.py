@@ -1,0 +1,60 @@
+"""The `Runtime` of Codex: finds the process and the thread of a session, and carries its turn there."""
+
+from outrider.core.events import Started
+from outrider.core.ports import Turn
+from outrider.core.traits import RuntimeTraits
+from outrider.runtimes.calls import Calls
+from outrider.runtimes.codex.faults import not_logged_in, of_gone, of_rpc, told
+from outrider.runtimes.codex.pool import Pool
+from outrider.runtimes.codex.process import Server
+from outrider.runtimes.codex.threads import NAME
+from outrider.runtimes.codex.turn import Carrying
+from outrider.runtimes.codex.wire import parse_is_barred
+from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
+from outrider.runtimes.kit import Kit
+from outrider.runtimes.outside.asking import Asking, News
+
+
+class CodexRuntime:
+    traits = RuntimeTraits(NAME, steers=True, bounded=False, lends=False)
+
+    def __init__(self, kit: Kit, pool: Pool) -> None:
+        self._kit = kit
+        self._pool = pool
+        self._calls = Calls(kit.tools, kit.place)
+
+    async def begins(self, turn: Turn) -> Started:
+        return Started(NAME, self._kit.config.codex.model)
+
+    async def carry(self, turn: Turn) -> None:
+        news = News(turn)
+        asking = Asking(turn, self._kit.place, news)
+        if turn.state().asks:
+            await asking.answer_for_nobody()
+            if turn.state().asks:
+                return
+        try:
+            server = await self._pool.get(turn.session)
+            with server.in_use():
+                await self._check_login(server)
+                await Carrying(self._kit, self._calls, server, turn, news, asking).run()
+        except ChildGone as gone:
+            raise of_gone(gone) from gone
+        except NoAnswer as error:
+            raise told(str(error)) from error
+        except RpcError as error:
+            raise of_rpc(error, "what was asked of it") from error
+
+    async def _check_login(self, server: Server) -> None:
+        """Ask before a model is: without a login it would try for a while and then say something else."""
+        if server.is_checked:
+            return
+        try:
+            is_barred = parse_is_barred(await server.request("account/read", {}))
+        except RpcError:
+            is_barred = False
+        if is_barred:
+            # One that is started after a login knows of it.
+            server.retire()
+            raise not_logged_in()
+        server.is_checked = True

@@ -1,0 +1,126 @@
+"""A session's thread in Codex: begun, or taken up again, and told what it has not seen."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from msgspec import Raw, Struct
+
+from outrider.config.load import Config
+from outrider.core.events import Delta
+from outrider.core.ports import Tools, Turn
+from outrider.core.prompt import Message
+from outrider.runtimes.codex.faults import of_rpc, told
+from outrider.runtimes.codex.launch import trust
+from outrider.runtimes.codex.process import Server
+from outrider.runtimes.codex.tools import offered
+from outrider.runtimes.codex.wire import parse_model, parse_thread_id
+from outrider.runtimes.jsonrpc import RpcError
+from outrider.runtimes.outside import past
+
+NAME = "codex"
+_PATIENCE = 60.0
+_TRIES = 20
+_PAUSE = 0.25
+_WHO = """\
+You work for one person within Outrider, which keeps the session and shows it to them.
+- What must outlive this turn (a server, a long build) you start with the tool `background`, not in your own terminal; \
+you are told when it has ended. The tool `tasks` looks after such tasks, and `delegate` hands work to a child session.
+- A note in [brackets] at the beginning of a message is from Outrider, not from the person."""
+log = logging.getLogger("outrider.codex")
+
+
+class Opened(Struct, frozen=True):
+    """A thread that this process has open."""
+
+    id: str
+    model: str
+    is_new: bool = False
+    is_taken_up: bool = False
+    """This process did not have it open before."""
+
+
+async def open_thread(server: Server, turn: Turn, config: Config, tools: Tools) -> Opened:
+    """The session's thread; a new one when it has none, or when Codex does not know it any more.
+
+    Raises CodexFailed.
+    """
+    bound = turn.state().threads.get(NAME)
+    if bound is None:
+        return await _start(server, turn, config, tools)
+    if bound.thread in server.loaded:
+        return Opened(bound.thread, "")
+    params = {**_params(turn, config), "threadId": bound.thread, "excludeTurns": True, "experimentalRawEvents": True}
+    for _ in range(_TRIES):
+        try:
+            answer = await server.request("thread/resume", params, _PATIENCE)
+            server.loaded.add(bound.thread)
+            return Opened(bound.thread, parse_model(answer), is_taken_up=True)
+        except RpcError as error:
+            if "no rollout found" in error.message or "not found" in error.message:
+                log.warning("Codex does not know its thread %s any more: %s", bound.thread, error.message)
+                turn.emit(Delta("Codex does not know this session any more; it is begun anew there", "note"))
+                return await _start(server, turn, config, tools)
+            if "active writer" not in error.message:
+                raise of_rpc(error, "to take the session up again") from error
+        # The process that had it is about to end.
+        await anyio.sleep(_PAUSE)
+    raise told("another process of Codex has this session open; end that one, then say it again")
+
+
+async def tell_past(server: Server, turn: Turn, opened: Opened) -> None:
+    """Tell the thread what was said and done elsewhere, once. Raises RpcError."""
+    messages = _not_known(turn, opened)
+    text = past.told(messages)
+    if not text:
+        return
+    turn.emit(Delta("Codex is told what was said and done in this session before", "note"))
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    await server.request("thread/inject_items", {"threadId": opened.id, "items": [item]})
+
+
+def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
+    state = turn.state()
+    bound = state.threads.get(NAME)
+    if opened.is_new or bound is None:
+        return turn.transcript().after(0)
+    # What this turn holds already was done by the thread itself.
+    return () if state.steps else turn.transcript().after(bound.saw)
+
+
+async def _start(server: Server, turn: Turn, config: Config, tools: Tools) -> Opened:
+    params = _params(turn, config)
+    more = {"dynamicTools": offered(tools), "experimentalRawEvents": True}
+    try:
+        answer = await _started(server, {**params, **more}, params)
+    except RpcError as error:
+        raise of_rpc(error, "to begin a session") from error
+    thread = parse_thread_id(answer)
+    if not thread:
+        raise told("Codex began a session and did not say what it is called")
+    server.loaded.add(thread)
+    return Opened(thread, parse_model(answer), is_new=True)
+
+
+async def _started(server: Server, params: dict[str, Any], without: dict[str, Any]) -> Raw:
+    try:
+        return await server.request("thread/start", params, _PATIENCE)
+    except RpcError as error:
+        if "dynamicTools" not in error.message and "experimental" not in error.message:
+            raise
+        log.warning("this Codex takes no tools of ours, so it has no tasks and cannot delegate: %s", error.message)
+        return await server.request("thread/start", without, _PATIENCE)
+
+
+def _params(turn: Turn, config: Config) -> dict[str, Any]:
+    settings = config.codex
+    more = turn.state().settings.get("instructions", "")
+    params: dict[str, Any] = {
+        "cwd": turn.session.workspace,
+        "approvalPolicy": settings.approval,
+        "sandbox": settings.sandbox,
+        "developerInstructions": f"{_WHO}\n\n{more}" if more else _WHO,
+        "config": trust(turn.session.workspace),
+    }
+    return {**params, "model": settings.model} if settings.model else params

@@ -1,0 +1,85 @@
+"""Our tools in a turn of Codex: what it is offered, and how a call of one is ours. Its own tools it has itself."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from outrider.core.events import Body, Delta, Entry, Result
+from outrider.core.parts import Call
+from outrider.core.plan import State
+from outrider.core.ports import Tools, Turn
+from outrider.core.prompt import Transcript
+from outrider.runtimes.outside.ledger import Deed
+
+BACKGROUND = "background"
+"""Our `shell`, for commands that are to outlive Codex's own process."""
+_SHELL = "shell"
+_ITS_OWN = frozenset({_SHELL, "read", "write", "edit", "list", "search"})
+_ABOUT = (
+    "Start a command as a background task of Outrider and do not wait for it: servers, builds, long tests. It goes on "
+    "when this turn is over, unlike one started with your own terminal tool, and you are told when it has ended. Look "
+    "after it with the tool `tasks`."
+)
+
+
+def offered(tools: Tools) -> list[dict[str, Any]]:
+    """The tools of this session as Codex wants them declared."""
+    own = [_declared(name, t.spec.description, t.spec.schema) for name, t in tools.items() if name not in _ITS_OWN]
+    if shell := tools.get(_SHELL):
+        own.append(_declared(BACKGROUND, _ABOUT, _without(shell.spec.schema, {"background", "timeout"})))
+    return own
+
+
+def parse_call(item: str, tool: str, arguments: Any) -> Deed:
+    """A call of one of them, as our tools know it."""
+    args = cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
+    if tool == BACKGROUND:
+        return Deed(item, _SHELL, {**args, "background": True})
+    return Deed(item, tool, args)
+
+
+def is_ours(call: Call, tools: Tools) -> bool:
+    """Whether this call is one of our own tools, and not Codex's command under the same name."""
+    if call.tool == _SHELL:
+        return call.args.get("background") is True
+    return call.tool in tools and call.tool not in _ITS_OWN
+
+
+class Overheard:
+    """A turn, in which the result of one call is heard as it is recorded."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.session = turn.session
+        self.result: Result | None = None
+        self._turn = turn
+
+    def state(self) -> State:
+        return self._turn.state()
+
+    def transcript(self) -> Transcript:
+        return self._turn.transcript()
+
+    async def record(self, body: Body, key: str | None = None) -> Entry | None:
+        if isinstance(body, Result):
+            self.result = body
+        return await self._turn.record(body, key)
+
+    def emit(self, delta: Delta) -> None:
+        self._turn.emit(delta)
+
+    async def refresh(self) -> None:
+        await self._turn.refresh()
+
+    async def news(self) -> None:
+        await self._turn.news()
+
+
+def _declared(name: str, description: str, schema: Mapping[str, object]) -> dict[str, Any]:
+    return {"type": "function", "name": name, "description": description, "inputSchema": schema}
+
+
+def _without(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return dict(schema)
+    kept = {name: value for name, value in cast("dict[str, object]", properties).items() if name not in names}
+    return {**schema, "properties": kept}

@@ -1,0 +1,219 @@
+"""What we read of Codex's messages. Whatever else they hold is ignored, and what is missing has a default."""
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec import field as _default
+
+from outrider.core.parts import Usage
+
+
+class Change(Struct, rename="camel"):
+    path: str = ""
+    kind: Any = None
+    diff: str = ""
+
+
+class Item(Struct, rename="camel"):
+    """One thing in a turn, of whatever type: the fields of all types we know, side by side."""
+
+    type: str = ""
+    id: str = ""
+    status: str | None = None
+    text: str | None = None
+    client_id: str | None = None
+    command: str | None = None
+    cwd: str | None = None
+    process_id: str | None = None
+    aggregated_output: str | None = None
+    exit_code: int | None = None
+    changes: list[Change] | None = None
+    server: str | None = None
+    tool: str | None = None
+    arguments: Any = None
+    result: Any = None
+    error: Any = None
+    query: str | None = None
+    path: str | None = None
+    prompt: str | None = None
+    revised_prompt: str | None = None
+
+
+class Fault(Struct, rename="camel"):
+    """An error as Codex tells it."""
+
+    message: str = ""
+    codex_error_info: Any = None
+    additional_details: str | None = None
+
+
+class CodexTurn(Struct, rename="camel"):
+    id: str = ""
+    status: str = ""
+    error: Fault | None = None
+    items: list[Item] = []
+
+
+class Tokens(Struct, rename="camel"):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+    def usage(self) -> Usage:
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_input_tokens,
+            self.cache_write_input_tokens,
+            self.reasoning_output_tokens,
+        )
+
+
+class _Usage(Struct):
+    last: Tokens = _default(default_factory=Tokens)
+
+
+class RawItem(Struct):
+    """What the model itself wrote, or was answered, in the words of the Responses API."""
+
+    type: str = ""
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    input: str = ""
+    output: Any = None
+
+
+class Told(Struct, rename="camel"):
+    """The parameters of a notification, those of all kinds side by side."""
+
+    thread_id: str = ""
+    turn_id: str = ""
+    item_id: str = ""
+    item: Raw = Raw(b"{}")
+    turn: CodexTurn = _default(default_factory=CodexTurn)
+    delta: str = ""
+    error: Fault = _default(default_factory=Fault)
+    will_retry: bool = False
+    token_usage: _Usage = _default(default_factory=_Usage)
+    message: str = ""
+    request_id: Any = None
+
+
+class Wish(Struct, rename="camel"):
+    """The parameters of a question, those of all kinds side by side."""
+
+    thread_id: str = ""
+    turn_id: str = ""
+    item_id: str = ""
+    call_id: str = ""
+    reason: str | None = None
+    command: str | None = None
+    cwd: str | None = None
+    additional_permissions: Any = None
+    permissions: Any = None
+    grant_root: str | None = None
+    server_name: str = ""
+    message: str = ""
+    requested_schema: Any = None
+    meta: Any = _default(name="_meta", default=None)
+    tool: str = ""
+    namespace: str | None = None
+    arguments: Any = None
+
+
+class _Turns(Struct, rename="camel"):
+    data: list[CodexTurn] = []
+    next_cursor: str | None = None
+
+
+class _Started(Struct):
+    turn: CodexTurn = _default(default_factory=CodexTurn)
+
+
+class _Thread(Struct):
+    status: Any = None
+    turns: list[CodexTurn] = []
+
+
+class _Read(Struct):
+    thread: _Thread = _default(default_factory=_Thread)
+
+
+class _Account(Struct, rename="camel"):
+    account: Any = None
+    requires_openai_auth: bool = False
+
+
+_told = msgspec.json.Decoder(Told)
+_wish = msgspec.json.Decoder(Wish)
+_item = msgspec.json.Decoder(Item)
+_raw = msgspec.json.Decoder(RawItem)
+_turns = msgspec.json.Decoder(_Turns)
+
+
+def parse_told(params: Raw) -> Told:
+    """Raises `msgspec.DecodeError` when a field that we know is of another type."""
+    return Told() if bytes(params) == b"null" else _told.decode(params)
+
+
+def parse_wish(params: Raw) -> Wish:
+    return Wish() if bytes(params) == b"null" else _wish.decode(params)
+
+
+def parse_item(item: Raw) -> Item:
+    return _item.decode(item)
+
+
+def parse_raw_item(item: Raw) -> RawItem:
+    return _raw.decode(item)
+
+
+def parse_turns(result: Raw) -> list[CodexTurn]:
+    return _turns.decode(result).data
+
+
+def parse_turn_id(result: Raw) -> str:
+    """Of the answer to `turn/start`."""
+    return msgspec.json.decode(result, type=_Started).turn.id
+
+
+def parse_is_active(result: Raw) -> bool:
+    """Whether the answer to `thread/read` says that a turn goes on there."""
+    status = msgspec.json.decode(result, type=_Read).thread.status
+    return _text(status, "type") == "active" or status == "active"
+
+
+def parse_is_barred(result: Raw) -> bool:
+    """Whether the answer to `account/read` says that somebody must log in first."""
+    found = msgspec.json.decode(result, type=_Account)
+    return found.account is None and found.requires_openai_auth
+
+
+def parse_thread_id(result: Raw) -> str:
+    """The thread's id, wherever this version puts it; empty when there is none."""
+    found = msgspec.json.decode(result)
+    thread = field(found, "thread")
+    places = ((thread, "id"), (thread, "sessionId"), (found, "sessionId"), (found, "threadId"), (thread, "threadId"))
+    return next((text for place, name in places if (text := _text(place, name))), "")
+
+
+def parse_model(result: Raw) -> str:
+    return _text(msgspec.json.decode(result), "model")
+
+
+def parse_user_agent(result: Raw) -> str:
+    return _text(msgspec.json.decode(result), "userAgent")
+
+
+def field(place: object, name: str) -> Any:
+    """A field of what may be an object; None when it is none, or has it not."""
+    return cast("dict[str, Any]", place).get(name) if isinstance(place, dict) else None
+
+
+def _text(place: object, name: str) -> str:
+    found = field(place, name)
+    return found if isinstance(found, str) else ""

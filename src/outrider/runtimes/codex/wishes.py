@@ -1,0 +1,85 @@
+"""What Codex asks for, as a request to rules, grants and people; and the answer in its own words. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from outrider.core.approve import HOST, NETWORK, Request, Verdict
+from outrider.runtimes.codex.items import plain_command, shown_changes
+from outrider.runtimes.codex.wire import Item, Wish, field
+from outrider.runtimes.outside.ledger import Deed
+
+COMMAND = "item/commandExecution/requestApproval"
+PATCH = "item/fileChange/requestApproval"
+PERMISSIONS = "item/permissions/requestApproval"
+ELICITATION = "mcpServer/elicitation/request"
+TOOL_CALL = "item/tool/call"
+QUESTIONS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
+
+
+def parse_request(method: str, wish: Wish, item: Item | None, workspace: str) -> Request:
+    """What a person is asked. The command is shown as it would run, a patch with all it changes."""
+    why = wish.reason or ""
+    match method:
+        case "item/commandExecution/requestApproval":
+            command, cwd = plain_command(wish.command or (item.command if item else "") or ""), wish.cwd or workspace
+            shown = command if cwd == workspace else f"(in {cwd}) {command}"
+            return Request("shell", shown, _needs(wish.additional_permissions), workspace, why)
+        case "item/fileChange/requestApproval":
+            changes = (item.changes if item else None) or []
+            paths = dict.fromkeys(change.path for change in changes)
+            needs = tuple(f"write:{path}" for path in paths) or (HOST,)
+            return Request("patch", shown_changes(changes) or "(it did not say what)", needs, workspace, why)
+        case "item/permissions/requestApproval":
+            return Request("codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace)
+        case _:
+            tool = f"mcp_{wish.server_name}"
+            shown = wish.message or "use a tool"
+            args = item.arguments if item and item.arguments is not None else field(wish.meta, "tool_params")
+            return Request(tool, f"{shown}\n{_json(args)}" if args else shown, (HOST,), workspace, why)
+
+
+def parse_deed(method: str, wish: Wish, number: object, workspace: str) -> Deed:
+    """What a question is about that belongs to no item."""
+    item = wish.item_id or f"{wish.turn_id}-asks-{number}"
+    match method:
+        case "item/commandExecution/requestApproval":
+            return Deed(item, "shell", {"command": plain_command(wish.command or ""), "cwd": wish.cwd or workspace})
+        case "item/permissions/requestApproval":
+            return Deed(item, "permissions", {"permissions": wish.permissions, "reason": wish.reason or ""})
+        case "mcpServer/elicitation/request":
+            return Deed(item, f"mcp_{wish.server_name}", {"message": wish.message})
+        case _:
+            return Deed(item, "patch", {})
+
+
+def can_be_asked(method: str, wish: Wish) -> bool:
+    """Whether yes or no is an answer: a form that wants to be filled in has none here."""
+    return method != ELICITATION or not field(wish.requested_schema, "properties")
+
+
+def render_answer(method: str, wish: Wish, verdict: Verdict) -> dict[str, Any]:
+    """The answer as Codex wants it. A yes is for this once: how far it reaches is kept by us."""
+    is_yes = verdict == "allow"
+    match method:
+        case "item/permissions/requestApproval":
+            return {"permissions": wish.permissions if is_yes else {}, "scope": "turn"}
+        case "mcpServer/elicitation/request":
+            return {"action": "accept", "content": {}} if is_yes else {"action": "decline"}
+        case _:
+            return {"decision": "accept" if is_yes else "decline"}
+
+
+def is_self_contained(method: str) -> bool:
+    """Whether no item will tell what came of it."""
+    return method == PERMISSIONS
+
+
+def _needs(permissions: Any) -> tuple[str, ...]:
+    """Only the network when that is all that is wanted; else all there is."""
+    wanted = {name for name in ("network", "fileSystem") if field(permissions, name)}
+    return (NETWORK,) if wanted == {"network"} else (HOST,)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
