@@ -55,6 +55,8 @@ class Peer:
         self._pending: dict[int, _Waiting] = {}
         self._messages: deque[tuple[Message, int]] = deque()
         self._bytes = 0
+        self.heard = 0
+        """How many messages have come: those before an answer came before it, taken or not."""
         self._changed = anyio.Event()
         self._is_closed = False
 
@@ -147,6 +149,7 @@ class Peer:
             return
         if not isinstance(found, Answer):
             self._messages.append((found, len(line) + _OVERHEAD))
+            self.heard += 1
             self._bytes += len(line) + _OVERHEAD
             self._change()
             return

@@ -1,0 +1,71 @@
+"""What an agent is told when a prompt begins: the past it has not seen, what was cut off, what is asked of it. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.parts import Call
+from outrider.core.plan import State
+from outrider.core.prompt import FromPerson, Message, Transcript
+from outrider.runtimes.outside import past
+from outrider.runtimes.outside.ledger import bounded
+
+CUT = (
+    "[Your work on the request below was cut off. Some of it may be done already: look before you repeat anything, "
+    "and go on from there."
+)
+ALLOWED = "the person has allowed it since: do it again"
+DENIED = "the person did not allow it: do without it"
+UNKNOWN = "it may or may not have happened"
+_LONGEST = 500
+
+
+class Known(Struct, frozen=True):
+    """What is known of a call that was cut off."""
+
+    call: Call
+    words: str
+
+
+class Beginning(Struct, frozen=True):
+    """What a prompt begins with."""
+
+    inputs: tuple[FromPerson, ...]
+    saw: int
+    """The newest of them."""
+    before: str = ""
+    """What is said first."""
+
+
+def prompt_name(state: State) -> str:
+    """A name for the prompt that gives the agent all inputs there are now; unlike any other of this session."""
+    return f"prompt-{state.newest_input}.{state.head}"
+
+
+def is_cut_off(state: State, prompt: str) -> bool:
+    """Whether the agent was given `prompt` in this turn and never came to its end, as far as is written down."""
+    given = int(prompt.removeprefix("prompt-").partition(".")[0] or 0) if prompt else 0
+    return given > state.saw or (state.steps > 0 and bool(state.calls or state.owes_reply))
+
+
+def beginning(
+    state: State, transcript: Transcript, unknown: Sequence[Message], cut: Sequence[Known] | None
+) -> Beginning:
+    """For a prompt that goes on with this turn. `cut` is None when nothing was cut off."""
+    seen = transcript.before(state.head)
+    inputs = [message for message in transcript.messages()[len(seen) :] if isinstance(message, FromPerson)]
+    if cut is not None:
+        last = next((message for message in reversed(seen) if isinstance(message, FromPerson)), None)
+        inputs = [last, *inputs] if last and state.saw >= state.newest_input else inputs
+    parts = (past.told(unknown), "" if cut is None else _cut(cut))
+    return Beginning(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
+
+
+def _cut(known: Sequence[Known]) -> str:
+    lines = [f"- {one.call.tool} {_args(one.call)}: {one.words}" for one in known]
+    return "\n".join((CUT, *lines)) + "]"
+
+
+def _args(call: Call) -> str:
+    return bounded(msgspec.json.encode(call.args).decode(), _LONGEST)
