@@ -63,7 +63,7 @@ class Server:
                 file.write(line)
             message = json.loads(line)
             if "method" not in message:
-                self._open.pop(message["id"]).put(message)
+                self._open.pop(message["id"], queue.SimpleQueue()).put(message)
             elif "id" in message:
                 self._answer(message)
         self._end_commands()

@@ -11,7 +11,6 @@ from typing import Any
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
-from outrider.core.ports import Model
 from tests.support.survivors import living
 
 ROOT = Path(__file__).parents[2]
@@ -72,9 +71,9 @@ class ScriptedCodex:
         return {"runtime.name": "codex", "codex.command": self.command, "codex.home": home, **named}
 
     @asynccontextmanager
-    async def opened(self, model: Model | None = None, **settings: str) -> AsyncGenerator[Agent]:
+    async def opened(self, **settings: str) -> AsyncGenerator[Agent]:
         """A home of ours whose turns it carries; opening it again is a restart."""
         self.home.mkdir(mode=0o700, exist_ok=True)
         config = load(self.home, {}, self.settings(**settings))
-        async with outrider.open(config=config, model=model, workspace=self.work) as agent:
+        async with outrider.open(config=config, workspace=self.work) as agent:
             yield agent
