@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.config.settings import nearest
 
-Takes = Literal["", "session", "model", "words", "file", "name", "task", "grant", "choice"]
+Takes = Literal["", "session", "model", "runtime", "words", "file", "name", "task", "grant", "choice"]
 
 
 class Command(Struct, frozen=True):
@@ -56,6 +56,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("grants", "list what is allowed from now on, or take one back", "grant", shape="forget GRANT"),
     Command("status", "show the session, its model, workspace, tokens and cost"),
     Command("model", "show the model, or use another one in this session", "model"),
+    Command("runtime", "show what carries the turns, or have another carry those of this session", "runtime"),
     Command("sessions", "list the latest sessions"),
     Command("switch", "go on with another session", "session", required=True),
     Command("compact", "have the earlier part of the session summarised before the next reply"),

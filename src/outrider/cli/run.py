@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,19 @@ from outrider.app.acting import Acting, last_turn
 from outrider.app.channels import PIPE, PROMPT
 from outrider.app.groups import only
 from outrider.app.presence import Presence
+from outrider.app.runtimes import use
 from outrider.cli.asking import read_images, read_words
+from outrider.cli.choosing import chosen
 from outrider.cli.lines import encode, render_event, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
 from outrider.cli.plain import check_text, notice, printable, say
 from outrider.cli.progress import Progress, answer_line
 from outrider.cli.questions import Asker, deny_unanswerable, is_attended
 from outrider.cli.root import DONE, FAILED, STOPPED
-from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Entry, Event
 from outrider.core.outcome import Finished, finished
-from outrider.core.plan import fold
 from outrider.core.ports import Session
 from outrider.core.tasks import Task
 
@@ -41,6 +41,7 @@ class Wish(Struct, frozen=True):
     words: tuple[str, ...]
     session: str = ""
     model: str = ""
+    runtime: str = ""
     workspace: str = ""
     images: tuple[str, ...] = ()
     key: str = ""
@@ -54,7 +55,8 @@ class Order(Struct, frozen=True):
 
     text: str
     session: str
-    model: str
+    settings: Mapping[str, str]
+    """What this session is to use from now on."""
     workspace: Path | None
     is_workspace_named: bool
     images: tuple[bytes, ...]
@@ -67,6 +69,7 @@ class Order(Struct, frozen=True):
 @click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
 @click.option("--session", "-s", default="", metavar="NAME", help="Continue the session of this name, or begin it.")
 @click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
+@click.option("--runtime", "-r", default="", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
 @click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Show it a picture; may be repeated.")
 @click.option("--key", default="", help="The same key again gives the same reply and runs nothing twice.")
@@ -86,18 +89,16 @@ def command(**typed: object) -> int:
 
 def _order(wish: Wish, config: Config) -> Order:
     """Everything that can be refused without opening the home is refused here."""
-    for option, value in (("--session", wish.session), ("--key", wish.key), ("--model", wish.model)):
+    for option, value in (("--session", wish.session), ("--key", wish.key)):
         check_text(value, option)
     if len(wish.key) > _LONGEST_KEY or not wish.key.isprintable():
         raise Refused(f"a key has at most {_LONGEST_KEY} printable characters")
     text = read_words(wish.words, config.limits.input)
-    if wish.model or not wish.session:
-        choose(config, wish.model)
     return Order(
         text=text,
         # Without a session the key names one: only there can it be found again.
         session=wish.session or (f"key {wish.key}" if wish.key else ""),
-        model=wish.model,
+        settings=chosen(config, wish.model, wish.runtime, is_new=not wish.session),
         workspace=workspace_here(config, wish.workspace),
         is_workspace_named=bool(wish.workspace),
         images=tuple(read_images(wish.images)),
@@ -113,7 +114,7 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         _check_workspace(order, session, wish.is_quiet)
         if not wish.is_quiet:
             await _tell_unfinished(agent, session, is_alone=not agent.is_guest)
-        await _set_model(agent, session, order.model)
+        await use(agent, session, order.settings)
         if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
             notice("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
@@ -265,9 +266,3 @@ async def _tell_unfinished(agent: Acting, session: Session, *, is_alone: bool) -
         notice(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
     if session.has_work:
         notice(f"session {session.name!r} has an unfinished turn, which goes on with this message")
-
-
-async def _set_model(agent: Acting, session: Session, model: str) -> None:
-    """Write the model into the journal, so that whoever finishes this turn after a crash asks the same one."""
-    if model and fold(await agent.journal(session)).settings.get("model") != model:
-        await agent.change(session, {"model": model})

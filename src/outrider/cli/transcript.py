@@ -23,7 +23,7 @@ from outrider.core.events import (
 )
 from outrider.core.outcome import Finished, finished
 from outrider.core.parts import Call, Image, Usage
-from outrider.core.ports import Session
+from outrider.core.ports import NATIVE, Session
 
 _LONGEST_OUTPUT = 4_000
 
@@ -125,8 +125,11 @@ def _remark(entry: Entry) -> str:
             return f"asked: {one_line(question, 300)}"
         case Answered(answer=answer, person=person):
             return f"answered: {one_line(answer, 100)}" + ("" if person else ", since nobody answered")
-        case Bound(runtime=runtime, thread=thread):
-            return one_line(f"known to {runtime} as {thread}", 100)
+        case Started(runtime=runtime, model=model) if runtime != NATIVE:
+            return one_line(f"carried by {runtime}{f', asking {model}' if model else ''}", 100)
+        case Bound(runtime=runtime, thread=thread, turn=turn, saw=saw):
+            knows = f", which knows the session up to #{saw}" if saw else ""
+            return one_line(f"{runtime}: thread {thread}{f', turn {turn}' if turn else ''}{knows}", 200)
         case Begun() | Started() | Input() | Reply() | Result() | Ended():
             return ""
 

@@ -1,6 +1,7 @@
 """`outrider chat`, which is also `outrider` alone: checks what was typed, opens the home, and hands over."""
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import click
 from outrider.app.presence import Presence
 from outrider.channels.link.stay import open_joined
 from outrider.cli.chat.wish import Wish
+from outrider.cli.choosing import chosen
 from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
 from outrider.cli.plain import check_text
-from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.core.errors import Refused
 
@@ -21,6 +22,7 @@ from outrider.core.errors import Refused
 @click.option("--continue", "-c", "is_continued", is_flag=True, help="Go on with the latest session of this folder.")
 @click.option("--new", "is_new", is_flag=True, help="Begin a new session, as without options.")
 @click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
+@click.option("--runtime", "-r", default="", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
 def command(**typed: object) -> int:
     """Talk to the agent in this terminal."""
@@ -30,14 +32,13 @@ def command(**typed: object) -> int:
     if wish.is_continued and (wish.session or wish.is_new):
         raise Refused("--continue goes on with the latest session; leave out --session and --new")
     check_text(wish.session, "--session")
-    check_text(wish.model, "--model")
     config = open_config()
-    choose(config, wish.model)
-    return carry_out(partial(_chat, config, wish, workspace_here(config, wish.workspace)))
+    settings = chosen(config, wish.model, wish.runtime, is_new=True)
+    return carry_out(partial(_chat, config, wish, settings, workspace_here(config, wish.workspace)))
 
 
-async def _chat(config: Config, wish: Wish, root: Path | None, halt: Halt) -> int:
+async def _chat(config: Config, wish: Wish, settings: Mapping[str, str], root: Path | None, halt: Halt) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
     async with open_joined(config, Presence("outrider chat", "all"), root) as agent:
-        return await converse(agent, wish, root)
+        return await converse(agent, wish, settings, root)

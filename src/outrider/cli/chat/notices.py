@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.shows import Note, Output, Show, Tone
+from outrider.core.events import Bound
 
 _HEAD = re.compile(r"\[Task (\S+) (.+?)(?:: (.*))?\]")
 _OUTPUT = re.compile(r"\| |no output$|last output")
@@ -27,6 +28,14 @@ def told_elsewhere(notice: str, session: str) -> Note:
     text, tone = _head(notice)
     name = one_line(session)
     return Note(f"{text}  (session {name}; /switch {name})", tone)
+
+
+def bound(before: Bound | None, now: Bound, ended: int) -> Sequence[Show]:
+    """A line when another runtime is given what happened without it. `ended` is where the last turn ended."""
+    known = before.saw if before and before.thread == now.thread else 0
+    if ended <= known:
+        return []
+    return [Note(f"{one_line(now.runtime, 40)} was given what it had not seen of this session, up to #{ended}")]
 
 
 def _head(notice: str) -> tuple[str, Tone]:

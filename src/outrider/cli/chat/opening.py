@@ -1,7 +1,7 @@
 """How a chat begins and ends: which session, which screen, the greeting, what is looked for meanwhile, the farewell."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -11,6 +11,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from outrider.app.acting import Acting
 from outrider.app.groups import only
+from outrider.app.runtimes import names
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.face import Face
@@ -24,12 +25,12 @@ from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.config.providers import PRACTICE, PROVIDERS
 from outrider.core.errors import Refused
-from outrider.core.ports import Session
+from outrider.core.ports import NATIVE, Session
 
 HISTORY = "chat_history"
 
 
-async def converse(agent: Acting, wish: Wish, root: Path | None) -> int:
+async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root: Path | None) -> int:
     """Talk until the person leaves, or a signal asks us to; the exit code.
 
     What was typed until then is durable; what runs then is taken up next time.
@@ -39,7 +40,7 @@ async def converse(agent: Acting, wish: Wish, root: Path | None) -> int:
     found = await _find(agent, wish, root)
     try:
         async with anyio.create_task_group() as group:
-            opened = Opened(root, wish.model, "" if found else wish.session)
+            opened = Opened(root, settings, "" if found else wish.session)
             chat = Conversation(agent, face, opened, group)
             face.show(_greeting(chat, agent, wish, found))
             if found:
@@ -102,7 +103,9 @@ async def _find(agent: Acting, wish: Wish, root: Path | None) -> Session | None:
 
 def _greeting(chat: Conversation, agent: Acting, wish: Wish, found: Session | None) -> Sequence[Show]:
     where = short_path(found.workspace if found else chat.workspace, 60)
-    if chat.model == PRACTICE:
+    if chat.carrier.name != NATIVE:
+        first = f"Outrider; {one_line(str(chat.carrier), 80)} carries the turns. /runtime native goes back."
+    elif chat.model == PRACTICE:
         keys = " or ".join(provider.keys[0] for provider in PROVIDERS[:2] if provider.keys)
         first = (
             "Outrider, with the built-in practice model: it needs no key and is good for trying things out.\n"
@@ -122,16 +125,22 @@ async def _offer_models(chat: Conversation) -> None:
     config = chat.agent.config
     with_key = [p for p in PROVIDERS if p.default and any(key in config.keys for key in p.keys)]
     known = [(PRACTICE, "built in, needs no key"), *((f"{p.name}:{p.default}", "its key is set") for p in with_key)]
-    chat.know({"model": known})
-    if choose(config)[0].wire != PRACTICE:
+    chat.know({"model": known, "runtime": [(name, _meaning(name)) for name in names()]})
+    if chat.carrier.name != NATIVE or choose(config)[0].wire != PRACTICE:
         return
     from outrider.config.detect import servers_found
 
     for offer in await run_sync(servers_found, abandon_on_cancel=True):
-        names = [f"{offer.provider}:{model}" for model in offer.models]
-        chat.know({"model": [(name, f"on this machine, {offer.url}") for name in names]})
-        if names:
-            chat.face.show([Note(f"{offer.provider} runs on this machine; to use it: /model {names[0]}", "good")])
+        models = [f"{offer.provider}:{model}" for model in offer.models]
+        chat.know({"model": [(name, f"on this machine, {offer.url}") for name in models]})
+        if models:
+            chat.face.show([Note(f"{offer.provider} runs on this machine; to use it: /model {models[0]}", "good")])
+
+
+def _meaning(runtime: str) -> str:
+    return {NATIVE: "our own loop, with any model", "codex": "Codex", "acp": "the agent of acp.command"}.get(
+        runtime, ""
+    )
 
 
 def _farewell(chat: Conversation) -> Sequence[Show]:

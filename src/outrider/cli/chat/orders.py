@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync
 
 from outrider.app.commands import COMMANDS, Given
+from outrider.app.runtimes import find, names, parse_runtime, use
 from outrider.cli.chat import orders_tasks
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.table import table
+from outrider.cli.choosing import of_model
 from outrider.cli.lines import state_of
 from outrider.cli.transcript import ago, markdown_page
-from outrider.config.choose import choose
 from outrider.core.errors import Refused
+from outrider.core.ports import NATIVE
 
 if TYPE_CHECKING:
     from outrider.cli.chat.talk import Conversation
@@ -31,6 +33,9 @@ _KEYS = (
     ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )
+
+
+_CHOICES = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
 
 
 async def carry_out(chat: "Conversation", given: Given) -> Sequence[Show]:
@@ -61,7 +66,7 @@ async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:
     usage = view.usage
     rows = [
         ("session", f"{session.name} ({session.id})" if session else "new; it is made with your first message"),
-        ("model", chat.model),
+        *([("runtime", str(chat.carrier))] if chat.carrier.name != NATIVE else [("model", chat.model)]),
         ("workspace", chat.workspace),
         ("state", "waits for you" if standing.is_asking else _doing(standing.seconds)),
         ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} from the cache), {usage.output:,} out"),
@@ -78,12 +83,33 @@ def _doing(seconds: int | None) -> str:
 
 
 async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
+    if not name and chat.carrier.name != NATIVE:
+        return [Note(f"{chat.carrier} carries the turns and asks a model of its own · {_CHOICES}", "plain")]
     if not name:
         return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
-    chosen = choose(chat.agent.config, name)[0].name
-    await chat.agent.change(await chat.at_hand(), {"model": chosen})
-    when = ", from the next turn on" if chat.is_working else ""
-    return [Note(f"this session uses {chosen}{when}", "good")]
+    settings, before = of_model(chat.agent.config, name), chat.carrier
+    await use(chat.agent, await chat.at_hand(), settings)
+    back = f", and {NATIVE} carries its turns in place of {before}" if before.name != NATIVE else ""
+    return [Note(f"this session uses {settings['model']}{_when(chat)}{back}", "good")]
+
+
+async def _runtime(chat: "Conversation", name: str) -> Sequence[Show]:
+    if not name:
+        there = [f"{'›' if known == chat.carrier.name else ' '} {known}" for known in names()]
+        return [Note("\n".join((*there, f"{chat.carrier} carries the turns of this session · {_CHOICES}")), "plain")]
+    wanted, before = parse_runtime(name), chat.carrier
+    find(chat.agent.config, wanted.name)
+    has_past = chat.view.head > 0
+    if not await use(chat.agent, await chat.at_hand(), wanted.settings):
+        return [Note(f"{wanted} carries the turns of this session already")]
+    told = ""
+    if has_past and wanted.name != before.name:
+        told = "; it knows all of the session" if wanted.name == NATIVE else "; it is told first what it has not seen"
+    return [Note(f"{wanted} carries the turns of this session{_when(chat)}{told}", "good")]
+
+
+def _when(chat: "Conversation") -> str:
+    return ", from the next turn on" if chat.is_working else ""
 
 
 async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
@@ -171,6 +197,7 @@ ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]]
     "grants": orders_tasks.grants,
     "status": _status,
     "model": _model,
+    "runtime": _runtime,
     "sessions": _sessions,
     "switch": _switch,
     "compact": _compact,

@@ -13,6 +13,7 @@ from msgspec import Struct
 from outrider.app.acting import Acting
 from outrider.app.channels import TERMINAL
 from outrider.app.commands import Given, Mistaken, Takes, Words, parse_line
+from outrider.app.runtimes import Wanted, carrier, use
 from outrider.cli.chat import orders
 from outrider.cli.chat.answers import meant
 from outrider.cli.chat.clean import one_line
@@ -24,6 +25,7 @@ from outrider.cli.chat.running import Running
 from outrider.cli.chat.shows import Note, Typed
 from outrider.cli.chat.status import Standing, status_line
 from outrider.cli.chat.view import Line, View
+from outrider.cli.choosing import shown
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
@@ -39,8 +41,8 @@ class Opened(Struct, frozen=True):
 
     workspace: Path | None = None
     """Where new sessions work; None gives each a folder of its own."""
-    model: str = ""
-    """What the person asked for by a flag, for the session that is open."""
+    settings: Mapping[str, str] = {}
+    """What the person asked for by flags, for the session that is open."""
     name: str = ""
     """What the first session is to be called, if it is new."""
 
@@ -99,7 +101,16 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        return self.view.state.settings.get("model") or self.opened.model or self.agent.default_model
+        return self._settings.get("model") or self.agent.default_model
+
+    @property
+    def carrier(self) -> Wanted:
+        """What carries the turns of this session."""
+        return carrier(self._settings, self.agent.default_runtime)
+
+    @property
+    def _settings(self) -> Mapping[str, str]:
+        return {**self.opened.settings, **self.view.state.settings}
 
     @property
     def workspace(self) -> str:
@@ -110,7 +121,7 @@ class Conversation:
     def standing(self) -> Standing:
         view = self.view
         return Standing(
-            model=self.model,
+            model=shown(self.carrier, self.model),
             workspace=self.workspace,
             session=self.session.name if self.session else self._name,
             tokens=view.usage.input + view.usage.output,
@@ -208,8 +219,8 @@ class Conversation:
         self.elsewhere.turn_to(session)
         if not is_quiet:
             self.face.show([*recall(journal), *self.view.question()])
-        if self.opened.model and self.view.state.settings.get("model") != self.opened.model:
-            await self.agent.change(session, {"model": self.opened.model})
+        if self.opened.settings:
+            await use(self.agent, session, self.opened.settings)
         await self.running.turn_to(session, self.view)
         self._following = anyio.CancelScope()
         self._group.start_soon(self._follow, session, self.view, self._following)

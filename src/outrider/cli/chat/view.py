@@ -9,7 +9,7 @@ from outrider.cli.chat import answers
 from outrider.cli.chat.blocks import Blocks, split
 from outrider.cli.chat.calls import call_line, denied, mark_of, ran
 from outrider.cli.chat.clean import clean, one_line, wrap
-from outrider.cli.chat.notices import told
+from outrider.cli.chat.notices import bound, told
 from outrider.cli.chat.shows import Block, Note, Person, Question, Show
 from outrider.core.approve import NO
 from outrider.core.events import (
@@ -54,6 +54,8 @@ class View:
         self.activity = ""
         self.tails: Mapping[str, Sequence[str]] = {}
         """The last lines of output of calls that run, by call; whoever can read them puts them here."""
+        self._ended = 0
+        """Where the last turn ended."""
         self._calls: dict[str, Call] = {}
         self._is_asked = False
         """The model has its prompt already: an input that comes now waits for the step after."""
@@ -144,7 +146,8 @@ class View:
         return _blocks(done)
 
     def _take_entry(self, entry: Entry) -> Sequence[Show]:  # noqa: C901 (one arm for each kind of entry)
-        asks, self.state = self.state.asks, fold([entry], self.state)
+        before, self.state = self.state, fold([entry], self.state)
+        asks = before.asks
         match entry.body:
             case Input():
                 return self._take_input(entry.body)
@@ -169,8 +172,11 @@ class View:
                 self._spend(usage, cost)
                 return [Note("the earlier part of the session was summarised")]
             case Ended():
+                self._ended = entry.seq
                 return self._end(entry.body)
-            case Bound() | Begun() | Answered() | Changed():
+            case Bound():
+                return bound(before.threads.get(entry.body.runtime), entry.body, self._ended)
+            case Begun() | Answered() | Changed():
                 pass
         return []
 
