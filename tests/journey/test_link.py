@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -166,17 +165,14 @@ def test_an_owner_with_a_short_timeout_gives_it_to_no_guest(person: Person) -> N
 def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person) -> None:
     with ScriptServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
-        with busy_run(person, server) as run:
-            starting = person.begins("up", "--port", "0")
-            try:
-                server.release()
-                ran = ended(run)
-                assert (ran.code, ran.lines[-1]["text"]) == (0, "it is done at last"), ran
-                assert person.types("run", "hi").out == "hello there\n"
-            finally:
-                starting.send_signal(signal.SIGTERM)
-                assert ended(starting).code == 0
-        assert Counter(said(heard) for heard in server.requests)[SLOW] <= 2
+        with busy_run(person, server) as run, up(person) as there:  # it listens when the run has let go
+            ran = ended(run)
+            assert (ran.code, ran.lines[-1]["text"]) == (0, "it is done at last"), ran
+            assert kinds(ran.lines) == ["input", "started", "resumed", "reply", "ended", "finished"]
+            assert [line["crashed"] for line in ran.lines if line["type"] == "resumed"] == [False]
+            assert person.types("run", "hi").out == "hello there\n"
+            assert there.ends().code == 0
+        assert [said(heard) for heard in server.requests] == [SLOW, SLOW, "hi"]
 
 
 def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> None:
