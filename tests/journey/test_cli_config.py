@@ -60,6 +60,8 @@ def test_every_setting_is_listed_by_category_with_its_value_and_source(shell: Sh
         "model",
         "limits",
         "runtime",
+        "codex",
+        "acp",
         "shell",
         "sandbox",
         "delegate",
@@ -80,8 +82,8 @@ def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> N
         shell.environ["COLUMNS"] = width
         rows[width] = next(line for line in shell.types("list")[1].splitlines() if "limits.input" in line)
     assert rows == {
-        "60": "  limits.input        1000000    default  Characters one me…",
-        "20": "  limits.input        1000000    default",
+        "60": "  limits.input        1000000          default  Characters…",
+        "20": "  limits.input        1000000          default",
     }
 
 
