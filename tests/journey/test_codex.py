@@ -1,21 +1,17 @@
 """Codex as a runtime, with the real program against a scripted model: what it does is in our journal, once."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 
-from outrider.core.events import Begun, Bound, Ended, Entry, Input, Reply, Result, Started
-from outrider.models.script_server import script, serving
-from outrider.models.scripted import Wanted, says
-from tests.support.codex import opened
+from outrider.core.events import Bound
+from outrider.core.prompt import FromModel, FromTools
+from outrider.models.script_server import Status, script, serving
+from outrider.models.scripted import ScriptedModel, Wanted, says
+from tests.support.codex import codex_home, heard, opened, shell, shown, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-
-def shell(command: str, **more: object) -> Wanted:
-    return Wanted("exec_command", {"cmd": command, **more})
 
 
 @pytest.mark.behaviour("A4")
@@ -23,8 +19,9 @@ async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tm
     async with serving(script(says("hello", reasoning="hm"))) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
+            bound = [e.body for e in await agent.journal(await agent.find("s")) if isinstance(e.body, Bound)][-1]
     assert (done.text, done.outcome, done.steps, done.error, done.cost) == ("hello", "done", 1, "", None)
-    assert done.thread
+    assert (done.thread, done.turn) == (bound.thread, bound.turn)
     assert done.turn
     assert done.usage.input > 0
 
@@ -32,7 +29,7 @@ async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tm
 @pytest.mark.behaviour("A3")
 async def test_commands_and_patches_are_in_the_journal_with_their_results_in_order(tmp_path: Path) -> None:
     patch = Wanted("apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+grüße\n*** End Patch\n", custom=True)
-    lines = script(says("looking", shell("echo one; exit 3")), says("", patch), says("done"))
+    lines = script(says("looking", shell("echo 'ü 🦀'; exit 3")), says("", patch), says("done"))
     async with serving(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             done = await agent.say("go", session="s")
@@ -47,7 +44,7 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
         "reply looking",
         "reply shell",
         "begun",
-        "result one\n\n[exit status 3]",
+        "result ü 🦀\n\n[exit status 3]",
         "reply patch",
         f"result add {tmp_path / 'work' / 'a.txt'}",
         "reply done",
@@ -55,26 +52,108 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
     ]
 
 
-def shown(journal: Sequence[Entry]) -> list[str]:
-    """Each entry in a few words."""
-    return [_shown(entry) for entry in journal]
+@pytest.mark.behaviour("A3")
+async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) -> None:
+    lines = script(says("", shell("sleep 0.5; echo slow"), shell("echo quick")), says("done"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            await agent.say("go", session="s")
+            journal = await agent.journal(await agent.find("s"))
+    results = [line for line in shown(journal) if line.startswith("result")]
+    assert sorted(results) == ["result quick\n", "result slow\n"]
+    assert shown(journal)[-2:] == ["reply done", "ended done"]
 
 
-def _shown(entry: Entry) -> str:
-    match entry.body:
-        case Input(text=text):
-            return f"input {text}"
-        case Started(runtime=runtime):
-            return f"started {runtime}"
-        case Bound():
-            return "bound"
-        case Reply(text=text, calls=calls):
-            return " ".join(["reply", *([text] if text else []), *(call.tool for call in calls)])
-        case Begun():
-            return "begun"
-        case Result(text=text):
-            return f"result {text}"
-        case Ended(outcome=outcome, reason=reason):
-            return f"ended {outcome} {reason}".strip()
-        case other:
-            return type(other).__name__.lower()
+@pytest.mark.behaviour("A3")
+async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path) -> None:
+    lines = script(*(says("", shell("cat /nowhere/at/all")) for _ in range(4)), says("done"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            await agent.say("go", session="s")
+            journal = await agent.journal(await agent.find("s"))
+    results = [line for line in shown(journal) if line.startswith("result")]
+    assert len(results) == 4
+    assert all("No such file or directory" in line for line in results)
+
+
+@pytest.mark.behaviour("A2")
+@pytest.mark.behaviour("A3")
+async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_path: Path) -> None:
+    native = ScriptedModel(says(), says(), says("native here"))
+    lines = script(says("", shell("echo from-codex")), says("codex here"))
+    async with serving(lines) as server, opened(tmp_path, server.url, native) as agent:
+        with anyio.fail_after(60):
+            await agent.say("first", session="s")
+            assert native.prompts == []
+            await agent.change(await agent.find("s"), {"runtime": "native"})
+            done = await agent.say("second", session="s")
+    (prompt,) = native.prompts
+    calls = [call for m in prompt.messages if isinstance(m, FromModel) for call in m.calls]
+    results = [result.text for m in prompt.messages if isinstance(m, FromTools) for result in m.results]
+    assert (done.text, done.thread) == ("native here", "")
+    assert [call.args for call in calls] == [{"command": "echo from-codex", "cwd": str(tmp_path / "work")}]
+    assert results == ["from-codex\n"]
+    assert [m.text for m in prompt.messages if isinstance(m, FromModel)] == ["", "codex here"]
+
+
+@pytest.mark.behaviour("A1")
+async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_changes_over(tmp_path: Path) -> None:
+    native = ScriptedModel(says("the word is plum"), says(), says("and pear"))
+    lines = script("codex one", "codex two", "codex three")
+    async with serving(lines) as server, opened(tmp_path, server.url, native, runtime_name="native") as agent:
+        with anyio.fail_after(60):
+            notes = heard()
+            session = await agent.session("s")
+            await agent.say("what is the word?", session="s")
+            await agent.change(session, {"runtime": "codex"})
+            await agent.say("say it", session="s", on_event=notes)
+            await agent.change(session, {"runtime": "native"})
+            await agent.say("another?", session="s")
+            await agent.change(session, {"runtime": "codex"})
+            last = await agent.say("both", session="s")
+    first, second = (texts(request) for request in server.requests)
+    assert ("the word is plum" in first, "and pear" in first) == (True, False)
+    assert (second.count("the word is plum"), second.count("and pear"), second.count("codex one")) == (1, 1, 1)
+    assert last.text == "codex two"
+    assert any("told what was said" in note for note in notes.notes)
+
+
+@pytest.mark.behaviour("A8")
+async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tmp_path: Path) -> None:
+    async with opened(tmp_path, "http://127.0.0.1:9/v1", codex_command="/nowhere/codex") as agent:
+        with anyio.fail_after(60):
+            done = await agent.say("hi", session="s")
+    assert done.outcome == "failed"
+    assert "/nowhere/codex" in done.error
+    assert "npm install -g @openai/codex" in done.error
+    assert "/runtime native" in done.error
+
+
+@pytest.mark.behaviour("A13")
+async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_path: Path) -> None:
+    lines = script([Status(401, "bad token"), Status(400, "that model is asleep"), says("fine")])
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            refused = await agent.say("hi", session="s")
+            broken = await agent.say("hi", session="s")
+            fine = await agent.say("hi", session="s")
+    assert (refused.outcome, broken.outcome, fine.text) == ("failed", "failed", "fine")
+    assert "codex login" in refused.error
+    assert "codex login" not in broken.error
+    assert "that model is asleep" in broken.error
+    assert "/runtime native" in broken.error
+
+
+@pytest.mark.behaviour("A13")
+async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_asked(tmp_path: Path) -> None:
+    async with serving(script("never")) as server:
+        home = codex_home(tmp_path, server.url)
+        written = (
+            (home / "config.toml").read_text().replace("requires_openai_auth = false", "requires_openai_auth = true")
+        )
+        (home / "config.toml").write_text(written)
+        async with opened(tmp_path, server.url) as agent:
+            with anyio.fail_after(60):
+                done = await agent.say("hi", session="s")
+        assert (done.outcome, server.requests) == ("failed", [])
+    assert "codex login" in done.error

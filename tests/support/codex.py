@@ -1,7 +1,8 @@
 """The real Codex, asking the scripted server and nobody else: its home, and a home of ours beside it."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
+from outrider.core.events import Answered, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.ports import Model
+from outrider.models.script_server import Heard
+from outrider.models.scripted import Wanted
 from tests.journey.support import Person
 
 MODEL = "gpt-5.5"
@@ -97,3 +101,65 @@ def use_codex(person: Person, url: str, **more: str) -> None:
     del settings["runtime.name"]
     person.environ["OUTRIDER_RUNTIME"] = "codex"
     person.environ |= {"OUTRIDER_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
+
+
+def shell(command: str, **more: object) -> Wanted:
+    """A call by which Codex's model runs a command."""
+    return Wanted("exec_command", {"cmd": command, **more})
+
+
+def texts(request: Heard) -> str:
+    """All that a request of Codex holds."""
+    return json.dumps(request.body.get("input"), ensure_ascii=False)
+
+
+class _Noted:
+    """What was shown of a turn."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Delta) and event.kind in ("note", "reset"):
+            self.notes.append(event.text)
+
+
+def heard() -> _Noted:
+    """Listens to a turn: `agent.say(…, on_event=heard())`."""
+    return _Noted()
+
+
+def shown(journal: Sequence[Entry]) -> list[str]:
+    """Each entry in a few words."""
+    return [_shown(entry) for entry in journal]
+
+
+def _shown(entry: Entry) -> str:
+    match entry.body:
+        case Input(text=text):
+            return f"input {text}"
+        case Started(runtime=runtime):
+            return f"started {runtime}"
+        case Reply(text=text, calls=calls):
+            return " ".join(["reply", *([text] if text else []), *(call.tool for call in calls)])
+        case Result(text=text):
+            return f"result {text}"
+        case Ended(outcome=outcome, reason=reason):
+            return f"ended {outcome} {reason}".strip()
+        case Answered(answer=answer):
+            return f"answered {answer}"
+        case other:
+            return type(other).__name__.lower()
+
+
+def processes(folder: Path) -> list[int]:
+    """The app-servers whose home is in this folder."""
+    found: list[int] = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                environ = (process / "environ").read_bytes()
+                if b"app-server" in words and f"CODEX_HOME={folder / 'codex'}\0".encode() in environ:
+                    found.append(int(process.name))
+    return found

@@ -86,8 +86,8 @@ class Server:
     def __init__(self, child: Child, peer: Peer) -> None:
         self.mark = child.mark
         self.pid = child.pid
-        self.loaded: set[str] = set()
-        """Threads that this process has open."""
+        self.loaded: dict[str, str] = {}
+        """Threads that this process has open, each with its model."""
         self.is_checked = False
         """Whether it was found to be logged in."""
         self.users = 0

@@ -12,6 +12,7 @@ from outrider.runtimes.codex.turn import Carrying
 from outrider.runtimes.codex.wire import parse_is_barred
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
 from outrider.runtimes.kit import Kit
+from outrider.runtimes.outside import asking as outside
 from outrider.runtimes.outside.asking import Asking, News
 
 
@@ -28,7 +29,7 @@ class CodexRuntime:
 
     async def carry(self, turn: Turn) -> None:
         news = News(turn)
-        asking = Asking(turn, self._kit.place, news)
+        asking = Asking(turn, self._kit.place, news, outside.PATIENCE)
         if turn.state().asks:
             await asking.answer_for_nobody()
             if turn.state().asks:

@@ -50,13 +50,13 @@ async def open_thread(server: Server, turn: Turn, config: Config, tools: Tools) 
     if bound is None:
         return await _start(server, turn, config, tools)
     if bound.thread in server.loaded:
-        return Opened(bound.thread, "")
+        return Opened(bound.thread, server.loaded[bound.thread])
     params = {**_params(turn, config), "threadId": bound.thread, "excludeTurns": True, "experimentalRawEvents": True}
     for _ in range(_TRIES):
         try:
             answer = await server.request("thread/resume", params, _PATIENCE)
-            server.loaded.add(bound.thread)
-            return Opened(bound.thread, parse_model(answer), is_taken_up=True)
+            model = server.loaded[bound.thread] = parse_model(answer)
+            return Opened(bound.thread, model, is_taken_up=True)
         except RpcError as error:
             if "no rollout found" in error.message or "not found" in error.message:
                 log.warning("Codex does not know its thread %s any more: %s", bound.thread, error.message)
@@ -99,8 +99,8 @@ async def _start(server: Server, turn: Turn, config: Config, tools: Tools) -> Op
     thread = parse_thread_id(answer)
     if not thread:
         raise told("Codex began a session and did not say what it is called")
-    server.loaded.add(thread)
-    return Opened(thread, parse_model(answer), is_new=True)
+    model = server.loaded[thread] = parse_model(answer)
+    return Opened(thread, model, is_new=True)
 
 
 async def _started(server: Server, params: dict[str, Any], without: dict[str, Any]) -> Raw:

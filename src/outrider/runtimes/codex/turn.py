@@ -14,13 +14,15 @@ from outrider.core.ports import Turn
 from outrider.core.prompt import FromPerson
 from outrider.runtimes.calls import Calls
 from outrider.runtimes.codex.answering import Answering
-from outrider.runtimes.codex.faults import of_fault, of_rpc, told
+from outrider.runtimes.codex.faults import is_login, of_fault, of_rpc, told
 from outrider.runtimes.codex.hearing import Hearing
+from outrider.runtimes.codex.items import is_sure
+from outrider.runtimes.codex.leftovers import Leftovers
 from outrider.runtimes.codex.process import Line, Server
 from outrider.runtimes.codex.recover import Recovery, Standing, client_id, find_turn
 from outrider.runtimes.codex.threads import NAME, Opened, open_thread, tell_past
 from outrider.runtimes.codex.watch import Watch
-from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_turn_id
+from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_item, parse_told, parse_turn_id
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, Notification, Request, RpcError
 from outrider.runtimes.kit import Kit
 from outrider.runtimes.outside.asking import Asking, News
@@ -51,6 +53,7 @@ class Carrying:
         self._watch = Watch(anyio.current_time(), settings.seconds, settings.quiet)
         self._hearing = Hearing(turn, self._ledger, self._watch)
         self._answering = Answering(turn, server, self._ledger, self._hearing, self._watch)
+        self._leftovers = Leftovers(turn.session.workspace)
         self._thread = ""
         self._given = 0
         """The newest input that was sent there."""
@@ -168,7 +171,11 @@ class Carrying:
                 await self._ledger.close(GOES_ON)
             case "failed":
                 await self._keep()
-                raise of_fault(ended.error or self._hearing.fault)
+                failed = of_fault(ended.error or self._hearing.fault)
+                if is_login(str(failed)):
+                    # One that is started after a login knows of it.
+                    self._server.retire()
+                raise failed
             case _:
                 await self._keep()
                 raise told("Codex ended the turn before it was done")
@@ -215,11 +222,9 @@ class Carrying:
             match self._watch.due(now):
                 case "late":
                     seconds = self._kit.config.codex.seconds
-                    self._server.retire()
                     self._fail(told(f"Codex worked on this for {seconds} s, the limit of one turn (codex.seconds)"))
                     return
                 case "quiet" if not await self._is_alive():
-                    self._server.retire()
                     self._fail(told("Codex said nothing more after a tool had ended, and did not work on it either"))
                     return
                 case "quiet":
@@ -235,7 +240,7 @@ class Carrying:
             return False
 
     async def _halt(self, line: Line) -> None:
-        """Stop it, and what it runs. A process that does not obey is ended."""
+        """Stop it, and what it runs. A process that does not obey, or has had its time, is ended."""
         with anyio.move_on_after(OBEY) as scope:
             try:
                 await self._interrupt(line)
@@ -246,20 +251,21 @@ class Carrying:
                 log.info("%s", gone)
         if scope.cancelled_caught:
             log.warning("Codex did not stop within %g s", OBEY)
+        if scope.cancelled_caught or self._failure:
             self._server.retire()
+        await self._leftovers.clear()
 
     async def _interrupt(self, line: Line) -> None:
         await self._server.request("turn/interrupt", {"threadId": self._thread, "turnId": self._hearing.id}, OBEY)
         await self._server.request("thread/backgroundTerminals/clean", {"threadId": self._thread}, OBEY)
-        running = {id for id, item in self._hearing.items.items() if item.type == "commandExecution"}
+        running = {id for id, item in self._hearing.items.items() if is_sure(item)}
         is_over = False
         while not is_over or running:
             message = await line.next()
-            if isinstance(message, Notification):
-                is_over = is_over or message.method == "turn/completed"
-                running -= {
-                    id for id in running if message.method == "item/completed" and id.encode() in message.params
-                }
+            if message.method == "turn/completed":
+                is_over = True
+            elif message.method == "item/completed":
+                running.discard(parse_item(parse_told(message.params).item).id)
 
 
 def _start(group: TaskGroup, act: Callable[[str], Coroutine[Any, Any, None]], item: str) -> None:

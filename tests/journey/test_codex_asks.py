@@ -1,0 +1,160 @@
+"""What Codex asks becomes a question of ours: to be answered from anywhere, also after a restart, or by nobody."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.app.agent import Agent
+from outrider.core.events import Asked, Ended, Entry
+from outrider.core.ports import Session
+from outrider.models.script_server import Rule, Script, serving
+from outrider.models.scripted import Says, Wanted, says
+from tests.support.codex import opened, shell, shown
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
+
+TERMINAL, PIPE = "terminal:test", "pipe:test"
+WANTS = {"sandbox_permissions": "require_escalated", "justification": "to look around"}
+
+
+def steps(*lines: Says) -> Script:
+    """What the model says, step by step since the person's last words, whatever came before."""
+    return Script(rules=(Rule(".*", tuple((line,) for line in lines)),))
+
+
+@asynccontextmanager
+async def at_work(folder: Path, lines: Script, approval: str = "on-request") -> AsyncGenerator[Agent]:
+    async with serving(lines) as server, opened(folder, server.url, codex_approval=approval) as agent:
+        with anyio.fail_after(90):
+            yield agent
+
+
+async def begin(agent: Agent, address: str = TERMINAL) -> Session:
+    session = await agent.session("s")
+    await agent.post("go", session=session, address=address)
+    return await agent.find(session.id)
+
+
+async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, Asked):
+            count -= 1
+            if not count:
+                return event.body
+    raise AssertionError("never asked")
+
+
+async def ended(agent: Agent, session: Session) -> list[str]:
+    """The journal, once the turn is over."""
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, Ended):
+            return shown(await agent.journal(session))
+    raise AssertionError("never ended")
+
+
+async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_says_so(tmp_path: Path) -> None:
+    lines = steps(says("", shell("touch yes; echo done", **WANTS)), says("ok"))
+    async with at_work(tmp_path, lines) as agent:
+        session = await begin(agent)
+        question = await asked(agent, session)
+        assert not (tmp_path / "work" / "yes").exists()
+        assert await agent.answer(session, question, "once")
+        journal = await ended(agent, session)
+    assert (tmp_path / "work" / "yes").exists()
+    assert question.question.splitlines() == [
+        f"May shell run this with no sandbox around it, in {tmp_path / 'work'}?",
+        "| touch yes; echo done",
+        "The model's reason:",
+        "| to look around",
+    ]
+    assert journal[4:] == [
+        "reply shell",
+        "asked",
+        "answered once",
+        "begun",
+        "result done\n",
+        "reply ok",
+        "ended done",
+    ]
+
+
+@pytest.mark.parametrize("address", [TERMINAL, PIPE])
+async def test_a_no_and_nobody_there_both_keep_it_from_running(tmp_path: Path, address: str) -> None:
+    lines = steps(says("", shell("touch yes", **WANTS)), says("then not"))
+    async with at_work(tmp_path, lines) as agent:
+        session = await begin(agent, address)
+        if address == TERMINAL:
+            await agent.answer(session, await asked(agent, session), "no")
+        journal = await ended(agent, session)
+    assert not (tmp_path / "work" / "yes").exists()
+    assert journal[4:] == [
+        "reply shell",
+        "asked",
+        "answered no",
+        "result not run: the person did not allow it",
+        "reply then not",
+        "ended done",
+    ]
+
+
+async def test_two_questions_at_once_are_asked_one_after_the_other_and_both_results_are_kept(tmp_path: Path) -> None:
+    lines = steps(says("", shell("echo one", **WANTS), shell("echo two", **WANTS)), says("ok"))
+    async with at_work(tmp_path, lines) as agent:
+        session = await begin(agent)
+        await agent.answer(session, await asked(agent, session), "once")
+        await agent.answer(session, await asked(agent, session, 2), "once")
+        journal = await ended(agent, session)
+    results = "".join(line for line in journal if line.startswith("result"))
+    assert ("one\n" in results, "two\n" in results) == (True, True)
+
+
+async def test_a_yes_for_the_session_is_not_asked_for_again(tmp_path: Path) -> None:
+    lines = steps(says("", shell("echo one", **WANTS)), says("", shell("echo two", **WANTS)), says("ok"))
+    async with at_work(tmp_path, lines) as agent:
+        session = await begin(agent)
+        await agent.answer(session, await asked(agent, session), "session")
+        journal = await ended(agent, session)
+    assert journal.count("asked") == 1
+    assert [line for line in journal if line.startswith("result")] == ["result one\n", "result two\n"]
+
+
+async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
+    patch = Wanted("apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n", custom=True)
+    async with at_work(tmp_path, steps(says("", patch), says("ok")), approval="untrusted") as agent:
+        session = await begin(agent)
+        question = await asked(agent, session)
+        assert not (tmp_path / "work" / "a.txt").exists()
+        await agent.answer(session, question, "once")
+        journal = await ended(agent, session)
+    path = tmp_path / "work" / "a.txt"
+    assert path.read_text() == "hello\n"
+    assert question.question.splitlines()[1:] == [f"| add {path}", "| hello"]
+    assert journal[4:] == [
+        "reply patch",
+        "asked",
+        "answered once",
+        "begun",
+        f"result add {path}",
+        "reply ok",
+        "ended done",
+    ]
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path: Path, answer: str) -> None:
+    lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
+    async with serving(lines) as server:
+        async with opened(tmp_path, server.url) as agent:
+            session = await begin(agent)
+            question = await asked(agent, session)
+        async with opened(tmp_path, server.url) as agent:
+            await agent.answer(session, question, answer)
+            await agent.finish()
+            journal = await ended(agent, session)
+    assert journal.count("asked") == 1
+    assert journal[-2:] == ["reply ok", "ended done"]
+    ran = tmp_path / "work" / "ran"
+    assert (ran.read_text() if ran.exists() else "") == ("run\n" if answer == "once" else "")

@@ -1,0 +1,182 @@
+"""Codex turns that are stopped, steered, cut off or taken up again."""
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.app.agent import Agent
+from outrider.core.events import Begun, Ended, Entry, Reply
+from outrider.core.ports import Session
+from outrider.models.script_server import Stall, script, serving
+from outrider.models.scripted import Wanted, call, says
+from tests.support.codex import opened, processes, shell, shown, texts
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.02)
+
+
+async def running(agent: Agent, session: Session) -> None:
+    """Wait until a command is under way, as the journal has it."""
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, Begun):
+            return
+
+
+async def over(agent: Agent, session: Session, count: int = 1) -> list[str]:
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, Ended):
+            count -= 1
+            if not count:
+                return shown(await agent.journal(session))
+    raise AssertionError("never ended")
+
+
+@pytest.mark.behaviour("A9")
+async def test_a_stop_ends_what_runs_and_keeps_an_obedient_process(tmp_path: Path) -> None:
+    lines = script(says("starting", shell("touch began; sleep 300")), says("second"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await running(agent, session)
+            (before,) = processes(tmp_path)
+            assert await agent.stop(session)
+            journal = await over(agent, session)
+            done = await agent.say("again", session="s")
+            assert processes(tmp_path) == [before]
+    assert journal[4:] == ["reply starting", "reply shell", "begun", "ended interrupted stopped by the person"]
+    assert done.text == "second"
+
+
+@pytest.mark.behaviour("A8")
+async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_same_thread(tmp_path: Path) -> None:
+    lines = script(says("remember plum", shell("touch began; sleep 300")), says("plum it was"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await running(agent, session)
+            (before,) = processes(tmp_path)
+            os.kill(before, signal.SIGKILL)
+            journal = await over(agent, session)
+            done = await agent.say("what was it?", session="s")
+            assert before not in processes(tmp_path)
+    assert journal[4:7] == ["reply remember plum", "reply shell", "begun"]
+    assert "killed by SIGKILL" in journal[-1]
+    assert "/runtime native" in journal[-1]
+    assert done.text == "plum it was"
+    assert "remember plum" in texts(server.requests[-1])
+
+
+async def test_words_that_come_during_a_turn_reach_it(tmp_path: Path) -> None:
+    lines = script(says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done")), says("heard you"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await until((tmp_path / "work" / "began").exists)
+            await agent.post("and be quick", session=session, address="terminal:t")
+            await anyio.sleep(0.3)
+            (tmp_path / "work" / "go").touch()
+            journal = await over(agent, session)
+    assert journal.count("input and be quick") == 1
+    assert journal[-2:] == ["reply heard you", "ended done"]
+    assert len(server.requests) == 2
+    assert texts(server.requests[1]).count("and be quick") == 1
+
+
+async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(tmp_path: Path) -> None:
+    wait = "touch bg; while [ ! -e go ]; do sleep 0.05; done; touch gone"
+    lines = script(
+        says("", call("background", command=wait, notify="never")), says("", call("tasks", action="list")), says("ok")
+    )
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            done = await agent.say("go", session="s", address="terminal:t")
+            (task,) = await agent.tasks(open_only=True)
+            (tmp_path / "work" / "go").touch()
+            ended = await agent.wait_task(task)
+            journal = shown(await agent.journal(await agent.find("s")))
+    assert (done.text, ended.state) == ("ok", "succeeded")
+    assert (tmp_path / "work" / "gone").exists()
+    assert task.id in texts(server.requests[-1])
+    assert [line for line in journal if line.startswith(("reply", "begun"))] == [
+        "reply shell",
+        "begun",
+        "reply tasks",
+        "begun",
+        "reply ok",
+    ]
+
+
+async def test_a_turn_that_is_let_go_of_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    lines = script(says("one", shell("echo first >> log")), says("two", shell("touch began; sleep 300")), says("three"))
+    async with serving(lines) as server:
+        with anyio.fail_after(90):
+            async with opened(tmp_path, server.url) as agent:
+                session = await agent.session("s")
+                await agent.post("go", session=session, address="terminal:t")
+                await until((tmp_path / "work" / "began").exists)
+            assert processes(tmp_path) == []
+            async with opened(tmp_path, server.url) as agent:
+                await agent.finish()
+                journal = await over(agent, session)
+                entries = await agent.journal(session)
+    assert (tmp_path / "work" / "log").read_text() == "first\n"
+    assert [line for line in journal if line.startswith("input")] == ["input go"]
+    said = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
+    assert said == ["one", "two", "three"]
+    assert journal[-1] == "ended done"
+    assert texts(server.requests[-1]).count('"go"') == 1
+    assert "interrupted" in texts(server.requests[-1])
+
+
+async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234567890")
+    monkeypatch.setenv("PROVIDER_KEY", "pk-secret-1234567890")
+    lines = script(says("", shell("env")), says("ok"))
+    async with serving(lines) as server, opened(tmp_path, server.url, codex_env="PROVIDER_KEY") as agent:
+        with anyio.fail_after(90):
+            await agent.say("go", session="s")
+            journal = "\n".join(shown(await agent.journal(await agent.find("s"))))
+    assert "PATH=" in journal
+    assert "secret-1234567890" not in journal
+
+
+@pytest.mark.behaviour("A10")
+async def test_a_turn_past_its_time_ends_the_process_and_the_next_one_has_another(tmp_path: Path) -> None:
+    lines = script(says("hm", Wanted("exec_command", {"cmd": "touch began; sleep 300"})), says("fine"))
+    async with serving(lines) as server, opened(tmp_path, server.url, codex_seconds="3") as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await running(agent, session)
+            (before,) = processes(tmp_path)
+            journal = await over(agent, session)
+            done = await agent.say("again", session="s")
+            assert before not in processes(tmp_path)
+    assert "codex.seconds" in journal[-1]
+    assert done.text == "fine"
+
+
+@pytest.mark.behaviour("A11")
+async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
+    lines = script(says("", shell("true")), [Stall("headers"), says("at last")])
+    async with serving(lines) as server, opened(tmp_path, server.url, codex_quiet="1") as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await server.asked(2)
+            await anyio.sleep(2.5)
+            server.release()
+            journal = await over(agent, session)
+    assert journal[-2:] == ["reply at last", "ended done"]
