@@ -1,7 +1,9 @@
 """Commands that share a home: one owns it, the others are its guests, and one of them follows when it goes."""
 
+import base64
 import json
 import os
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -16,6 +18,9 @@ from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
 from tests.support.up import up
 
+PIXEL = base64.b64decode(
+    b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
 SLOW = "take your time"
 HI = Rule("^hi", ((says("hello there"),),))
 HELD = Rule(SLOW, ((Stall("stream"), says("it is done at last")),))
@@ -48,6 +53,7 @@ def busy_run(person: Person, server: ScriptServer) -> Generator["subprocess.Pope
 def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner: str) -> None:
     with ScriptServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
+        (person.project / "dot.png").write_bytes(PIXEL)
         alone, alone_json = person.types("run", "hi"), person.types("run", "--json", "hi")
         assert alone == Ran(0, "hello there\n", "")
         with up(person) if owner == "up" else busy_run(person, server):
@@ -59,7 +65,8 @@ def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner
                 kinds(alone_json.lines),
                 shapes(alone_json),
             )
-            assert person.types("run", "--image", "none.png", "hi").code == 2
+            assert person.types("run", "--image", "dot.png", "hi") == alone
+            assert base64.b64encode(PIXEL).decode() in json.dumps(server.requests[-1].body)
             assert person.types("run", "-s", "mine", "hi").out == "hello there\n"
             listed = json.loads(person.types("sessions", "list", "--json").out)
             assert "mine" in [session["name"] for session in listed]
@@ -137,6 +144,20 @@ def test_ctrl_c_in_a_guest_stops_its_turn_and_no_other(person: Person) -> None:
             assert (shown[-1]["type"], shown[-1]["outcome"]) == ("ended", "interrupted")
             server.release()
             assert ended(owner).lines[-1]["text"] == "it is done at last"
+
+
+def test_a_guest_that_is_ended_leaves_its_turn_to_the_owner(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("stream"), says("done without you")),))))) as server:
+        person.uses(server.url)
+        with busy_run(person, server):
+            guest = person.begins("run", "-s", "g", "also slow")
+            server.wait(2)
+            guest.send_signal(signal.SIGTERM)
+            told = "outrider: the turn goes on without this: outrider sessions show g\n"
+            assert ended(guest) == Ran(143, "", told)
+            server.release()
+            assert person.types("run", "-s", "g", "--key", "k", "hi again").code == 0
+            assert "done without you" in person.types("sessions", "show", "g").out
 
 
 def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:

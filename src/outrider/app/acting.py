@@ -55,6 +55,11 @@ class Acting(Looking, Protocol):
         ...
 
     @property
+    def is_guest(self) -> bool:
+        """Whether another process owns the home now, and carries its turns."""
+        ...
+
+    @property
     def default_model(self) -> str:
         """What is asked when a session names no model; empty when nothing can be."""
         ...

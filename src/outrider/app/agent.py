@@ -73,6 +73,11 @@ class Agent:
         """The commands of tasks, as they are on disk."""
 
     @property
+    def is_guest(self) -> bool:
+        """Never: whoever has an agent owns its home."""
+        return False
+
+    @property
     def default_model(self) -> str:
         """What is asked when a session names no model; empty when nothing can be."""
         return default_model(self.config)

@@ -204,7 +204,9 @@ def _surface(wish: Wish) -> Callable[[Event], None] | None:
 async def _leave(agent: Acting, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_stop:
-        notice(f"the turn is left unfinished: outrider resume {shlex.quote(session.name)}")
+        name = shlex.quote(session.name)
+        goes_on = f"the turn goes on without this: outrider sessions show {name}"
+        notice(goes_on if agent.is_guest else f"the turn is left unfinished: outrider resume {name}")
         return
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:

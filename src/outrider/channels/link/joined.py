@@ -124,7 +124,6 @@ class Joined:
 
     @property
     def is_guest(self) -> bool:
-        """Whether another process owns the home now."""
         return self._who is None or isinstance(self._who, Guest)
 
     @property

@@ -150,9 +150,8 @@ def _farewell(chat: Conversation) -> Sequence[Show]:
     if chat.view.asking:
         return [Note(f"a question waits for you, and will be there when you come back: {back}", "warn")]
     if chat.is_working:
-        return [
-            Note(f"the turn is not over; it is taken up by `outrider resume`, or when you come back: {back}", "warn")
-        ]
+        rest = "it goes on" if chat.agent.is_guest else "it is taken up by `outrider resume`, or when you come back"
+        return [Note(f"the turn is not over; {rest}: {back}", "warn")]
     count = chat.running.count
     tasks = f"{count} task{'s go' if count > 1 else ' goes'} on, and you are told of the end there; " if count else ""
     return [Note(f"{tasks}to go on: {back}")]
