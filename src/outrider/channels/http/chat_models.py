@@ -1,11 +1,15 @@
-"""Which model a request means, and which names it may use. Pure."""
+"""Which model or runtime a request means by its `model`, and which names it may use."""
+
+from collections.abc import Mapping
 
 from outrider import plugins
+from outrider.app.runtimes import carrier, find, lends, names, parse_runtime
 from outrider.channels.http.failures import HttpError
 from outrider.config.choose import choose, pick, speak
 from outrider.config.load import Config
 from outrider.config.providers import BY_NAME, PRACTICE, PROVIDERS
 from outrider.core.errors import Refused
+from outrider.core.ports import NATIVE
 
 OUTRIDER = "outrider"
 """Whatever model this home or session is set to."""
@@ -22,11 +26,49 @@ def known_models(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def chosen_model(config: Config, name: str) -> str:
-    """The model a session is to use; empty for whatever it is set to.
+def chosen_settings(config: Config, name: str) -> Mapping[str, str]:
+    """What a session is to be set to by this name: a runtime, or a model, which our own loop asks.
 
-    Clients often cannot leave the name out, and send one that means nothing here: that chooses nothing. A name that
-    says whose model it is must work. Raises HttpError 404 when it does not.
+    `codex` is a runtime, `codex:gpt-5.5` has it ask that model. Raises HttpError 404 for what cannot be used here.
+    """
+    if name.partition(":")[0] in names():
+        try:
+            wanted = parse_runtime(name)
+            find(config, wanted.name)
+        except Refused as error:
+            raise _unusable(name, error) from error
+        return wanted.settings
+    model = _named(config, name)
+    if not model:
+        return {}
+    return {"runtime": NATIVE} if model == _default(config) else {"runtime": NATIVE, "model": model}
+
+
+def told_model(settings: Mapping[str, str]) -> str:
+    """What an answer says under `model`, when this was set."""
+    wanted = carrier(settings, NATIVE)
+    return settings.get("model") or OUTRIDER if wanted.name == NATIVE else str(wanted)
+
+
+def check_lending(settings: Mapping[str, str], default: str) -> None:
+    """Refuses tools of a client for what carries a session with these settings, where it cannot use them."""
+    name = carrier(settings, default).name
+    if not lends(name):
+        told = f"{name} cannot use tools of its client: leave out `tools`, or name another model (`GET /v1/models`)"
+        raise HttpError(400, told, "tools_not_used")
+
+
+def chosen_model(config: Config, name: str) -> str:
+    """The model a session is to use; empty for whatever it is set to."""
+    wanted = _named(config, name)
+    return "" if wanted and wanted == _default(config) else wanted
+
+
+def _named(config: Config, name: str) -> str:
+    """The model of this name, whole; empty for a name that means nothing here.
+
+    Clients often cannot leave the name out, and send one that means nothing: that chooses nothing. A name that says
+    whose model it is must work. Raises HttpError 404 when it does not.
     """
     prefix, mark, _ = name.partition(":")
     if not mark and name != PRACTICE:
@@ -35,10 +77,13 @@ def chosen_model(config: Config, name: str) -> str:
     if prefix not in wires and prefix not in BY_NAME:
         return ""
     try:
-        wanted = choose(config, name, wires)[0].name
-        return "" if wanted == _default(config) else wanted
+        return choose(config, name, wires)[0].name
     except Refused as error:
-        raise HttpError(404, f"the model {name[:100]!r} cannot be used here: {error}", "model_not_found") from error
+        raise _unusable(name, error) from error
+
+
+def _unusable(name: str, error: Refused) -> HttpError:
+    return HttpError(404, f"the model {name[:100]!r} cannot be used here: {error}", "model_not_found")
 
 
 def _default(config: Config) -> str:

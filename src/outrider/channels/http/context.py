@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
+from outrider.channels.http.chat_models import check_lending
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.limits import overdrawn
 from outrider.channels.http.openai_common import change_settings
 from outrider.channels.http.pulse import Pulse
 from outrider.channels.http.webhooks import Webhooks
 from outrider.core.errors import Refused
-from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.events import Body, Changed, Entry, Input, Result
 from outrider.core.key_ports import Spend
 from outrider.core.plan import State, fold
 from outrider.core.ports import Session
@@ -142,6 +143,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
     session = await agent.session(wish.session)
     address = f"{wish.channel}:{wish.place}"
     await _check_spending(request, session, wish, address)
+    await _check_lending(agent, session, wish)
     await change_settings(agent, session, wish.settings)
     if wish.past and not session.head:
         await agent.seed(session, [_addressed(body, caller(request), address) for body in wish.past])
@@ -162,6 +164,14 @@ async def enter(request: Request, wish: Wish) -> Entered:
     )
     is_next = not session.has_work or _is_parked(state)
     return Entered(agent, session, entry, is_next)
+
+
+async def _check_lending(agent: Agent, session: Session, wish: Wish) -> None:
+    """Tools of the caller are refused where whatever carries the session cannot use them."""
+    if wish.tools:
+        begins = {body.name: body.value for body in wish.past if isinstance(body, Changed)}
+        known = fold(await agent.journal(session)).settings if session.head else begins
+        check_lending({**known, **wish.settings}, agent.default_runtime)
 
 
 async def _go_on(agent: Agent, session: Session, wish: Wish, state: State) -> Entered:

@@ -63,7 +63,13 @@ async def change_settings(agent: Agent, session: Session, settings: Mapping[str,
     """Set what is new to the session."""
     if settings:
         known = fold(await agent.journal(session)).settings
-        await agent.change(session, {name: value for name, value in settings.items() if known.get(name) != value})
+        await agent.change(session, new_settings(agent, settings, known))
+
+
+def new_settings(agent: Agent, settings: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
+    """What of these settings is new to a session that has those."""
+    known = {"runtime": agent.default_runtime, **known}
+    return {name: value for name, value in settings.items() if known.get(name, "") != value}
 
 
 def bounds_of(agent: Agent) -> Bounds:

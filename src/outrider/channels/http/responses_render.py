@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from outrider.channels.http.chat_models import OUTRIDER
+from outrider.channels.http.chat_models import told_model
 from outrider.channels.http.chat_render import Progress, failure, wire_call
 from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.parts import Call, Usage
@@ -94,7 +94,7 @@ class Frame(Struct, frozen=True):
             "incomplete_details": None,
             "instructions": settings.get("instructions") or None,
             "metadata": {},
-            "model": settings.get("model") or OUTRIDER,
+            "model": told_model(settings),
             "output": [],
             "parallel_tool_calls": True,
             "tool_choice": "auto",

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from outrider.app.agent import Agent, image_media
 from outrider.app.channels import CHAT
 from outrider.channels.http.app import log_failure, route
-from outrider.channels.http.chat_models import OUTRIDER, chosen_model
+from outrider.channels.http.chat_models import check_lending, chosen_settings, told_model
 from outrider.channels.http.chat_parse import ChatRequest, Order, parse_order
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import AGAIN, Envelope, Progress, failure, parse_call
 from outrider.channels.http.context import Wish, agent_of, enter, open_session
 from outrider.channels.http.failures import HttpError, error_body, request_id
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored, new_settings
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
@@ -47,15 +47,17 @@ async def complete(request: Request) -> Response:
     body = await request.body()
     order = parse_order(body, agent.config.limits.input)
     _check(order)
-    model = chosen_model(agent.config, order.model)
+    chosen = chosen_settings(agent.config, order.model)
+    if order.tools and "runtime" in chosen:
+        check_lending(chosen, agent.default_runtime)
     key = idempotency_key(request)
     opened = await _open(agent, request, order, key)
-    settings = {name: value for name, value in (("instructions", order.instructions), ("model", model)) if value}
+    settings = {**({"instructions": order.instructions} if order.instructions else {}), **chosen}
     place = f"chatcmpl-{digest(opened.session.id, key) if key else secrets.token_hex(16)}"
     wish = _wish(agent, order, opened, settings)
     entered = await enter(request, replace(wish, place=place, key=key or None))
     envelope = Envelope(
-        place, entered.entry.at // 1000, model or OUTRIDER, entered.session.id, order.is_stream and order.wants_usage
+        place, entered.entry.at // 1000, told_model(chosen), entered.session.id, order.is_stream and order.wants_usage
     )
     headers = {"x-session-id": opened.told, **ignored(body)}
     progress = Progress(entered.entry.seq, await entered.state(), bounds_of(agent), is_live=entered.is_next)
@@ -117,7 +119,7 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in settings.items()]
+    changes: list[Body] = [Changed(name, value) for name, value in new_settings(agent, settings, {}).items()]
     return replace(wish, past=render_past(changes, order.past, keep, order.tools if order.is_silent else None))
 
 

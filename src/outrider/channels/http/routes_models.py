@@ -6,8 +6,9 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from outrider.app.runtimes import offered
 from outrider.channels.http.app import route
-from outrider.channels.http.chat_models import OUTRIDER, chosen_model, known_models
+from outrider.channels.http.chat_models import OUTRIDER, chosen_settings, known_models
 from outrider.channels.http.context import agent_of
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.openapi import Operation
@@ -35,14 +36,18 @@ def _offered(name: str) -> Offered:
 
 
 async def list_models(request: Request) -> Response:
-    """The names a request may choose a model by; `outrider` is whatever this home is set to."""
-    return answer(OfferedList(data=tuple(map(_offered, known_models(agent_of(request).config)))))
+    """The names a request may choose a model by, and the runtimes that seem to be usable; nothing is started.
+
+    `outrider` is whatever this home is set to.
+    """
+    config = agent_of(request).config
+    return answer(OfferedList(data=tuple(map(_offered, (*known_models(config), *offered(config))))))
 
 
 async def find_model(request: Request) -> Response:
     """One model, if it can be used here."""
     name, config = request.path_params["id"], agent_of(request).config
-    if name in known_models(config) or (name != OUTRIDER and chosen_model(config, name)):
+    if name in known_models(config) or (name != OUTRIDER and chosen_settings(config, name)):
         return answer(_offered(name))
     raise HttpError(404, f"there is no model {name[:100]!r}; `GET /v1/models` lists them", "model_not_found")
 
@@ -52,7 +57,10 @@ ROUTES = (
         "/v1/models",
         list_models,
         "GET",
-        about=Operation(summary="The names a request may choose a model by.", answer=OfferedList),
+        about=Operation(
+            summary="The names a request may choose a model by; runtimes such as `codex` among them.",
+            answer=OfferedList,
+        ),
     ),
     route(
         "/v1/models/{id:path}", find_model, "GET", about=Operation(summary="One model, if it is known.", answer=Offered)

@@ -15,12 +15,12 @@ from starlette.responses import Response
 from outrider.app.agent import Agent, image_media
 from outrider.app.channels import CHAT, RESPONSES
 from outrider.channels.http.app import log_failure, route
-from outrider.channels.http.chat_models import chosen_model
+from outrider.channels.http.chat_models import check_lending, chosen_settings
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import Progress, parse_call
 from outrider.channels.http.context import Wish, agent_of, context, enter, open_session
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored, new_settings
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
@@ -76,12 +76,14 @@ async def create(request: Request) -> Response:
     wanted = parse_wanted(body, agent.config.limits.input)
     order = wanted.order
     _check(wanted)
-    model = chosen_model(agent.config, order.model)
+    chosen = chosen_settings(agent.config, order.model)
+    if order.tools and "runtime" in chosen:
+        check_lending(chosen, agent.default_runtime)
     key = idempotency_key(request)
     session, is_begun_here = await _open(request, agent, wanted, key)
     place = digest(session.id, key) if key else secrets.token_hex(16)
     channel = RESPONSES if wanted.is_stored else CHAT
-    settings = {name: value for name, value in (("instructions", order.instructions), ("model", model)) if value}
+    settings = {**({"instructions": order.instructions} if order.instructions else {}), **chosen}
     wish = Wish(
         channel=channel,
         place=place,
@@ -178,7 +180,7 @@ def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in settings.items()]
+    changes: list[Body] = [Changed(name, value) for name, value in new_settings(agent, settings, {}).items()]
     order = wanted.order
     return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
 

@@ -1,15 +1,20 @@
 """Sessions over HTTP: list, begin, read, say something in one, rename, stop, delete."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from outrider.app.agent import Agent
 from outrider.app.channels import SESSIONS
+from outrider.app.runtimes import carrier
 from outrider.channels.http.app import route
+from outrider.channels.http.chat_models import OUTRIDER, chosen_settings
 from outrider.channels.http.context import Wish, agent_of, enter
 from outrider.channels.http.failures import HttpError
+from outrider.channels.http.openai_common import change_settings
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_body, parse_query, reading, session_of
 from outrider.channels.http.shapes import (
@@ -30,6 +35,7 @@ from outrider.channels.http.shapes import (
     render_found,
     render_session,
 )
+from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 _KEY = "Idempotency-Key"
@@ -45,9 +51,27 @@ async def list_sessions(request: Request) -> Response:
 async def begin(request: Request) -> Response:
     agent = agent_of(request)
     wish = await parse_body(request, NewSession)
+    settings = _settings(agent, wish.model)
     with suppress(HttpError):
-        return answer(render_session(await find_session(agent, wish.name)))
-    return answer(render_session(await agent.session(wish.name)), 201)
+        return answer(await _set(agent, await find_session(agent, wish.name), settings))
+    return answer(await _set(agent, await agent.session(wish.name), settings), 201)
+
+
+def _settings(agent: Agent, model: str) -> Mapping[str, str]:
+    """What a session is set to by this name, which has to mean something. Raises HttpError."""
+    settings = chosen_settings(agent.config, model)
+    if model and not settings and model != OUTRIDER:
+        raise HttpError(404, f"there is no model {model[:100]!r}; `GET /v1/models` lists them", "model_not_found")
+    return settings
+
+
+async def _set(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
+    """The session, with this set."""
+    if settings:
+        await change_settings(agent, session, settings)
+        session = await find_session(agent, session.id)
+    known = fold(await agent.journal(session)).settings
+    return render_session(session, str(carrier(known, agent.default_runtime)))
 
 
 async def search(request: Request) -> Response:
@@ -57,13 +81,18 @@ async def search(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    return answer(render_session(await session_of(request, reading(request))))
+    agent = reading(request)
+    return answer(await _set(agent, await session_of(request, agent), {}))
 
 
-async def rename(request: Request) -> Response:
+async def change(request: Request) -> Response:
     agent = agent_of(request)
     wish = await parse_body(request, NewName)
-    return answer(render_session(await agent.rename(await session_of(request, agent), wish.name)))
+    settings = _settings(agent, wish.model)
+    session = await session_of(request, agent)
+    return answer(
+        await _set(agent, await agent.rename(session, wish.name) if wish.name is not None else session, settings)
+    )
 
 
 async def delete(request: Request) -> Response:
@@ -151,9 +180,13 @@ ROUTES = (
     route("/v1/sessions/{id}", show, "GET", about=Operation(summary="One session", answer=SessionView)),
     route(
         "/v1/sessions/{id}",
-        rename,
+        change,
         "PATCH",
-        about=Operation(summary="Call a session otherwise", body=NewName, answer=SessionView),
+        about=Operation(
+            summary="Call a session otherwise, or have another model or runtime answer in it",
+            body=NewName,
+            answer=SessionView,
+        ),
     ),
     route(
         "/v1/sessions/{id}",

@@ -17,6 +17,10 @@ MOST = 1_000
 Limit = Annotated[int, Meta(ge=1, le=MOST, description="at most so many")]
 Cursor = Annotated[int, Meta(ge=0, description="only entries after the one of this number")]
 
+ModelName = Annotated[
+    str, Meta(description="a model, or a runtime such as `codex` or `codex:gpt-5.5`; `GET /v1/models` lists them")
+]
+
 _ENTRY: dict[str, Any] = {
     "title": "Entry",
     "description": "One line of the journal: `type` says what happened, and which fields there are besides these.",
@@ -67,12 +71,14 @@ class NewSession(Struct, frozen=True):
     """A session to begin. Without a name it gets one; a name that is known gives that session."""
 
     name: str = ""
+    model: ModelName = ""
 
 
 class NewName(Struct, frozen=True):
-    """What a session is to be called."""
+    """What a session is to be called, and what is to answer in it; what is left out stays."""
 
-    name: str
+    name: str | None = None
+    model: ModelName = ""
 
 
 class NewInput(Struct, frozen=True):
@@ -115,6 +121,8 @@ class SessionView(Struct, frozen=True):
     updated: int
     head: int
     """The number of its last entry."""
+    runtime: str = ""
+    """What carries its turns, e.g. `native` or `codex:gpt-5.5`. Not told in lists."""
 
 
 class SessionList(Struct, frozen=True):
@@ -238,7 +246,7 @@ class Health(Struct, frozen=True, omit_defaults=True):
     """Given up."""
 
 
-def render_session(session: Session) -> SessionView:
+def render_session(session: Session, runtime: str = "") -> SessionView:
     return SessionView(
         id=session.id,
         name=session.name,
@@ -248,6 +256,7 @@ def render_session(session: Session) -> SessionView:
         created=session.created,
         updated=session.updated,
         head=session.head,
+        runtime=runtime,
     )
 
 
