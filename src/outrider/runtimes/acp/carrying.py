@@ -24,6 +24,8 @@ from outrider.runtimes.outside.asking import Asking, News
 from outrider.runtimes.outside.ledger import CUT_OFF, Ledger, Outcome, call_id
 
 NAME = "acp"
+_PROBE = 5.0
+"""Seconds an agent has at least to say that it lives."""
 _NOT_TOLD = "the agent did not tell what came of this"
 _NOT_RUN = "not run: the turn was set aside until the question was answered"
 
@@ -159,7 +161,7 @@ class Carrying:
             if silent < quiet or self._hearing.is_waiting:
                 await anyio.sleep(max(quiet - silent, 1.0))
                 continue
-            if not await self._agent.is_alive():
+            if not await self._agent.is_alive(min(max(quiet, _PROBE), 6 * _PROBE)):
                 self._agent.retire(f"said nothing for {quiet:g} s and does not answer, so it was ended (acp.quiet)")
                 return
             self._note(f"{self._agent.name} has said nothing for {quiet:g} s; it runs and answers")
@@ -170,8 +172,7 @@ class Carrying:
         match prompting.outcome:
             case Prompted(stop_reason=reason) as prompted:
                 self._ledger.used(prompted.tokens())
-                await self._hearing.speak()
-                await self._ledger.close(_NOT_TOLD)
+                await self._hearing.close(_NOT_TOLD)
                 if cut := STOPS.get(reason):
                     await self._turn.record(Reply("", self._ledger.saw, cut=cut))
                 if reason == "cancelled":
@@ -179,8 +180,7 @@ class Carrying:
             case ChildGone() as gone if may_die and can_go_on:
                 raise Died(str(gone)) from gone
             case RpcError() | Unavailable() as error:
-                await self._hearing.speak()
-                await self._ledger.close()
+                await self._hearing.close(CUT_OFF)
                 raise Failed(error)
             case None:
                 raise Unavailable(f"{self._agent.name} was given up")

@@ -33,7 +33,6 @@ OBEYS = 5.0
 """Seconds in which a prompt that was cancelled must end, before its process is ended."""
 _ROOM = 4_096
 """Messages of one session that wait to be heard; then the agent waits."""
-_PROBE = 30.0
 _log = logging.getLogger("outrider.acp")
 T = TypeVar("T")
 
@@ -170,10 +169,10 @@ class Agent:
         except ChildGone as gone:
             _log.debug("%s", gone)  # whoever waits for the prompt is told of it
 
-    async def is_alive(self) -> bool:
+    async def is_alive(self, within: float) -> bool:
         """Whether it answers. It need not know the method: to say so is an answer."""
         try:
-            await self._peer.request("_outrider/alive", {}, _PROBE)
+            await self._peer.request("_outrider/alive", {}, within)
         except RpcError:
             return True
         except Unavailable:

@@ -1,0 +1,225 @@
+"""ACP agents that die, fall silent, or lose us: the turn goes on where the agent can, and ends in words where not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.core.events import Bound, Ended, Reply, Result
+from outrider.runtimes.acp.faults import BACK, CANNOT_GO_ON
+from outrider.runtimes.outside.ledger import CUT_OFF
+from tests.journey.support import Person, Ran
+from tests.support.acp import World, asked, deltas, do, rest, said, text, tool
+
+RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
+RUNS = [
+    tool("c1", "pending", kind="execute", rawInput={"command": "ring"}),
+    tool("c1", "in_progress"),
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def reason(journal: list[Any]) -> str:
+    ended = journal[-1]
+    assert isinstance(ended, Ended)
+    assert ended.outcome == "failed"
+    return ended.reason
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("dies-at-initialize", f"python ended with exit status 4: it was all too much; {BACK}"),
+        ("dies-at-session/new", f"python ended with exit status 4: it was all too much; {BACK}"),
+        ("dies-at-session/prompt", f"python ended with exit status 4: it was all too much; {BACK}"),
+        ("login", f"scripted wants you to log in: Log in on the web (run `scripted login`). Then say it again; {BACK}"),
+        ("version-2", "python speaks version 2 of ACP, and this Outrider speaks version 1"),
+    ],
+)
+async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: World, word: str, told: str) -> None:
+    async with world.opened(word) as agent:
+        await said(agent, do(["say", "never"]))
+        assert reason(await rest(agent)) == told
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("", "say which agent carries turns: `outrider config set acp.command"),
+        ("/nowhere/agent --acp", "/nowhere/agent was not started: No such file or directory"),
+        ("agent 'half", "acp.command cannot be read: No closing quotation"),
+    ],
+)
+async def test_a_command_that_starts_nothing_is_told_of(world: World, command: str, told: str) -> None:
+    async with world.opened(acp_command=command) as agent:
+        await said(agent, "hello")
+        assert reason(await rest(agent)).startswith(told)
+
+
+@pytest.mark.anyio
+async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(world: World) -> None:
+    words = do(["say", "half"], *RUNS, ["error", -32603, "Internal error", {"details": "bad key"}])
+    async with world.opened() as agent:
+        await said(agent, words)
+        journal = await rest(agent)
+        await said(agent, do(["say", "better"]))
+        after = await rest(agent)
+    assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {BACK}'
+    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", CUT_OFF]
+    assert isinstance(after[-1], Ended)
+    assert after[-1].outcome == "done"
+    assert len(world.heard("session/new")) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("word", ["", "resumes"])
+async def test_an_agent_that_dies_in_the_midst_is_started_again_and_goes_on(world: World, word: str) -> None:
+    words = do(*RUNS, ["die", "once"], tool("c1", "completed", content=text("rang")), ["say", "all done"])
+    async with world.opened(word) as agent:
+        session = await said(agent, words)
+        shown = [delta.text for delta in await deltas(agent, session, "started again") if delta.kind == "reset"]
+        journal = await rest(agent)
+    assert shown == ["python ended with exit status 3; it is started again and goes on"]
+    assert [body.text for body in journal if isinstance(body, Result)] == [CUT_OFF, "rang"]
+    assert isinstance(journal[-1], Ended)
+    assert journal[-1].outcome == "done"
+    again = world.prompts()[1]
+    assert again.startswith("[Your work on the request below was cut off.")
+    assert '- shell {"command":"ring"}: it may or may not have happened]' in again
+    assert again.endswith(words)
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_dies_every_time_is_given_up_after_the_second(world: World) -> None:
+    async with world.opened() as agent:
+        await said(agent, do(["say", "well"], ["die"]))
+        journal = await rest(agent)
+    assert reason(journal) == f"python ended with exit status 3: something broke inside; {BACK}"
+    assert [body.text for body in journal if isinstance(body, Reply)] == ["well"]
+    assert len(world.prompts()) == 2
+
+
+@pytest.mark.anyio
+async def test_what_a_dead_agent_knows_of_its_calls_is_asked_of_the_next(world: World) -> None:
+    """It ended a call, wrote that down, and died before it could tell us."""
+    ended = tool("c1", "completed", content=text("rang once"))[1]
+    async with world.opened() as agent:
+        await said(agent, do(*RUNS, ["past", ended], ["die", "once"], ["say", "I see"]))
+        journal = await rest(agent)
+    results = [body.text for body in journal if isinstance(body, Result)]
+    assert results == ["rang once", "the agent did not tell what came of this"]
+    assert "may or may not" not in world.prompts()[1]
+
+
+@pytest.mark.anyio
+async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_begins_anew(world: World) -> None:
+    async with world.opened("forgets") as agent:
+        await said(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
+        journal = await rest(agent)
+        session = await said(agent, do(["say", "anew"]))
+        notes = [delta.text for delta in await deltas(agent, session, "is told what") if delta.kind == "note"]
+        after = await rest(agent)
+    assert reason(journal) == f"python ended with exit status 3: something broke inside; {BACK}"
+    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", CUT_OFF]
+    assert notes == [
+        "scripted cannot take up a session of an earlier process. A new one begins",
+        "scripted is told what was said here before",
+    ]
+    assert [body.thread for body in after if isinstance(body, Bound)] == ["s0", "s1"]
+    assert "Agent: half\n" in world.prompts()[1]
+
+
+@pytest.mark.anyio
+async def test_a_session_that_the_agent_has_forgotten_is_begun_anew_from_what_is_written_here(world: World) -> None:
+    async with world.opened() as agent:
+        await said(agent, do(["say", "first"]))
+        await rest(agent)
+    (world.agents / "s0.past").rename(world.agents / "other.past")
+    async with world.opened() as agent:
+        await said(agent, do(["say", "second"]))
+        journal = await rest(agent)
+    assert [body.thread for body in journal if isinstance(body, Bound)] == ["s0", "s1"]
+    assert "Agent: first\n" in world.prompts()[1]
+
+
+@pytest.mark.anyio
+async def test_a_silent_agent_is_asked_whether_it_lives_and_left_alone_when_it_does(world: World) -> None:
+    async with world.opened(acp_quiet="1") as agent:
+        session = await said(agent, do(["hang"]))
+        shown = await deltas(agent, session, "it runs and answers")
+        assert shown[-1].text == "scripted has said nothing for 1 s; it runs and answers"
+        await agent.stop(session)
+        await rest(agent)
+    assert len(world.heard("_outrider/alive")) >= 1
+
+
+@pytest.mark.anyio
+async def test_a_silent_agent_that_does_not_answer_is_ended(world: World) -> None:
+    async with world.opened(acp_quiet="1") as agent:
+        await said(agent, do(["say", "so far"], ["deaf"]))
+        journal = await rest(agent)
+    assert reason(journal).startswith("scripted said nothing for 1 s and does not answer, so it was ended (acp.quiet)")
+    assert [body.text for body in journal if isinstance(body, Reply)] == ["so far"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("answer", "told"), [("once", "has allowed it since"), ("no", "did not allow it")])
+async def test_a_question_outlives_a_restart_and_its_answer_holds_for_the_same_command_once(
+    world: World, answer: str, told: str
+) -> None:
+    words = do(["ask", RM], ["say", "done"])
+    async with world.opened() as agent:
+        await asked(agent, await said(agent, words))
+    async with world.opened() as agent:
+        session = await agent.session("s")
+        await agent.answer(session, await asked(agent, session), answer)
+        if answer == "no":
+            await agent.answer(session, await asked(agent, session, 2), "no")
+        journal = await rest(agent)
+    assert world.effects()[-1] == {"outcome": {"outcome": "selected", "optionId": "2" if answer == "once" else "3"}}
+    assert f'- shell {{"command":"rm x"}}: the person {told}' in world.prompts()[1]
+    assert isinstance(journal[-1], Ended)
+    assert journal[-1].outcome == "done"
+
+
+class Owner(Person):
+    """Somebody whose turns are carried by the scripted agent."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        super().__init__(folder)
+        self.world = World(folder)
+        self.environ |= {"OUTRIDER_RUNTIME": "acp", "OUTRIDER_ACP_COMMAND": self.world.command(*words)}
+
+    def asks(self, words: str, fail: str = "") -> Ran:
+        return self.types("run", "--session", "s", "--key", "k", words, environ={"OUTRIDER_FAIL": fail})
+
+
+RING = do(*RUNS, ["effect", "rang"], tool("c1", "completed", content=text("rang")), ["say", "all done"])
+
+
+@pytest.mark.parametrize("point", ["J4", "J6", "J7", "J8", "J9", "J11", "J12"])
+def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
+    owner = Owner(tmp_path)
+    assert owner.asks(RING, point).code == -9
+    again = owner.asks(RING)
+    assert (again.code, again.out) == (0, "all done\n"), again.err
+    prompts = owner.world.prompts()
+    if len(prompts) == 2:
+        assert prompts[1].startswith("[Your work on the request below was cut off.")
+    assert len(prompts) == (1 if point in ("J4", "J12") else 2)
+
+
+@pytest.mark.parametrize("point", ["J7", "J9"])
+def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path: Path, point: str) -> None:
+    owner = Owner(tmp_path, "forgets")
+    assert owner.asks(RING, point).code == -9
+    again = owner.asks(RING)
+    assert again.code != 0
+    assert CANNOT_GO_ON in again.err.replace("\n", " ")
+    assert len(owner.world.prompts()) == 1

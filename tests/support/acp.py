@@ -1,0 +1,111 @@
+"""A home whose turns are carried by the scripted ACP agent, and what that agent heard and did."""
+
+import json
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.events import Asked, Body, Delta, Entry
+from outrider.core.ports import Session
+
+SCRIPT = Path(__file__).with_name("acp_agent.py")
+PATIENCE = 60.0
+TERMINAL, PIPE = "terminal:test", "pipe:test"
+
+
+class World:
+    """The folder of a test: a home, a project, and the agent's own folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.work, self.agents = folder / "home", folder / "work", folder / "agent"
+        for path in (self.home, self.work, self.agents):
+            path.mkdir(mode=0o700, exist_ok=True)
+
+    def command(self, *words: str) -> str:
+        return shlex.join([sys.executable, "-I", "-S", str(SCRIPT), str(self.agents), *words])
+
+    @asynccontextmanager
+    async def opened(self, *words: str, **settings: str) -> AsyncGenerator[Agent]:
+        """The home, open, with the scripted agent that these words describe."""
+        chosen = {"runtime.name": "acp", "acp.command": self.command(*words)}
+        chosen |= {name.replace("_", ".", 1): value for name, value in settings.items()}
+        with anyio.fail_after(PATIENCE):
+            async with outrider.open(config=load(self.home, {}, chosen), workspace=self.work) as agent:
+                yield agent
+
+    def lines(self, name: str) -> list[Any]:
+        path = self.agents / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def effects(self) -> list[Any]:
+        return self.lines("effects")
+
+    def heard(self, method: str) -> list[Any]:
+        """The parameters of all messages of this method."""
+        return [line["params"] for line in self.lines("heard") if line["method"] == method]
+
+    def prompts(self) -> list[str]:
+        return [params["prompt"][0]["text"] for params in self.heard("session/prompt")]
+
+    async def has(self, name: str, count: int = 1) -> None:
+        """Wait until the agent has written so many lines."""
+        with anyio.fail_after(PATIENCE):
+            while len(self.lines(name)) < count:
+                await anyio.sleep(0.02)
+
+
+def do(*acts: Sequence[Any], before: str = "") -> str:
+    """Words that make the agent do this."""
+    return f"{before}do {json.dumps(acts)}"
+
+
+def tool(id: str, status: str, **more: Any) -> tuple[str, Any]:
+    """The act of telling of a tool call."""
+    kind = "tool_call" if status == "pending" else "tool_call_update"
+    return "update", {"sessionUpdate": kind, "toolCallId": id, "title": f"Run {id}", "status": status, **more}
+
+
+def text(words: str) -> list[dict[str, Any]]:
+    return [{"type": "content", "content": {"type": "text", "text": words}}]
+
+
+async def said(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
+    """Post this, and do not wait."""
+    session = await agent.session(name)
+    await agent.post(words, session=session, address=address)
+    return await agent.find(session.id)
+
+
+async def rest(agent: Agent, name: str = "s") -> list[Body]:
+    """What stands in the journal once nothing is left to do."""
+    await agent.wait(await agent.session(name))
+    return [entry.body for entry in await agent.journal(await agent.session(name))]
+
+
+async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
+    """The so-many-th question of this session, once it is asked."""
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, Asked):
+            count -= 1
+            if not count:
+                return event.body
+    raise AssertionError("never asked")
+
+
+async def deltas(agent: Agent, session: Session, until: str) -> list[Delta]:
+    """What is shown, up to the delta with this in it."""
+    found: list[Delta] = []
+    async for event in agent.follow(session):
+        if isinstance(event, Delta):
+            found.append(event)
+            if until in event.text:
+                return found
+    raise AssertionError("never shown")

@@ -1,0 +1,180 @@
+"""An ACP agent that does as it is told: acts stand in the prompt, what it heard and did stands in files of its folder.
+
+    acp_agent.py FOLDER [WORD…]
+
+Words: `forgets` (it can take up no session), `resumes` (without telling the past), `version-2`, `dies-at-METHOD`,
+`silent-at-METHOD`, `login` (a session needs one first). A prompt ends in `do [[ACT, …], …]`, e.g.
+`do [["say", "hi"], ["effect", "rang"]]`.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER, WORDS = Path(sys.argv[1]), set(sys.argv[2:])
+OPTIONS = [
+    {"optionId": "1", "name": "Always", "kind": "allow_always"},
+    {"optionId": "2", "name": "Yes", "kind": "allow_once"},
+    {"optionId": "3", "name": "No", "kind": "reject_once"},
+]
+
+
+def write(name: str, line: Any) -> None:
+    with (FOLDER / name).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+class Agent:
+    def __init__(self) -> None:
+        self.speaking = threading.Lock()
+        self.cancelled = threading.Event()
+        self.answers: dict[int, Any] = {}
+        self.answered = threading.Condition()
+        self.asked = 0
+
+    def send(self, **message: Any) -> None:
+        with self.speaking:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            sys.stdout.flush()
+
+    def tell(self, session: str, update: dict[str, Any], *, is_kept: bool = True) -> None:
+        if is_kept:
+            write(f"{session}.past", update)
+        self.send(method="session/update", params={"sessionId": session, "update": update})
+
+    def ask(self, session: str, call: dict[str, Any], options: list[dict[str, str]]) -> Any:
+        self.asked += 1
+        number = self.asked
+        params = {"sessionId": session, "toolCall": call, "options": options}
+        self.send(id=number, method="session/request_permission", params=params)
+        with self.answered:
+            while number not in self.answers:
+                self.answered.wait()
+        return self.answers[number]
+
+    def act(self, session: str, act: list[Any]) -> str:
+        """Do one thing; the stop reason when it ends the prompt."""
+        match act:
+            case ["hang"]:
+                self.cancelled.wait()
+                return "cancelled"
+            case ["stop", reason]:
+                return reason
+            case ["die", *once]:
+                if not once or not (FOLDER / "died").exists():
+                    (FOLDER / "died").touch()
+                    print("something broke inside", file=sys.stderr, flush=True)
+                    os._exit(3)
+            case ["deaf"]:
+                with self.speaking:
+                    write("effects", "deaf")
+                    time.sleep(1e6)
+            case ["effect", name]:
+                write("effects", name)
+            case ["environ"]:
+                write("effects", sorted(os.environ))
+            case _:
+                self.say(session, act)
+        return ""
+
+    def say(self, session: str, act: list[Any]) -> None:
+        match act:
+            case ["say" | "think" as how, text, *ids]:
+                kind = "agent_message_chunk" if how == "say" else "agent_thought_chunk"
+                block = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+                self.tell(session, {**block, "messageId": ids[0]} if ids else block)
+            case ["long", count]:
+                self.say(session, ["say", "x" * count])
+            case ["update", update]:
+                self.tell(session, update)
+            case ["past", update]:
+                write(f"{session}.past", update)
+            case ["ask", call, *options]:
+                write("effects", self.ask(session, call, options[0] if options else OPTIONS))
+            case ["request", method]:
+                self.send(id=f"r-{method}", method=method, params={"sessionId": session})
+            case _:
+                raise SystemExit(f"no such act: {act}")
+
+    def prompt(self, number: int, session: str, text: str) -> None:
+        for act in json.loads(text.rpartition("do ")[2] or "[]"):
+            if act[0] == "error":
+                self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})
+                return
+            if reason := self.act(session, act):
+                self.send(id=number, result={"stopReason": reason})
+                return
+        usage = {"totalTokens": 13, "inputTokens": 7, "outputTokens": 5, "cachedReadTokens": 1}
+        self.send(id=number, result={"stopReason": "end_turn", "usage": usage})
+
+    def answer(self, number: int, method: str, params: dict[str, Any]) -> None:
+        write("heard", {"method": method, "params": params})
+        if f"dies-at-{method}" in WORDS:
+            print("it was all too much", file=sys.stderr, flush=True)
+            os._exit(4)
+        if f"silent-at-{method}" in WORDS:
+            return
+        match method:
+            case "initialize":
+                self.send(id=number, result=introduced())
+            case "session/new" if "login" in WORDS:
+                self.send(id=number, error={"code": -32000, "message": "Authentication required"})
+            case "session/new":
+                count = len(list(FOLDER.glob("*.past")))
+                (FOLDER / f"s{count}.past").touch()
+                self.send(id=number, result={"sessionId": f"s{count}"})
+            case "session/load" | "session/resume":
+                self.take_up(number, method, params["sessionId"])
+            case "session/prompt":
+                text = params["prompt"][0]["text"]
+                self.cancelled.clear()
+                block = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": text}}
+                write(f"{params['sessionId']}.past", block)
+                threading.Thread(target=self.prompt, args=(number, params["sessionId"], text), daemon=True).start()
+            case _:
+                self.send(id=number, error={"code": -32601, "message": "Method not found"})
+
+    def take_up(self, number: int, method: str, session: str) -> None:
+        past = FOLDER / f"{session}.past"
+        if not past.exists():
+            self.send(id=number, error={"code": -32002, "message": "Resource not found"})
+            return
+        for line in past.read_text().splitlines() if method == "session/load" else ():
+            self.tell(session, json.loads(line), is_kept=False)
+        self.send(id=number, result={})
+
+    def run(self) -> None:
+        for line in sys.stdin:
+            message = json.loads(line)
+            if "method" not in message:
+                with self.answered:
+                    self.answers[message["id"]] = message.get("result") or message.get("error")
+                    self.answered.notify_all()
+                write("heard", {"method": "answer", "params": self.answers[message["id"]]})
+            elif "id" in message:
+                self.answer(message["id"], message["method"], message.get("params") or {})
+            else:
+                write("heard", {"method": message["method"], "params": message.get("params")})
+                self.cancelled.set()
+
+
+def introduced() -> dict[str, Any]:
+    can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    if "resumes" in WORDS:
+        can["sessionCapabilities"] = {"resume": {}}
+    elif "forgets" not in WORDS:
+        can["loadSession"] = True
+    return {
+        "protocolVersion": 2 if "version-2" in WORDS else 1,
+        "agentCapabilities": can,
+        "agentInfo": {"name": "scripted", "version": "1"},
+        "authMethods": [{"id": "web", "name": "Log in on the web", "description": "run `scripted login`"}],
+    }
+
+
+if __name__ == "__main__":
+    Agent().run()
