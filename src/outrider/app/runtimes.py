@@ -43,8 +43,8 @@ def parse_runtime(text: str) -> Wanted:
     """What a person means by this. Raises Refused when there is no such runtime."""
     name, mark, model = (part.strip() for part in text.strip().partition(":"))
     if name not in names():
-        known = f"there are: {', '.join(names())}"
-        raise Refused(f"no runtime is called {name[:60]!r}{did_you_mean(name, names())}; {known}")
+        known = did_you_mean(name, names()) or f"; there are: {', '.join(names())}"
+        raise Refused(f"no runtime is called {name[:60]!r}{known}")
     if mark and not (model and model.isprintable() and takes_model(name)):
         if takes_model(name):
             raise Refused(f"write {name}:<model>, or {name} alone")

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from outrider.app.presence import Presence
 from outrider.app.runtimes import Wanted, examined, model_setting, names, parse_runtime, use
+from outrider.channels.link.guest import visiting
 from outrider.cli.doctor import report
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -106,7 +107,7 @@ def _line(one: Listed, width: int) -> str:
 async def _use(config: Config, wanted: Wanted, session: str, halt: Halt) -> int:
     await _check(config, wanted.name)
     if not session:
-        return _set_default(wanted)
+        return await _set_default(wanted)
     async with open_here(config, Presence(_LABEL, "none")) as agent:
         found = await agent.find(session)
         is_new = await use(agent, found, wanted.settings)
@@ -122,7 +123,7 @@ async def _check(config: Config, name: str) -> None:
             raise Refused(f"{name} cannot be used yet: {check.text}{advice}")
 
 
-def _set_default(wanted: Wanted) -> int:
+async def _set_default(wanted: Wanted) -> int:
     home = find_home()
     path = set_value(home, "runtime.name", wanted.name)
     if wanted.model:
@@ -131,7 +132,10 @@ def _set_default(wanted: Wanted) -> int:
     source = load().source("runtime.name")
     if source != FILE:
         notice(f"{source} overrules it")
-    notice("an Outrider that is running goes on as it began: restart it to have it follow")
+    async with visiting(home) as guest:
+        if guest:
+            owner = guest.owner
+            notice(f"{owner.label} (process {owner.pid}) goes on with {owner.runtime} until it is started again")
     return DONE
 
 

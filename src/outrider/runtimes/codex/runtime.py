@@ -7,7 +7,7 @@ from outrider.runtimes.calls import Calls
 from outrider.runtimes.codex.faults import not_logged_in, of_gone, of_rpc, told
 from outrider.runtimes.codex.pool import Pool
 from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.threads import NAME
+from outrider.runtimes.codex.threads import NAME, wanted_model
 from outrider.runtimes.codex.turn import Carrying
 from outrider.runtimes.codex.wire import parse_is_barred
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
@@ -25,7 +25,7 @@ class CodexRuntime:
         self._calls = Calls(kit.tools, kit.place)
 
     async def begins(self, turn: Turn) -> Started:
-        return Started(NAME, self._kit.config.codex.model)
+        return Started(NAME, wanted_model(turn, self._kit.config))
 
     async def carry(self, turn: Turn) -> None:
         news = News(turn)

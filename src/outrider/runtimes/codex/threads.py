@@ -123,4 +123,10 @@ def _params(turn: Turn, config: Config) -> dict[str, Any]:
         "developerInstructions": f"{_WHO}\n\n{more}" if more else _WHO,
         "config": trust(turn.session.workspace),
     }
-    return {**params, "model": settings.model} if settings.model else params
+    model = wanted_model(turn, config)
+    return {**params, "model": model} if model else params
+
+
+def wanted_model(turn: Turn, config: Config) -> str:
+    """The model this session asks for, or this home; empty for what Codex's own settings say."""
+    return turn.state().settings.get("codex.model") or config.codex.model
