@@ -198,6 +198,7 @@ class Worker:
     async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
         turn = carrying.turn = await self._open(session)
         turn.leaving = carrying.scope if self._is_leaving else None
+        is_taken_up = turn.state().is_open
         while True:
             carrying.again = False
             await turn.refresh()
@@ -216,10 +217,15 @@ class Worker:
                 case Stop(reason=reason):
                     log.warning("a turn was stopped: %s", reason, extra={"session": session})
                     await turn.record(Ended("failed", turn.state().head, reason))
+                case Finish() if is_taken_up and turn.state().runtime not in ("", NATIVE):
+                    # Words without calls may not be the last ones of another program: it is asked.
+                    is_taken_up = False
+                    await self._carry_turn(turn)
                 case Finish():
                     point("J12")
                     await turn.record(Ended("done", turn.state().saw))
                 case _:
+                    is_taken_up = False
                     await self._carry_turn(turn)
         self._warm[session] = turn
         while len(self._warm) > WARM:
