@@ -1,0 +1,267 @@
+"""kill -9 of Outrider and of Codex at every point of a turn that the real Codex carries: it comes out once, and right.
+
+What happened is counted outside: by the file that commands wrote to, by the model server's requests, in /proc.
+"""
+
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.app.agent import Agent
+from outrider.core.events import Asked, Begun, Bound, Delta, Ended, Entry, Event, Reply, Result, Started
+from outrider.core.outcome import Finished
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import says
+from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
+from tests.support.codex_life import begins, killed_at
+from tests.support.survivors import end_all, living, until_none_survives
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(180),
+    pytest.mark.promise("L3"),
+    pytest.mark.promise("L4"),
+    pytest.mark.promise("L12"),
+]
+ASKED = "pay the bills"
+DONE = "All bills are paid."
+SCRIPT = script(
+    says("I pay the rent first", shell("echo rent >> paid")),
+    says("one more", shell("echo power >> paid")),
+    *[says(DONE)] * 4,
+)
+POINTS = ["J2", "J3", "J4", "J5", "J5:4", "J6", "J6:2", "J7", "J7:2", "J8", "J8:2", "J9", "J9:2", "J11", "J11:3", "J12"]
+UNSURE = ("not known", "may or may not", "aborted")
+_PATIENCE = 90.0
+
+
+class World:
+    """A folder with a home of ours, one of Codex's, and a model; what its commands did."""
+
+    def __init__(self, folder: Path, server: ScriptServer) -> None:
+        self.folder = folder
+        self.server = server
+        self._home = codex_home(folder, server.url)
+
+    def settings(self, **more: str) -> dict[str, str]:
+        return codex_settings(self._home, **more)
+
+    @asynccontextmanager
+    async def again(self, **settings: str) -> AsyncGenerator[Agent]:
+        """The next life, in this process."""
+        with anyio.fail_after(_PATIENCE):
+            async with opened(self.folder, self.server.url, None, None, **settings) as agent:
+                yield agent
+
+    @property
+    def paid(self) -> list[str]:
+        book = self.folder / "work" / "paid"
+        return book.read_text().split() if book.exists() else []
+
+    def assert_paid_once(self, *bills: str) -> None:
+        """No bill was paid twice, and one that may not have been paid was told to the model as such."""
+        assert len(self.paid) == len(set(self.paid))
+        heard = " ".join(texts(request) for request in self.server.requests)
+        assert sorted(self.paid) == sorted(bills) or any(word in heard for word in UNSURE), self.paid
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ScriptServer(SCRIPT) as server:
+        yield World(tmp_path, server)
+    end_all(tmp_path)
+
+
+async def taken_up(agent: Agent) -> Finished:
+    """The turn that was left open, once it has ended."""
+    await agent.finish()
+    ended = await agent.wait(await agent.find("s"))
+    assert ended
+    return ended
+
+
+async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
+    """So many threads; each turn ended once; nothing was recorded twice, and nothing is left open."""
+    journal = await agent.journal(await agent.find("s"))
+    assert len({entry.body.thread for entry in journal if isinstance(entry.body, Bound)}) <= threads
+    assert sum(isinstance(entry.body, Ended) for entry in journal) == turns
+    calls = [call.id for entry in journal if isinstance(entry.body, Reply) for call in entry.body.calls]
+    results = [entry.body.call for entry in journal if isinstance(entry.body, Result)]
+    assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
+    said = [entry.body.text for entry in journal if isinstance(entry.body, Reply) and entry.body.text]
+    assert len(said) - said.count(DONE) == len({text for text in said if text != DONE})
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_turn_goes_on_in_its_thread_when_outrider_was_killed(world: World, point: str) -> None:
+    killed_at(point, world.folder, world.settings(), ASKED)
+    async with world.again() as agent:
+        turn = await taken_up(agent)
+        assert (turn.outcome, turn.text) == ("done", DONE)
+        await assert_in_order(agent, 1)
+        assert texts(world.server.requests[-1]).count(ASKED) == 1
+        world.assert_paid_once("rent", "power")
+    await until_none_survives(world.folder)
+
+
+@pytest.mark.parametrize(("first", "second"), [("J8", "J4"), ("J7", "J8"), ("J6", "J11"), ("J9", "J12")])
+async def test_a_turn_whose_owner_was_killed_twice_still_comes_out_once(world: World, first: str, second: str) -> None:
+    killed_at(first, world.folder, world.settings(), ASKED)
+    with begins(world.folder, world.settings(), ASKED, second) as life:
+        life.communicate(timeout=_PATIENCE)
+    async with world.again() as agent:
+        if (await agent.find("s")).has_work:
+            await taken_up(agent)
+        await assert_in_order(agent, 1)
+        world.assert_paid_once("rent", "power")
+    await until_none_survives(world.folder)
+
+
+@pytest.mark.behaviour("A15")
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_a_question_is_still_there_when_outrider_was_killed_and_its_answer_holds(
+    tmp_path: Path, answer: str
+) -> None:
+    wants = shell("echo rent >> paid")
+    with ScriptServer(script(says("may I", wants), says("again", wants), says(DONE))) as server:
+        world = World(tmp_path, server)
+        killed_at("J10", world.folder, world.settings(codex_approval="untrusted"), ASKED)
+        async with world.again(codex_approval="untrusted") as agent:
+            await agent.finish()
+            session = await agent.find("s")
+            (question,) = await agent.asks(session)
+            assert (world.paid, "echo rent >> paid" in question.question) == ([], True)
+            assert await agent.answer(session, question, answer)
+            turn = await agent.wait(await agent.find("s"))
+            assert turn
+            assert (turn.outcome, turn.text) == ("done", DONE)
+            assert world.paid == (["rent"] if answer == "once" else [])
+            await assert_in_order(agent, 1)
+        await until_none_survives(world.folder)
+
+
+def is_body(kind: type[object]) -> Callable[[Event], bool]:
+    return lambda event: isinstance(event, Entry) and isinstance(event.body, kind)
+
+
+def makes_call(event: Event) -> bool:
+    return isinstance(event, Entry) and isinstance(event.body, Reply) and bool(event.body.calls)
+
+
+def says_it_all(event: Event) -> bool:
+    return isinstance(event, Entry) and isinstance(event.body, Reply) and event.body.text == DONE
+
+
+MOMENTS: dict[str, Callable[[Event], bool]] = {
+    "J4 begun": is_body(Started),
+    "J4 bound": is_body(Bound),
+    "J5 speaks": lambda event: isinstance(event, Delta) and event.kind == "text",
+    "J6 calls": makes_call,
+    "J7 runs": is_body(Begun),
+    "J9 ran": is_body(Result),
+    "J11 said": says_it_all,
+}
+
+
+async def say(agent: Agent, text: str, on_event: Callable[[Event], None] | None = None) -> Finished:
+    session = await agent.session("s")
+    return await agent.say(text, session=session.id, address="terminal:test", on_event=on_event)
+
+
+def kill_all(folder: Path) -> int:
+    found = processes(folder)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
+
+
+@pytest.mark.behaviour("A8")
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_turn_whose_codex_was_killed_is_told_and_the_next_one_goes_on_in_its_thread(
+    world: World, moment: str
+) -> None:
+    met = anyio.Event()
+
+    def watch(event: Event) -> None:
+        if MOMENTS[moment](event):
+            met.set()
+
+    async def kill() -> None:
+        await met.wait()
+        while not kill_all(world.folder):
+            await anyio.sleep(0.01)
+
+    async with world.again() as agent:
+        outcomes: list[Finished] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(kill)
+            outcomes.append(await say(agent, ASKED, watch))
+        (turn,) = outcomes
+        assert turn.outcome == "done" or "/runtime native" in turn.error
+        again = await say(agent, "go on")
+        assert (again.outcome, again.text) == ("done", DONE)
+        # Of a thread in which nothing was said yet, Codex keeps nothing.
+        await assert_in_order(agent, 2, threads=2 if moment.startswith("J4") else 1)
+        world.assert_paid_once("rent", "power")
+        assert len(processes(world.folder)) == 1
+    await until_none_survives(world.folder)
+
+
+@pytest.mark.behaviour("A8")
+async def test_a_question_of_a_codex_that_was_killed_is_put_again_by_the_next_one(tmp_path: Path) -> None:
+    def kill_when_asked(event: Event) -> None:
+        if is_body(Asked)(event):
+            kill_all(tmp_path)
+
+    wants = shell("echo rent >> paid")
+    with ScriptServer(script(says("may I", wants), says("again", wants), *[says(DONE)] * 2)) as server:
+        world = World(tmp_path, server)
+        async with world.again(codex_approval="untrusted") as agent:
+            turn = await say(agent, ASKED, kill_when_asked)
+            assert (turn.outcome, "/runtime native" in turn.error) == ("failed", True)
+            session = await agent.find("s")
+            assert (await agent.asks(session), world.paid) == ((), [])
+            await agent.post("go on", session=session, address="terminal:test")
+            while not (asks := await agent.asks(session)):
+                await anyio.sleep(0.02)
+            assert await agent.answer(session, asks[0], "once")
+            ended = await agent.wait(await agent.find("s"))
+            assert ended
+            assert (ended.outcome, ended.text, world.paid) == ("done", DONE, ["rent"])
+            await assert_in_order(agent, 2)
+        await until_none_survives(tmp_path)
+
+
+LEFT = "setsid sleep 1000 > /dev/null 2>&1 & echo $! > left; echo x >> paid; exec sleep 1000"
+
+
+@pytest.mark.promise("L7")
+@pytest.mark.parametrize("who", ["outrider", "codex"])
+async def test_commands_that_outlive_a_kill_are_found_and_ended(tmp_path: Path, who: str) -> None:
+    free = {"codex_sandbox": "danger-full-access", "codex_approval": "never"}
+    with ScriptServer(script(says("I start it", shell(LEFT)), *[says("It was cut off.")] * 3)) as server:
+        world = World(tmp_path, server)
+        with begins(tmp_path, world.settings(**free), ASKED) as life:
+            with anyio.fail_after(_PATIENCE):
+                while not world.paid:
+                    await anyio.sleep(0.02)
+            if who == "outrider":
+                life.kill()
+            else:
+                kill_all(tmp_path)
+            life.communicate(timeout=_PATIENCE)
+        left = int((tmp_path / "work" / "left").read_text())
+        assert (left in living(tmp_path)) == (who == "outrider")
+        async with world.again(**free) as agent:
+            turn = await taken_up(agent) if who == "outrider" else await say(agent, "go on")
+            assert (turn.outcome, turn.text) == ("done", "It was cut off.")
+            assert not any(b"sleep" in words for words in living(tmp_path).values())
+            await assert_in_order(agent, 1 if who == "outrider" else 2)
+        assert world.paid == ["x"]
+        await until_none_survives(tmp_path)
