@@ -1,5 +1,7 @@
 """The `Runtime` of Codex: finds the process and the thread of a session, and carries its turn there."""
 
+import logging
+
 from outrider.core.events import Started
 from outrider.core.ports import Turn
 from outrider.core.traits import RuntimeTraits
@@ -14,6 +16,8 @@ from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
 from outrider.runtimes.kit import Kit
 from outrider.runtimes.outside import asking as outside
 from outrider.runtimes.outside.asking import Asking, News
+
+log = logging.getLogger("outrider.codex")
 
 
 class CodexRuntime:
@@ -35,16 +39,29 @@ class CodexRuntime:
             if turn.state().asks:
                 return
         try:
-            server = await self._pool.get(turn.session)
-            with server.in_use():
-                await self._check_login(server)
-                await Carrying(self._kit, self._calls, server, turn, news, asking).run()
+            if not await self._carried(turn, news, asking):
+                await self._carried(turn, news, asking)
         except ChildGone as gone:
             raise of_gone(gone) from gone
         except NoAnswer as error:
             raise told(str(error)) from error
         except RpcError as error:
             raise of_rpc(error, "what was asked of it") from error
+
+    async def _carried(self, turn: Turn, news: News, asking: Asking) -> bool:
+        """False when the process turned out to have died since its last turn: another may have more luck."""
+        server = await self._pool.get(turn.session)
+        is_used, steps = server.is_checked, turn.state().steps
+        try:
+            with server.in_use():
+                await self._check_login(server)
+                await Carrying(self._kit, self._calls, server, turn, news, asking).run()
+        except ChildGone as gone:
+            if not is_used or turn.state().steps > steps:
+                raise
+            log.warning("Codex is started anew: %s", gone)
+            return False
+        return True
 
     async def _check_login(self, server: Server) -> None:
         """Ask before a model is: without a login it would try for a while and then say something else."""
