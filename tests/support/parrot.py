@@ -1,4 +1,4 @@
-"""A third-party runtime as a stranger would ship it: a module and a dist-info folder on the path, found by entry point."""
+"""A third-party runtime as a stranger would ship it: a module and a dist-info folder on the path."""
 
 from pathlib import Path
 

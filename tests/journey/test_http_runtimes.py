@@ -1,0 +1,131 @@
+"""Over HTTP, `model` may name a runtime: the real Codex carries the session then."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from outrider.channels.http.routes import ROUTES
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import ScriptedModel, says
+from tests.support.codex import codex_binary, opened, texts
+from tests.support.http import client, serving
+from tests.support.talking import RING
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+@asynccontextmanager
+async def served(folder: Path, server: ScriptServer, command: str = "") -> AsyncGenerator[httpx2.AsyncClient]:
+    """A home set to its own loop, whose scripted model says `ours`, with a Codex that asks this server."""
+    model = ScriptedModel(*(says("ours") for _ in range(5)))
+    async with (
+        opened(folder, server.url, model, runtime_name="native", codex_command=command or codex_binary()) as agent,
+        serving(agent, ROUTES) as url,
+        client(url) as owner,
+    ):
+        with anyio.fail_after(90):
+            yield owner
+
+
+async def said(owner: httpx2.AsyncClient, model: str, text: str = "hi", **more: Any) -> httpx2.Response:
+    headers = more.pop("headers", {})
+    body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
+    return await owner.post("/v1/chat/completions", json=body, headers=headers)
+
+
+async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
+    return (await owner.get(f"/v1/sessions/{session}")).json()["runtime"]
+
+
+async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
+    with ScriptServer(script(says("unused"))) as server:
+        async with served(tmp_path, server) as owner:
+            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            found = (await owner.get("/v1/models/codex:gpt-5.4")).json()
+            missing = await owner.get("/v1/models/acp")
+    assert ("codex" in listed, "acp" in listed) == (True, False)
+    assert (found["id"], found["owned_by"]) == ("codex:gpt-5.4", "codex")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
+    with ScriptServer(script(says("unused"))) as server:
+        async with served(tmp_path, server, str(tmp_path / "gone")) as owner:
+            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            refused = await said(owner, "codex")
+            sessions = (await owner.get("/v1/sessions")).json()["sessions"]
+    assert "codex" not in listed
+    assert (refused.status_code, "npm install -g @openai/codex" in refused.json()["error"]["message"]) == (404, True)
+    assert sessions == []
+
+
+@pytest.mark.behaviour("A1")
+async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
+    with ScriptServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
+        async with served(tmp_path, server) as owner:
+            first = await said(owner, "codex")
+            headers = {"x-session-id": first.headers["x-session-id"]}
+            stays = await said(owner, "gpt-4o", headers=headers)
+            runtimes = [await runtime_of(owner, headers["x-session-id"])]
+            back = await said(owner, "native", "and you?", headers=headers)
+            runtimes.append(await runtime_of(owner, headers["x-session-id"]))
+            named = await said(owner, "codex:gpt-5.4", "once more", headers=headers)
+            runtimes.append(await runtime_of(owner, headers["x-session-id"]))
+        last = server.requests[-1]
+    answers = [one.json() for one in (first, stays, back, named)]
+    assert [one["choices"][0]["message"]["content"] for one in answers] == ["theirs", "theirs again", "ours", "a third"]
+    assert [one["model"] for one in answers] == ["codex", "outrider", "outrider", "codex:gpt-5.4"]
+    assert runtimes == ["codex", "native", "codex:gpt-5.4"]
+    assert (last.body["model"], "and you?" in texts(last)) == ("gpt-5.4", True)
+
+
+@pytest.mark.behaviour("A1")
+async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
+    with ScriptServer(script(says("theirs"), says("theirs again"))) as server:
+        async with served(tmp_path, server) as owner:
+            first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
+            more = {"model": "codex", "input": "go on", "previous_response_id": first["id"]}
+            second = (await owner.post("/v1/responses", json=more)).json()
+    assert [one["model"] for one in (first, second)] == ["codex", "codex"]
+    assert [one["output"][0]["content"][0]["text"] for one in (first, second)] == ["theirs", "theirs again"]
+
+
+async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp_path: Path) -> None:
+    ring = {"type": "function", **RING["function"]}
+    with ScriptServer(script(says("theirs"))) as server:
+        async with served(tmp_path, server) as owner:
+            refused = [
+                await said(owner, "codex", tools=[RING]),
+                await owner.post("/v1/responses", json={"model": "codex", "input": "hi", "tools": [ring]}),
+            ]
+            sessions = (await owner.get("/v1/sessions")).json()["sessions"]
+            begun = (await owner.post("/v1/sessions", json={"name": "s", "model": "codex"})).json()
+            refused.append(await said(owner, "outrider", tools=[RING], headers={"x-session-id": begun["id"]}))
+            taken = await said(owner, "native", tools=[RING], headers={"x-session-id": begun["id"]})
+    assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(400, "tools_not_used")] * 3
+    assert "codex cannot use tools of its client" in refused[0].json()["error"]["message"]
+    assert (sessions, begun["runtime"], taken.status_code) == ([], "codex", 200)
+    assert len(server.requests) == 0
+
+
+async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
+    with ScriptServer(script(says("unused"))) as server:
+        async with served(tmp_path, server) as owner:
+            begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
+            patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})
+            same = await owner.patch("/v1/sessions/t", json={})
+            wrong = [
+                await owner.patch("/v1/sessions/t", json={"model": "gpt-4o"}),
+                await owner.post("/v1/sessions", json={"name": "u", "model": "codex:"}),
+            ]
+            left = [one["name"] for one in (await owner.get("/v1/sessions")).json()["sessions"]]
+    assert (begun.status_code, begun.json()["runtime"]) == (201, "codex:gpt-5.4")
+    assert (patched.json()["name"], patched.json()["runtime"]) == ("t", "native")
+    assert (same.status_code, same.json()) == (200, patched.json())
+    assert [(one.status_code, one.json()["error"]["code"]) for one in wrong] == [(404, "model_not_found")] * 2
+    assert left == ["t"]

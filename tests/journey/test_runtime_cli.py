@@ -1,0 +1,219 @@
+"""Choosing what carries turns, as a person does it: `outrider runtime`, `--runtime`, `/runtime`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.models.script_server import ScriptServer, script
+from outrider.models.scripted import says
+from tests.journey.support import Person
+from tests.journey.tmux import Terminal
+from tests.support.codex import codex_home, codex_settings, texts
+from tests.support.parrot import install_parrot
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def keeper(person: Person, tmp_path: Path) -> Person:
+    """Somebody who has installed a runtime of somebody else's."""
+    person.environ["PYTHONPATH"] = install_parrot(tmp_path / "installed")
+    return person
+
+
+@pytest.fixture
+def without_codex(person: Person, tmp_path: Path) -> Person:
+    """Somebody whose settings name a Codex that is not there."""
+    person.environ["OUTRIDER_CODEX_COMMAND"] = str(tmp_path / "nowhere" / "codex")
+    return person
+
+
+def has_codex(person: Person, url: str) -> None:
+    """The real Codex, asking this address, and not the runtime that is set."""
+    settings = codex_settings(codex_home(person.folder, url))
+    del settings["runtime.name"]
+    person.environ |= {"OUTRIDER_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
+
+
+def listed(person: Person) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(person.types("runtime", "list", "--json").out)}
+
+
+def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(keeper: Person) -> None:
+    has_codex(keeper, "http://127.0.0.1:9/v1")
+    found = listed(keeper)
+    assert [(one["name"], one["is_default"], one["is_ready"]) for one in found.values()] == [
+        ("native", True, True),
+        ("acp", False, False),
+        ("codex", False, True),
+        ("parrot", False, True),
+    ]
+    assert (found["codex"]["version"], found["codex"]["login"]) == ("0.163.0", "its model provider needs none")
+    assert found["parrot"]["version"] == "outrider-parrot 1.0"
+    assert (found["acp"]["is_installed"], "acp.command" in found["acp"]["advice"]) == (False, True)
+    ran = keeper.types("runtime", "list")
+    assert [line.split()[:2] for line in ran.out.splitlines()] == [
+        ["*", "native"],
+        ["acp", "not"],
+        ["codex", "ready"],
+        ["parrot", "ready"],
+    ]
+
+
+def test_a_codex_that_is_not_installed_or_not_logged_in_is_told_with_what_to_do(without_codex: Person) -> None:
+    person = without_codex
+    missing = person.types("runtime", "doctor", "codex")
+    assert missing.code == 1
+    assert "✗ program" in missing.out
+    assert "npm install -g @openai/codex" in missing.out
+    assert "pip install openai-codex-cli-bin" in missing.out
+    refused = person.types("runtime", "use", "codex")
+    assert (refused.code, refused.out, "codex cannot be used yet" in refused.err) == (2, "", True)
+    assert not (person.home / "config.toml").exists()
+    del person.environ["OUTRIDER_CODEX_COMMAND"]
+    person.environ |= {"OUTRIDER_CODEX_HOME": str(person.folder / "empty")}
+    (person.folder / "empty").mkdir()
+    barred = person.types("runtime", "doctor", "codex")
+    assert barred.code == 1
+    assert [line.split()[:2] for line in barred.out.splitlines()[:4]] == [
+        ["✓", "program"],
+        ["✓", "version"],
+        ["✓", "start"],
+        ["✗", "login"],
+    ]
+    assert "not logged in → codex login" in barred.out
+
+
+def test_a_codex_that_works_passes_every_check_and_no_model_is_asked(person: Person) -> None:
+    with ScriptServer(script(says("unused"))) as server:
+        has_codex(person, server.url)
+        report = json.loads(person.types("runtime", "doctor", "codex", "--json").out)
+        assert person.types("runtime", "use", "codex").code == 0
+        whole = person.types("doctor")
+        assert len(server.requests) == 0
+    assert report["ok"] is True
+    assert [check["name"] for check in report["checks"]] == ["program", "version", "start", "login"]
+    assert "✓ runtime   codex, 0.163.0, its model provider needs none" in whole.out
+    assert "runtime" in (person.home / "config.toml").read_text()
+
+
+def test_the_doctor_says_that_the_runtime_that_is_set_cannot_be_used(without_codex: Person) -> None:
+    ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "codex"})
+    assert (ran.code, "✗ runtime   codex: there is no program" in ran.out) == (1, True)
+    ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "gone"})
+    assert (ran.code, "no runtime is called 'gone'" in ran.out, "runtime use native" in ran.out) == (1, True, True)
+
+
+def test_a_name_that_is_none_is_refused_everywhere_with_the_nearest(keeper: Person) -> None:
+    for words in (("runtime", "use", "parot"), ("run", "-r", "parot", "hi"), ("config", "set", "runtime", "parot")):
+        ran = keeper.types(*words)
+        assert (ran.code, ran.out) == (2, "")
+        assert "no runtime is called 'parot'; did you mean parrot?" in ran.err
+    ran = keeper.types("run", "hi", environ={"OUTRIDER_RUNTIME": "gone"})
+    assert (ran.code, "no runtime is called 'gone'; there are: native" in ran.err) == (2, True)
+    ran = keeper.types("run", "-r", "parrot:big", "hi")
+    assert (ran.code, "a model cannot be chosen for parrot here" in ran.err) == (2, True)
+
+
+def test_a_runtime_of_somebody_elses_carries_turns_by_flag_by_session_and_by_default(keeper: Person) -> None:
+    assert keeper.types("run", "-s", "s", "-r", "parrot", "hello").out == "hello! (0 before)\n"
+    assert keeper.types("run", "-s", "s", "again").out == "again! (0 before)\n"
+    assert keeper.types("runtime", "use", "native", "--session", "s").out == (
+        "native carries session 's' from its next turn on\n"
+    )
+    assert "practice model" in keeper.types("run", "-s", "s", "who are you?").out
+    assert keeper.types("runtime", "use", "parrot", "-s", "s").code == 0
+    assert keeper.types("run", "-s", "s", "back").out == "back! (2 before)\n"
+    assert "practice model" in keeper.types("run", "hi").out
+    used = keeper.types("runtime", "use", "parrot")
+    assert (used.code, used.err, "parrot carries turns from now on" in used.out) == (0, "", True)
+    assert keeper.types("run", "hi").out == "hi! (0 before)\n"
+    assert "practice model" in keeper.types("run", "-m", "practice", "who are you?").out
+    assert "practice model" in keeper.types("run", "-r", "native", "who are you?").out
+
+
+def test_what_a_turn_came_to_names_thread_and_turn_and_the_transcript_tells_who_carried_it(keeper: Person) -> None:
+    finished = keeper.types("run", "-s", "s", "-r", "parrot", "--json", "hello").lines[-1]
+    assert (finished["type"], finished["thread"], finished["turn"]) == ("finished", "perch-1", "t-2")
+    assert finished["text"] == "hello! (0 before)"
+    shown = keeper.types("sessions", "show", "s").out
+    assert "runtime = parrot" in shown
+    assert "carried by parrot" in shown
+    assert "parrot: thread perch-1, turn t-2, which knows the session up to #2" in shown
+
+
+@pytest.mark.behaviour("A1")
+@pytest.mark.behaviour("A4")
+def test_codex_is_set_by_flag_by_config_and_for_a_session_and_native_goes_back(person: Person) -> None:
+    with ScriptServer(script(says("one"), says("two"))) as server:
+        has_codex(person, server.url)
+        first = person.types("run", "-s", "s", "--runtime", "codex", "--json", "hi").lines
+        second = person.types("run", "-s", "s", "--json", "more").lines[-1]
+        person.types("run", "-s", "s", "-r", "native", "list the files")
+        assert person.types("runtime", "use", "codex").code == 0
+        third = person.types("run", "--json", "elsewhere").lines[-1]
+        model = person.types("run", "-s", "m", "-r", "codex:gpt-5.4", "hi")
+        asked = [request.body["model"] for request in server.requests]
+    assert [one["runtime"] for one in first if one["type"] == "started"] == ["codex"]
+    assert (first[-1]["text"], second["text"], third["text"], model.out) == ("one", "two", "one", "one\n")
+    assert (second["thread"], bool(second["turn"])) == (first[-1]["thread"], True)
+    assert first[-1]["turn"] != second["turn"]
+    assert asked == ["gpt-5.5", "gpt-5.5", "gpt-5.5", "gpt-5.4"]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.behaviour("A1")
+def test_in_the_chat_codex_takes_over_and_native_goes_on_with_all_that_was_said(person: Person) -> None:
+    with ScriptServer(script(says("codex was here"), says("and again"))) as server:
+        has_codex(person, server.url)
+        with Terminal(person) as terminal:
+            terminal.rests()
+            terminal.says("write seen.txt saying otter")
+            terminal.sees("seen.txt", times=2)
+            terminal.rests()
+            terminal.says("/runtime codex")
+            terminal.sees("codex carries the turns of this session; it is told first what it has not seen")
+            terminal.says("what was written?")
+            terminal.sees("codex was here")
+            screen = terminal.rests()
+            terminal.says("/status")
+            terminal.sees("runtime")
+            terminal.says("/runtime native")
+            terminal.sees("native carries the turns of this session; it knows all of the session")
+            terminal.says("read seen.txt")
+            terminal.sees("otter", times=2)
+            assert "codex ·" not in terminal.rests().splitlines()[-1]
+            terminal.says("/runtime codex:gpt-5.4")
+            terminal.says("once more")
+            terminal.sees("and again")
+            assert "codex:gpt-5.4 ·" in terminal.rests().splitlines()[-1]
+        first, second = server.requests
+    assert "codex ·" in screen.splitlines()[-1]
+    assert "codex was given what it had not seen of this session, up to #" in screen
+    assert "write seen.txt saying otter" in texts(first)
+    assert "read seen.txt" not in texts(first)
+    assert "read seen.txt" in texts(second)
+    assert second.body["model"] == "gpt-5.4"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_chat_may_begin_with_another_runtime_and_a_model_of_ours_ends_that(keeper: Person) -> None:
+    with Terminal(keeper, "chat", "-r", "parrot") as terminal:
+        assert "parrot carries the turns" in terminal.rests()
+        terminal.says("hello")
+        terminal.sees("hello! (0 before)")
+        terminal.rests()
+        terminal.says("/runtime")
+        terminal.sees("› parrot")
+        terminal.says("/runtime parrot")
+        terminal.sees("parrot carries the turns of this session already")
+        terminal.says("/runtime parot")
+        terminal.sees("did you mean parrot?")
+        terminal.says("/model practice")
+        terminal.sees("this session uses practice, and native carries its turns in place of parrot")
+        terminal.says("who are you?")
+        terminal.sees("practice model")
+        assert "practice ·" in terminal.rests().splitlines()[-1]
