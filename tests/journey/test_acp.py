@@ -51,6 +51,7 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
         Reply("", 1, (Call(run, "shell", {"command": "ls"}),)),
         Begun(run),
         Result(run, "a.txt", details="Run c1"),
+        Bound("acp", "s0", saw=1),
         Reply("One file, a.txt", 1, usage=Usage(8, 5, 1)),
         Ended("done", 1),
     ]
@@ -83,7 +84,18 @@ async def test_what_nobody_can_answer_is_refused(world: World) -> None:
         await said(agent, do(["ask", RM], ["say", "then not"]), PIPE)
         journal = await rest(agent)
     assert world.effects() == [{"outcome": {"outcome": "selected", "optionId": "3"}}]
-    assert [type(body) for body in journal] == [Input, Started, Bound, Reply, Asked, Answered, Result, Reply, Ended]
+    assert [type(body) for body in journal] == [
+        Input,
+        Started,
+        Bound,
+        Reply,
+        Asked,
+        Answered,
+        Result,
+        Bound,
+        Reply,
+        Ended,
+    ]
 
 
 async def test_a_yes_for_once_never_becomes_a_yes_for_always(world: World) -> None:

@@ -131,7 +131,7 @@ async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_be
         "scripted cannot take up a session of an earlier process. A new one begins",
         "scripted is told what was said here before",
     ]
-    assert [body.thread for body in after if isinstance(body, Bound)] == ["s0", "s1"]
+    assert [body.thread for body in after if isinstance(body, Bound)] == ["s0", "s1", "s1"]
     assert "Agent: half\n" in world.prompts()[1]
 
 
@@ -144,7 +144,7 @@ async def test_a_session_that_the_agent_has_forgotten_is_begun_anew_from_what_is
     async with world.opened() as agent:
         await said(agent, do(["say", "second"]))
         journal = await rest(agent)
-    assert [body.thread for body in journal if isinstance(body, Bound)] == ["s0", "s1"]
+    assert [body.thread for body in journal if isinstance(body, Bound)] == ["s0", "s0", "s1", "s1"]
     assert "Agent: first\n" in world.prompts()[1]
 
 
@@ -200,7 +200,9 @@ class Owner(Person):
         return self.types("run", "--session", "s", "--key", "k", words, environ={"OUTRIDER_FAIL": fail})
 
 
-RING = do(*RUNS, ["effect", "rang"], tool("c1", "completed", content=text("rang")), ["say", "all done"])
+RING = do(
+    ["say", "I ring"], *RUNS, ["effect", "rang"], tool("c1", "completed", content=text("rang")), ["say", "all done"]
+)
 
 
 @pytest.mark.parametrize("point", ["J4", "J6", "J7", "J8", "J9", "J11", "J12"])

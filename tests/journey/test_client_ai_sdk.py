@@ -1,11 +1,9 @@
 """Vercel's AI SDK, as npm gives it, in front of a real `outrider up`: it finds in us the OpenAI it was made for."""
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pytest
 from outrider.models.script_server import Rule, Script, ScriptServer
 from outrider.models.scripted import call, says
 from tests.journey.support import Person
+from tests.support.npm import CLIENTS, installed
 from tests.support.up import following, up
 
-CLIENT = Path(__file__).parents[1] / "clients" / "ai-sdk"
-INSTALLED = Path(sys.prefix) / "clients" / "ai-sdk"
 SCRIPT = Script(
     rules=(
         Rule("how are things", ((says("all is well"),),)),
@@ -49,22 +46,8 @@ STORIES: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def client() -> Path:
     """The folder the client is installed in, with the versions that the lock file names."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        assert not os.environ.get("CI"), "node and npm are needed here"
-        pytest.skip("needs node and npm")
-    INSTALLED.mkdir(parents=True, exist_ok=True)
-    with (INSTALLED / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted, stamp = (CLIENT / "package-lock.json").read_text(), INSTALLED / "installed.json"
-        if not stamp.is_file() or stamp.read_text() != wanted:
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(CLIENT / name, INSTALLED)
-            words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            ran = subprocess.run(words, cwd=INSTALLED, capture_output=True, text=True, timeout=110, check=False)
-            assert ran.returncode == 0, ran.stderr
-            stamp.write_text(wanted)
-        shutil.copy(CLIENT / "client.mjs", INSTALLED)
-    return INSTALLED
+    folder = installed("ai-sdk")
+    return Path(shutil.copy(CLIENTS / "ai-sdk" / "client.mjs", folder)).parent
 
 
 def tells(client: Path, url: str, key: str, api: str, *stories: str) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Delta, Started
 from outrider.core.ports import Turn
 from outrider.core.traits import RuntimeTraits
-from outrider.runtimes.acp.carrying import NAME, Carrying, Died, Failed
+from outrider.runtimes.acp.carrying import Carrying, Died, Failed
 from outrider.runtimes.acp.faults import NO_COMMAND, explain
 from outrider.runtimes.acp.pool import Pool, Terms
 from outrider.runtimes.acp.wire import AuthMethod
+from outrider.runtimes.acp.words import NAME, is_done
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.jsonrpc.group import open_group
 from outrider.runtimes.kit import Kit
@@ -37,6 +38,8 @@ class AcpRuntime:
             await Asking(turn, self._kit.place, News(turn)).answer_for_nobody()
             if turn.state().asks:
                 return
+        if is_done(turn.state()):
+            return
         try:
             await self._carry(turn)
         except Parked:

@@ -15,7 +15,17 @@ from outrider.runtimes.acp.faults import CANNOT_GO_ON, STOPS, wants_login
 from outrider.runtimes.acp.hearing import Hearing
 from outrider.runtimes.acp.process import Agent, Prompting
 from outrider.runtimes.acp.wire import Prompted, Update
-from outrider.runtimes.acp.words import ALLOWED, DENIED, UNKNOWN, Beginning, Known, beginning, is_cut_off, prompt_name
+from outrider.runtimes.acp.words import (
+    ALLOWED,
+    DENIED,
+    NAME,
+    UNKNOWN,
+    Beginning,
+    Known,
+    beginning,
+    is_cut_off,
+    prompt_name,
+)
 from outrider.runtimes.calls import meaning
 from outrider.runtimes.jsonrpc import ChildGone, RpcError
 from outrider.runtimes.jsonrpc.group import open_group
@@ -23,7 +33,6 @@ from outrider.runtimes.kit import Kit
 from outrider.runtimes.outside.asking import Asking, News
 from outrider.runtimes.outside.ledger import CUT_OFF, Ledger, Outcome, call_id
 
-NAME = "acp"
 _PROBE = 5.0
 """Seconds an agent has at least to say that it lives."""
 _NOT_TOLD = "the agent did not tell what came of this"
@@ -146,7 +155,7 @@ class Carrying:
         finally:
             if not prompting.over.is_set():
                 await agent.cancel(thread, prompting, hearing.asked)
-        await self._finish(prompting, may_die=may_die)
+        await self._finish(thread, prompting, may_die=may_die)
 
     async def _until_over(self, thread: str, prompting: Prompting) -> None:
         await prompting.over.wait()
@@ -167,12 +176,16 @@ class Carrying:
             self._note(f"{self._agent.name} has said nothing for {quiet:g} s; it runs and answers")
             self._hearing.at = anyio.current_time()
 
-    async def _finish(self, prompting: Prompting, *, may_die: bool) -> None:
+    async def _finish(self, thread: str, prompting: Prompting, *, may_die: bool) -> None:
         can_go_on = self._agent.can.can_load or self._agent.can.can_resume
         match prompting.outcome:
             case Prompted(stop_reason=reason) as prompted:
                 self._ledger.used(prompted.tokens())
-                await self._hearing.close(_NOT_TOLD)
+                await self._hearing.settle(_NOT_TOLD)
+                # Written down before its last words: whoever finds those finds that they were the last.
+                await self._turn.record(Bound(NAME, thread, saw=self._ledger.saw))
+                await self._hearing.speak()
+                await self._ledger.close()
                 if cut := STOPS.get(reason):
                     await self._turn.record(Reply("", self._ledger.saw, cut=cut))
                 if reason == "cancelled":
@@ -180,7 +193,9 @@ class Carrying:
             case ChildGone() as gone if may_die and can_go_on:
                 raise Died(str(gone)) from gone
             case RpcError() | Unavailable() as error:
-                await self._hearing.close(CUT_OFF)
+                await self._hearing.settle(CUT_OFF)
+                await self._hearing.speak()
+                await self._ledger.close()
                 raise Failed(error)
             case None:
                 raise Unavailable(f"{self._agent.name} was given up")

@@ -96,12 +96,11 @@ class Hearing:
             self._spoken += 1
             await self._ledger.said(f"{self.prompt}/{self._own}/{self._spoken}", bounded(text, LONGEST))
 
-    async def close(self, why: str) -> None:
+    async def settle(self, why: str) -> None:
         """The prompt is over: of what is open, no more will be told than this."""
         for call in sorted(self._open):
             await self._end(call, deed_of(self._calls[call], self.prompt), Outcome(why, failed=True))
-        await self.speak()
-        await self._ledger.close()
+        await self._ledger.flush()
 
     def _say(self, update: Update) -> None:
         text = text_of(update.content)

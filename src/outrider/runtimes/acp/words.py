@@ -11,6 +11,7 @@ from outrider.core.prompt import FromPerson, Message, Transcript
 from outrider.runtimes.outside import past
 from outrider.runtimes.outside.ledger import bounded
 
+NAME = "acp"
 CUT = (
     "[Your work on the request below was cut off. Some of it may be done already: look before you repeat anything, "
     "and go on from there."
@@ -44,9 +45,16 @@ def prompt_name(state: State) -> str:
 
 
 def is_cut_off(state: State, prompt: str) -> bool:
-    """Whether the agent was given `prompt` in this turn and never came to its end, as far as is written down."""
-    given = int(prompt.removeprefix("prompt-").partition(".")[0] or 0) if prompt else 0
-    return given > state.saw or (state.steps > 0 and bool(state.calls or state.owes_reply))
+    """Whether the agent was given `prompt` in this turn and has not come to its end, as far as is written down."""
+    given = int(prompt.removeprefix("prompt-").partition(".")[0]) if prompt else 0
+    return given > state.saw or (state.steps > 0 and bool(prompt or state.calls or state.owes_reply))
+
+
+def is_done(state: State) -> bool:
+    """Whether the agent has come to the end of all that it was given in this turn."""
+    bound = state.threads.get(NAME)
+    is_idle = not (state.has_unseen or state.calls or state.owes_reply)
+    return is_idle and not is_cut_off(state, bound.turn if bound else "")
 
 
 def beginning(

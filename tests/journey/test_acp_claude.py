@@ -1,0 +1,151 @@
+"""Claude Code's ACP agent, as npm gives it, with a scripted model: real turns, real commands, real kills."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import outrider
+from outrider.config.load import Config, load
+from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.scripted import call, says
+from outrider.runtimes.acp.pool import mark_of
+from outrider.runtimes.calls import DENIED
+from outrider.runtimes.outside.ledger import CUT_OFF
+from tests.journey.support import Person
+from tests.support.acp import asked, deltas, rest, said
+from tests.support.npm import installed
+
+pytestmark = pytest.mark.timeout(240)  # the first time, 289 MB are installed
+RING = "echo rang >> bell; echo rang"
+SCRIPT = Script(
+    replies=((says("all is well"),),),
+    rules=(
+        Rule("was cut off", ((says("I see that it was cut off"),),)),
+        Rule("ring it", ((says("I ring.", call("Bash", command=RING, description="ring")),), (says("it rang"),))),
+        Rule("sleep", ((says("", call("Bash", command="touch asleep; sleep 600", description="sleep")),),)),
+        Rule("never end", ((Stall("stream"), says("one two three four five six seven")),)),
+        Rule("still there", ((says("still here"),),)),
+    ),
+)
+NAMES = "ANTHROPIC_BASE_URL,ANTHROPIC_API_KEY,CLAUDE_CONFIG_DIR,CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptServer]:
+    with ScriptServer(SCRIPT) as server:
+        yield server
+
+
+@pytest.fixture
+def person(tmp_path: Path, model: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> Person:
+    """Somebody who has named the agent, and whose agent asks the scripted model."""
+    program = installed("acp") / "node_modules" / ".bin" / "claude-agent-acp"
+    person = Person(tmp_path)
+    values = (model.root, "k-1234567890", str(person.folder / ".claude"), "1")
+    person.environ |= {"OUTRIDER_RUNTIME": "acp", "OUTRIDER_ACP_COMMAND": str(program), "OUTRIDER_ACP_ENV": NAMES}
+    person.environ |= dict(zip(NAMES.split(","), values, strict=True))
+    person.environ["PATH"] = f"{person.environ['PATH']}{os.pathsep}{os.environ['PATH']}"
+    for name, value in person.environ.items():
+        if not name.startswith("OUTRIDER_"):
+            monkeypatch.setenv(name, value)
+    return person
+
+
+def config(person: Person) -> Config:
+    return load(person.home, person.environ)
+
+
+def pids(person: Person) -> list[int]:
+    """The processes of the agent: itself, and what it started."""
+    mark = f"OUTRIDER_CHILD={mark_of(person.home, 'owner', str(person.project))}".encode()
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+@pytest.mark.anyio
+async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, model: ScriptServer) -> None:
+    with anyio.fail_after(200):
+        async with outrider.open(config=config(person), workspace=person.project) as agent:
+            session = await said(agent, "how are things?")
+            journal = await rest(agent)
+            assert [type(body) for body in journal] == [Input, Started, Bound, Bound, Reply, Ended]
+            assert [body.text for body in journal if isinstance(body, Reply)] == ["all is well"]
+            await said(agent, "ring it")
+            question = await asked(agent, session)
+            assert question.question.splitlines()[1] == f"| {RING}"
+            await agent.answer(session, question, "once")
+            journal = (await rest(agent))[6:]
+            kinds: list[Any] = [
+                Input,
+                Started,
+                Bound,
+                Reply,
+                Reply,
+                Asked,
+                Answered,
+                Begun,
+                Result,
+                Bound,
+                Reply,
+                Ended,
+            ]
+            assert [type(body) for body in journal] == kinds
+            assert [body.text for body in journal if isinstance(body, Reply)] == ["I ring.", "", "it rang"]
+            await said(agent, "ring it again")
+            await agent.answer(session, await asked(agent, session, 2), "no")
+            assert [body.text for body in await rest(agent) if isinstance(body, Result)][1:] == [DENIED]
+            await said(agent, "never end")
+            await deltas(agent, session, "one")
+            await agent.stop(session)
+            await said(agent, "still there?")
+            after = await rest(agent)
+            assert [body.outcome for body in after if isinstance(body, Ended)][-2:] == ["interrupted", "done"]
+            assert [body.text for body in after if isinstance(body, Reply)][-1] == "still here"
+            assert len({body.thread for body in after if isinstance(body, Bound)}) == 1
+    assert (person.project / "bell").read_text() == "rang\n"
+    assert pids(person) == []
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_next_process(person: Person) -> None:
+    with anyio.fail_after(200):
+        async with outrider.open(config=config(person), workspace=person.project) as agent:
+            session = await said(agent, "how are things?")
+            await rest(agent)
+            await said(agent, "sleep")
+            await agent.answer(session, await asked(agent, session), "once")
+            while not (person.project / "asleep").exists():
+                await anyio.sleep(0.05)
+            os.kill(pids(person)[0], signal.SIGKILL)
+            journal = await rest(agent)
+    assert [body.text for body in journal if isinstance(body, Result)] == [CUT_OFF]
+    assert [body.text for body in journal if isinstance(body, Reply)][-1] == "I see that it was cut off"
+    assert len({body.thread for body in journal if isinstance(body, Bound)}) == 1
+    assert pids(person) == []
+
+
+@pytest.mark.parametrize("point", ["J7", "J8", "J11:2"])
+def test_a_turn_goes_on_when_outrider_is_killed_and_the_bell_rings_once(person: Person, point: str) -> None:
+    person.home.mkdir(mode=0o700)
+    (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')
+    begun = person.types("run", "--session", "s", "how are things?")
+    assert (begun.code, begun.out) == (0, "all is well\n"), begun.err
+    words = ("run", "--session", "s", "--key", "k", "ring it")
+    assert person.types(*words, environ={"OUTRIDER_FAIL": point}).code == -9
+    again = person.types(*words)
+    assert (again.code, again.out) == (0, "I see that it was cut off\n"), again.err
+    rung = (person.project / "bell").read_text() if (person.project / "bell").exists() else ""
+    assert rung.count("rang") <= 1
+    assert pids(person) == []
