@@ -4,6 +4,8 @@ turn works.
 The app-server is scripted, and a process of its own; what its commands did is counted by the file they wrote to.
 """
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -219,6 +221,15 @@ async def test_a_codex_that_dies_fails_the_turn_aloud_and_the_next_one_takes_its
             assert [params["threadId"] for params in codex.heard("turn/start")][-1] == again.thread
             assert moment in ("answered thread/start", "got turn/start", "got account/read")
     assert did(codex) <= 1 + (moment in STEPS[:8])
+
+
+@pytest.mark.behaviour("A10")
+async def test_a_codex_that_died_between_turns_is_started_anew_without_a_word(codex: ScriptedCodex) -> None:
+    async with codex.opened(**SWIFT) as agent:
+        await say(agent)
+        os.kill(codex.lives[0], signal.SIGKILL)
+        await assert_goes_on(agent, codex, lives=2)
+    assert did(codex) == 1
 
 
 def kept(journal: Sequence[Entry]) -> list[str]:
