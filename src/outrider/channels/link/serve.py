@@ -93,12 +93,14 @@ class Served:
                     group.start_soon(self._converse, Line(connection))
 
     async def _converse(self, line: Line) -> None:
-        """One connection, from its request to its end."""
+        """One connection, from its request to its end. Whatever goes wrong in it, the owner goes on."""
         self._count += 1
         try:
             with line, suppress(Lost, TimeoutError, OSError):
                 line.connection.setblocking(False)
                 await self._attend(line, peer_of(line.connection))
+        except Exception:
+            log.exception("a guest's connection failed")
         finally:
             self._count -= 1
 
