@@ -167,6 +167,18 @@ async def test_what_is_said_meanwhile_is_the_next_prompt_of_the_same_turn(world:
     assert len([body for body in journal if isinstance(body, Ended)]) == 1
 
 
+async def test_sessions_in_one_folder_share_an_agent_and_hear_their_own_words_alone(world: World) -> None:
+    async with world.opened() as agent:
+        for name in ("a", "b"):
+            await said(agent, do(["say", f"{name} begins. "], ["until", "go"], ["say", f"{name} ends."]), name=name)
+        await world.has("heard", 5)
+        (world.agents / "go").touch()
+        for name in ("a", "b"):
+            replies = [body.text for body in await rest(agent, name) if isinstance(body, Reply)]
+            assert replies == [f"{name} begins. {name} ends."]
+    assert (len(world.heard("initialize")), len(world.heard("session/new"))) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("ids", "told"),
     [([], "ab"), (["m", "m"], "ab"), (["m", "n"], "a\n\nb")],

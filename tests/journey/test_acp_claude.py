@@ -136,6 +136,8 @@ async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_nex
     assert pids(person) == []
 
 
+@pytest.mark.promise("L3")
+@pytest.mark.promise("L4")
 @pytest.mark.parametrize("point", ["J7", "J8", "J11:2"])
 def test_a_turn_goes_on_when_outrider_is_killed_and_the_bell_rings_once(person: Person, point: str) -> None:
     person.home.mkdir(mode=0o700)

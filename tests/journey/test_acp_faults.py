@@ -179,8 +179,6 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_for_the_same_c
     async with world.opened() as agent:
         session = await agent.session("s")
         await agent.answer(session, await asked(agent, session), answer)
-        if answer == "no":
-            await agent.answer(session, await asked(agent, session, 2), "no")
         journal = await rest(agent)
     assert world.effects()[-1] == {"outcome": {"outcome": "selected", "optionId": "2" if answer == "once" else "3"}}
     assert f'- shell {{"command":"rm x"}}: the person {told}' in world.prompts()[1]
@@ -205,6 +203,8 @@ RING = do(
 )
 
 
+@pytest.mark.promise("L3")
+@pytest.mark.promise("L4")
 @pytest.mark.parametrize("point", ["J4", "J6", "J7", "J8", "J9", "J11", "J12"])
 def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path)
@@ -217,6 +217,7 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     assert len(prompts) == (1 if point in ("J4", "J12") else 2)
 
 
+@pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", ["J7", "J9"])
 def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path, "forgets")

@@ -3,8 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it can take up no session), `resumes` (without telling the past), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `login` (a session needs one first). A prompt ends in `do [[ACT, …], …]`, e.g.
-`do [["say", "hi"], ["effect", "rang"]]`.
+`silent-at-METHOD`, `login` (a session needs one first), `stays` (also when nobody speaks with it any more).
+A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
 import json
@@ -75,6 +75,9 @@ class Agent:
                     time.sleep(1e6)
             case ["effect", name]:
                 write("effects", name)
+            case ["until", name]:
+                while not (FOLDER / name).exists():
+                    time.sleep(0.02)
             case ["environ"]:
                 write("effects", sorted(os.environ))
             case _:
@@ -177,4 +180,7 @@ def introduced() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    write("pids", os.getpid())
     Agent().run()
+    if "stays" in WORDS:
+        time.sleep(1e6)

@@ -7,12 +7,11 @@ import anyio
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
-from outrider.core.parts import Call
 from outrider.core.ports import Turn
 from outrider.core.prompt import FromPerson, Message
 from outrider.runtimes.acp.deeds import ENDS, Wanted, changed, deed_of, outcome_of
 from outrider.runtimes.acp.faults import CANNOT_GO_ON, STOPS, wants_login
-from outrider.runtimes.acp.hearing import Hearing
+from outrider.runtimes.acp.hearing import Hearing, Settled
 from outrider.runtimes.acp.process import Agent, Prompting
 from outrider.runtimes.acp.wire import Prompted, Update
 from outrider.runtimes.acp.words import (
@@ -48,9 +47,9 @@ class Carrying:
         self._kit = kit
         self._ledger = Ledger(turn, NAME, kit.place.redact)
         self._news = News(turn)
-        self._allowed: list[Call] = []
+        self._answered: list[Settled] = []
         asking = Asking(turn, kit.place, self._news)
-        self._hearing = Hearing(turn, agent, self._ledger, asking, self._allowed)
+        self._hearing = Hearing(turn, agent, self._ledger, asking, self._answered)
 
     async def run(self, *, has_died: bool = False) -> None:
         """Prompt the agent with what it has not seen, and hear it out.
@@ -116,9 +115,8 @@ class Carrying:
         for call in state.calls:
             answer = state.answers.get(call.id)
             if answer is not None and call.id not in state.begun:
-                is_allowed = meaning(answer) == "allow"
-                self._allowed += [call] if is_allowed else []
-                known.append(Known(call, ALLOWED if is_allowed else DENIED))
+                self._answered.append(Settled(call, meaning(answer)))
+                known.append(Known(call, ALLOWED if meaning(answer) == "allow" else DENIED))
                 await self._ledger.settle(call, Outcome(_NOT_RUN, failed=True))
             elif wanted := ended.pop(call.id, None):
                 await self._ledger.settle(call, outcome_of(wanted), deed_of(wanted, prompt).item)

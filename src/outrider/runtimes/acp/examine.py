@@ -30,7 +30,7 @@ def _argv(config: Config) -> tuple[str, ...]:
         raise Refused(f"acp.command cannot be read: {error}") from None
     if not words:
         raise Refused(NO_COMMAND)
-    found = shutil.which(str(Path(words[0]).expanduser()), path=_environ(config)["PATH"])
+    found = shutil.which(words[0], path=_environ(config)["PATH"])
     if found is None:
         raise Refused(f"there is no program {words[0]} (acp.command); install it, or name another")
     return (found, *words[1:])

@@ -3,8 +3,9 @@
 import secrets
 
 import anyio
+from msgspec import Struct
 
-from outrider.core.approve import NO
+from outrider.core.approve import NO, Verdict
 from outrider.core.events import Answered, Delta
 from outrider.core.parts import Call
 from outrider.core.ports import Turn
@@ -33,16 +34,25 @@ _NOT_ONCE = "not run: it was allowed this once, and the agent offers no way to a
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 
 
+class Settled(Struct, frozen=True):
+    """A person's answer about a call that was cut off: it holds for the very same, once more, without asking."""
+
+    call: Call
+    verdict: Verdict
+
+    def is_of(self, call: Call) -> bool:
+        return self.call.tool == call.tool and is_same(self.call.args, call.args)
+
+
 class Hearing:
     """What is said in one prompt."""
 
-    def __init__(self, turn: Turn, agent: Agent, ledger: Ledger, asking: Asking, allowed: list[Call]) -> None:
+    def __init__(self, turn: Turn, agent: Agent, ledger: Ledger, asking: Asking, answered: list[Settled]) -> None:
         self._turn = turn
         self._agent = agent
         self._ledger = ledger
         self._asking = asking
-        self._allowed = allowed
-        """What a person allowed after it was cut off: each once more without asking."""
+        self._answered = answered
         self.prompt = ""
         """Where its calls are made; see `deed_of`."""
         self.asked: list[Id] = []
@@ -147,11 +157,11 @@ class Hearing:
         self.asked.append(number)
         call = await self._ledger.began(deed, is_held=True)
         self._open.add(wanted.id)
-        verdict = "deny"
+        verdict: Verdict = "deny"
         with anyio.CancelScope() as self._question:
             if self._is_over:
                 self._question.cancel()
-            verdict = "allow" if self._is_allowed(call) else await self._verdict(call, wanted)
+            verdict = self._settled(call) or await self._verdict(call, wanted)
         if self._question.cancelled_caught:
             await self._turn.record(Answered(f"ask-{call.id}", NO), key=f"answer/ask-{call.id}")
             await self._end(wanted.id, deed, Outcome(_GAVE_UP, failed=True))
@@ -165,7 +175,7 @@ class Hearing:
             await self._end(wanted.id, deed, Outcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
         await self._answer(number, option or choose(permission.options, "", is_allowed=False))
 
-    async def _verdict(self, call: Call, wanted: Wanted) -> str:
+    async def _verdict(self, call: Call, wanted: Wanted) -> Verdict:
         return await self._asking.verdict(call, request_of(wanted, self._turn.session.workspace))
 
     async def _answer(self, number: Id, option: Option | None) -> None:
@@ -173,8 +183,9 @@ class Hearing:
         self.asked.remove(number)
         self.at = anyio.current_time()
 
-    def _is_allowed(self, call: Call) -> bool:
-        found = next((one for one in self._allowed if one.tool == call.tool and is_same(one.args, call.args)), None)
-        if found:
-            self._allowed.remove(found)
-        return found is not None
+    def _settled(self, call: Call) -> Verdict | None:
+        found = next((one for one in self._answered if one.is_of(call)), None)
+        if found is None:
+            return None
+        self._answered.remove(found)
+        return found.verdict

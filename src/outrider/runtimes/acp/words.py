@@ -62,10 +62,10 @@ def beginning(
 ) -> Beginning:
     """For a prompt that goes on with this turn. `cut` is None when nothing was cut off."""
     seen = transcript.before(state.head)
-    inputs = [message for message in transcript.messages()[len(seen) :] if isinstance(message, FromPerson)]
+    inputs = [message for _, message in transcript.unseen()]
     if cut is not None:
         last = next((message for message in reversed(seen) if isinstance(message, FromPerson)), None)
-        inputs = [last, *inputs] if last and state.saw >= state.newest_input else inputs
+        inputs = [last, *inputs] if last and state.steps else inputs
     parts = (past.told(unknown), "" if cut is None else _cut(cut))
     return Beginning(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
 
