@@ -26,7 +26,7 @@ from outrider.models.wire import Past, Wire
 
 Json = dict[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-ID = re.compile(r"c[a-z0-9]{8}")
+ID = re.compile(r"[cx][a-z0-9]{8}")
 TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)
 PNG = Image("dot", "image/png")
 
