@@ -20,11 +20,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def served(folder: Path, server: ScriptServer, command: str = "") -> AsyncGenerator[httpx2.AsyncClient]:
-    """A home set to its own loop, whose scripted model says `ours`, with a Codex that asks this server."""
+async def served(
+    folder: Path, server: ScriptServer, command: str = "", runtime: str = "native"
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A home whose own loop has a scripted model that says `ours`, with a Codex that asks this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
-        opened(folder, server.url, model, runtime_name="native", codex_command=command or codex_binary()) as agent,
+        opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
         serving(agent, ROUTES) as url,
         client(url) as owner,
     ):
@@ -111,6 +113,19 @@ async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp
     assert "codex cannot use tools of its client" in refused[0].json()["error"]["message"]
     assert (sessions, begun["runtime"], taken.status_code) == ([], "codex", 200)
     assert len(server.requests) == 0
+
+
+async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_taken_for_a_model_of_ours(
+    tmp_path: Path,
+) -> None:
+    with ScriptServer(script(says("unused"))) as server:
+        async with served(tmp_path, server, runtime="codex") as owner:
+            refused = await said(owner, "outrider", tools=[RING])
+            sessions = (await owner.get("/v1/sessions")).json()["sessions"]
+            taken = await said(owner, "practice", tools=[RING])
+            runtime = await runtime_of(owner, taken.headers["x-session-id"])
+    assert (refused.status_code, refused.json()["error"]["code"], sessions) == (400, "tools_not_used", [])
+    assert (taken.status_code, runtime) == (200, "native")
 
 
 async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from outrider.models.script_server import ScriptServer, script
 from outrider.models.scripted import says
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
+from tests.support.acp import World
 from tests.support.codex import codex_home, codex_settings, texts
 from tests.support.parrot import install_parrot
 
@@ -217,3 +218,37 @@ def test_a_chat_may_begin_with_another_runtime_and_a_model_of_ours_ends_that(kee
         terminal.says("who are you?")
         terminal.sees("practice model")
         assert "practice ·" in terminal.rests().splitlines()[-1]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_command_that_joins_a_chat_chooses_for_its_session_and_is_told_whose_settings_apply(keeper: Person) -> None:
+    with Terminal(keeper, "chat") as terminal:
+        terminal.rests()
+        chosen = keeper.types("run", "-s", "s", "-r", "parrot", "hello")
+        other = keeper.types("run", "who are you?", environ={"OUTRIDER_RUNTIME": "parrot"})
+        used = keeper.types("runtime", "use", "parrot")
+        session = keeper.types("runtime", "use", "native", "-s", "s")
+    assert (chosen.out, chosen.err) == ("hello! (0 before)\n", "")
+    assert "practice model" in other.out
+    assert "answers, with its own settings: model practice, runtime native" in other.err
+    assert "outrider chat (process " in used.err
+    assert "goes on with native until it is started again" in used.err
+    assert session.out == "native carries session 's' from its next turn on\n"
+
+
+def test_an_acp_agent_is_started_asked_for_a_session_and_ended(person: Person, tmp_path: Path) -> None:
+    agent = World(tmp_path)
+    person.environ["OUTRIDER_ACP_COMMAND"] = agent.command()
+    ran = person.types("runtime", "doctor", "acp")
+    assert (ran.code, [line.split()[:2] for line in ran.out.splitlines()[:4]]) == (
+        0,
+        [["✓", "program"], ["✓", "start"], ["✓", "version"], ["✓", "login"]],
+    )
+    assert len(agent.heard("session/new")) == 1
+    assert agent.prompts() == []
+    person.environ["OUTRIDER_ACP_COMMAND"] = "no-such-agent --acp"
+    missing = person.types("runtime", "doctor", "acp")
+    assert (missing.code, "there is no program no-such-agent" in missing.out) == (1, True)
+    person.environ["OUTRIDER_ACP_COMMAND"] = "false"
+    dead = person.types("runtime", "doctor", "acp")
+    assert (dead.code, "✗ start" in dead.out) == (1, True)

@@ -1,6 +1,6 @@
 """The Python API for scripts without an event loop: the same calls, waiting for their results."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class BlockingAgent:
     def stop(self, session: Session) -> bool:
         """Stop the session's turn."""
         return self._portal.call(self._agent.stop, session)
+
+    def change(self, session: Session, settings: Mapping[str, str]) -> None:
+        """Set something for this session, e.g. `{"runtime": "codex"}`."""
+        self._portal.call(self._agent.change, session, settings)
 
     def delete(self, session: Session) -> bool:
         """Delete a session and its journal."""

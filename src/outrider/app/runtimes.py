@@ -1,6 +1,6 @@
 """Which runtimes there are, which of them can be used here, and what a person means who names one."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from outrider.app.acting import Acting
 from outrider.config.load import Config
 from outrider.config.settings import did_you_mean, lookup
 from outrider.core.errors import Refused
-from outrider.core.plan import fold
+from outrider.core.events import Changed, Entry
 from outrider.core.ports import NATIVE, Session
 from outrider.runtimes.check import Check, Examine
 
@@ -101,11 +101,23 @@ async def examined(config: Config, name: str) -> AsyncGenerator[Check, None]:
 
 async def use(agent: Acting, session: Session, settings: Mapping[str, str]) -> bool:
     """Set what of this is new to the session, e.g. `Wanted.settings`; whether anything was."""
-    known = {"runtime": agent.default_runtime, **fold(await agent.journal(session)).settings}
-    new = {name: value for name, value in settings.items() if known.get(name, "") != value}
+    if not settings:
+        return False
+    new = news(settings, settings_of(await agent.journal(session)), agent.default_runtime)
     if new:
         await agent.change(session, new)
     return bool(new)
+
+
+def news(settings: Mapping[str, str], known: Mapping[str, str], default: str) -> Mapping[str, str]:
+    """What of these settings is new to a session that has those, where the runtime is this one unless it is set."""
+    known = {"runtime": default, **known}
+    return {name: value for name, value in settings.items() if known.get(name, "") != value}
+
+
+def settings_of(journal: Iterable[Entry]) -> Mapping[str, str]:
+    """What is set for a session: `State.settings`, without the rest of the state."""
+    return {entry.body.name: entry.body.value for entry in journal if isinstance(entry.body, Changed)}
 
 
 def _is_found(config: Config, name: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.channels.http.failures import HttpError
+from outrider.channels.http.shapes import ModelName
 from outrider.core.parts import Call
 from outrider.core.traits import ToolSpec
 
@@ -118,7 +119,7 @@ class ChatRequest(Struct):
     """A request for a chat completion. Fields that are not known are left out of account."""
 
     messages: list[ChatMessage]
-    model: str = ""
+    model: ModelName = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ChatTool] | None = None

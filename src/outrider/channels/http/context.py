@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
+from outrider.app.runtimes import settings_of, use
 from outrider.channels.http.chat_models import check_lending
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.limits import overdrawn
-from outrider.channels.http.openai_common import change_settings
 from outrider.channels.http.pulse import Pulse
 from outrider.channels.http.webhooks import Webhooks
 from outrider.core.errors import Refused
@@ -144,7 +144,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
     address = f"{wish.channel}:{wish.place}"
     await _check_spending(request, session, wish, address)
     await _check_lending(agent, session, wish)
-    await change_settings(agent, session, wish.settings)
+    await use(agent, session, wish.settings)
     if wish.past and not session.head:
         await agent.seed(session, [_addressed(body, caller(request), address) for body in wish.past])
     journal = await agent.journal(session) if session.is_open or wish.key else ()
@@ -170,7 +170,7 @@ async def _check_lending(agent: Agent, session: Session, wish: Wish) -> None:
     """Tools of the caller are refused where whatever carries the session cannot use them."""
     if wish.tools:
         begins = {body.name: body.value for body in wish.past if isinstance(body, Changed)}
-        known = fold(await agent.journal(session)).settings if session.head else begins
+        known = settings_of(await agent.journal(session)) if session.head else begins
         check_lending({**known, **wish.settings}, agent.default_runtime)
 
 

@@ -1,6 +1,5 @@
 """What both of OpenAI's APIs do with a request before it is an input."""
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -10,8 +9,7 @@ from starlette.requests import Request
 
 from outrider.app.agent import Agent
 from outrider.channels.http.failures import HttpError
-from outrider.core.plan import Bounds, fold
-from outrider.core.ports import Session
+from outrider.core.plan import Bounds
 
 KEY_HEADER = "idempotency-key"
 LONGEST_KEY = 255
@@ -57,19 +55,6 @@ def ignored(body: bytes) -> dict[str, str]:
 def digest(*words: str) -> str:
     """A name for these words that tells nothing of them."""
     return blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-async def change_settings(agent: Agent, session: Session, settings: Mapping[str, str]) -> None:
-    """Set what is new to the session."""
-    if settings:
-        known = fold(await agent.journal(session)).settings
-        await agent.change(session, new_settings(agent, settings, known))
-
-
-def new_settings(agent: Agent, settings: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
-    """What of these settings is new to a session that has those."""
-    known = {"runtime": agent.default_runtime, **known}
-    return {name: value for name, value in settings.items() if known.get(name, "") != value}
 
 
 def bounds_of(agent: Agent) -> Bounds:

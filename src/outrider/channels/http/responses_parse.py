@@ -23,6 +23,7 @@ from outrider.channels.http.chat_parse import (
     bad,
     parse_order,
 )
+from outrider.channels.http.shapes import ModelName
 
 _TEXTS = ("input_text", "output_text", "text")
 
@@ -79,7 +80,7 @@ class ResponsesRequest(Struct):
     """A request for a response. Fields that are not known are left out of account."""
 
     input: str | list[InputItem]
-    model: str | None = None
+    model: ModelName | None = None
     instructions: str | None = None
     stream: bool | None = None
     store: bool | None = None

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from outrider.app.agent import Agent, image_media
 from outrider.app.channels import CHAT
+from outrider.app.runtimes import news
 from outrider.channels.http.app import log_failure, route
 from outrider.channels.http.chat_models import check_lending, chosen_settings, told_model
 from outrider.channels.http.chat_parse import ChatRequest, Order, parse_order
@@ -19,7 +20,7 @@ from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import AGAIN, Envelope, Progress, failure, parse_call
 from outrider.channels.http.context import Wish, agent_of, enter, open_session
 from outrider.channels.http.failures import HttpError, error_body, request_id
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored, new_settings
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
@@ -48,7 +49,7 @@ async def complete(request: Request) -> Response:
     order = parse_order(body, agent.config.limits.input)
     _check(order)
     chosen = chosen_settings(agent.config, order.model)
-    if order.tools and "runtime" in chosen:
+    if order.tools and ("runtime" in chosen or not (_named(request) or order.called)):
         check_lending(chosen, agent.default_runtime)
     key = idempotency_key(request)
     opened = await _open(agent, request, order, key)
@@ -76,10 +77,14 @@ def _check(order: Order) -> None:
     render_past((), order.past, lambda image: Image("", image_media(image)), order.tools if order.is_silent else None)
 
 
+def _named(request: Request) -> str:
+    """The session that a header names, if one does."""
+    return next((name for header in SESSION_HEADERS if (name := request.headers.get(header, "").strip())), "")
+
+
 async def _open(agent: Agent, request: Request, order: Order, key: str) -> Opened:
     """By the header, or by the calls that wait for this client, or by the key; else a new one."""
-    named = next((name for header in SESSION_HEADERS if (name := request.headers.get(header, "").strip())), "")
-    if named:
+    if named := _named(request):
         session = await open_session(request, named)
         return Opened(session, named, not session.head)
     if session := await _waiting(agent, order):
@@ -119,7 +124,7 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in new_settings(agent, settings, {}).items()]
+    changes: list[Body] = [Changed(name, value) for name, value in news(settings, {}, agent.default_runtime).items()]
     return replace(wish, past=render_past(changes, order.past, keep, order.tools if order.is_silent else None))
 
 

@@ -14,13 +14,14 @@ from starlette.responses import Response
 
 from outrider.app.agent import Agent, image_media
 from outrider.app.channels import CHAT, RESPONSES
+from outrider.app.runtimes import news
 from outrider.channels.http.app import log_failure, route
 from outrider.channels.http.chat_models import check_lending, chosen_settings
 from outrider.channels.http.chat_past import render_past
 from outrider.channels.http.chat_render import Progress, parse_call
 from outrider.channels.http.context import Wish, agent_of, context, enter, open_session
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored, new_settings
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
@@ -77,7 +78,7 @@ async def create(request: Request) -> Response:
     order = wanted.order
     _check(wanted)
     chosen = chosen_settings(agent.config, order.model)
-    if order.tools and "runtime" in chosen:
+    if order.tools and ("runtime" in chosen or not (wanted.previous or wanted.conversation or order.called)):
         check_lending(chosen, agent.default_runtime)
     key = idempotency_key(request)
     session, is_begun_here = await _open(request, agent, wanted, key)
@@ -180,7 +181,7 @@ def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), image_media(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in new_settings(agent, settings, {}).items()]
+    changes: list[Body] = [Changed(name, value) for name, value in news(settings, {}, agent.default_runtime).items()]
     order = wanted.order
     return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
 

@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from outrider.app.agent import Agent
 from outrider.app.channels import SESSIONS
-from outrider.app.runtimes import carrier
+from outrider.app.runtimes import carrier, settings_of, use
 from outrider.channels.http.app import route
 from outrider.channels.http.chat_models import OUTRIDER, chosen_settings
 from outrider.channels.http.context import Wish, agent_of, enter
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import change_settings
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_body, parse_query, reading, session_of
 from outrider.channels.http.shapes import (
@@ -35,7 +34,6 @@ from outrider.channels.http.shapes import (
     render_found,
     render_session,
 )
-from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 _KEY = "Idempotency-Key"
@@ -67,10 +65,9 @@ def _settings(agent: Agent, model: str) -> Mapping[str, str]:
 
 async def _set(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
     """The session, with this set."""
-    if settings:
-        await change_settings(agent, session, settings)
+    if await use(agent, session, settings):
         session = await find_session(agent, session.id)
-    known = fold(await agent.journal(session)).settings
+    known = settings_of(await agent.journal(session))
     return render_session(session, str(carrier(known, agent.default_runtime)))
 
 

@@ -131,10 +131,11 @@ class Joined:
         who = self._who
         if not isinstance(who, Guest):
             return who.notices if who else ()
-        if who.owner.model == self._own_model:
+        if (who.owner.model, who.owner.runtime) == (self._own_model, self.config.runtime.name):
             return ()
         name = f"{who.owner.label} (process {who.owner.pid})"
-        return (f"{name} answers, with its own settings: model {who.owner.model or 'none'}",)
+        runtime = "" if who.owner.runtime == self.config.runtime.name else f", runtime {who.owner.runtime}"
+        return (f"{name} answers, with its own settings: model {who.owner.model or 'none'}{runtime}",)
 
     @property
     def default_model(self) -> str:
