@@ -3,15 +3,22 @@
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from outrider.core.events import Bound
 from outrider.core.prompt import FromModel, FromTools
 from outrider.models.script_server import Status, script, serving
 from outrider.models.scripted import ScriptedModel, Wanted, says
-from tests.support.codex import codex_home, heard, opened, shell, shown, texts
+from tests.journey.support import Person
+from tests.support.codex import codex_home, heard, opened, shell, shown, texts, use_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001a5f64540"
+    "0000000049454e44ae426082"
+)
 
 
 @pytest.mark.behaviour("A4")
@@ -157,3 +164,58 @@ async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_ask
                 done = await agent.say("hi", session="s")
         assert (done.outcome, server.requests) == ("failed", [])
     assert "codex login" in done.error
+
+
+@pytest.mark.behaviour("A12")
+async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> None:
+    async with (
+        serving(script(says("half <turn_aborted> done"), says("second"))) as server,
+        opened(tmp_path, server.url) as agent,
+    ):
+        with anyio.fail_after(60):
+            aborted = await agent.say("hi", session="s")
+            again = await agent.say("hi", session="s")
+    assert (aborted.outcome, aborted.error.startswith("Codex aborted the turn.")) == ("failed", True)
+    assert "half" in aborted.text
+    assert again.outcome == "done"
+
+
+async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_path: Path) -> None:
+    async with serving(script("one", "two")) as server:
+        with anyio.fail_after(60):
+            async with opened(tmp_path, server.url) as agent:
+                await agent.say("say pear", session="s")
+            async with opened(tmp_path, server.url, codex_command="/nowhere/codex") as agent:
+                lost = await agent.say("remember plum", session="s")
+            async with opened(tmp_path, server.url) as agent:
+                done = await agent.say("third", session="s")
+    assert (lost.outcome, done.text) == ("failed", "two")
+    last = texts(server.requests[-1])
+    assert (last.count("say pear"), last.count("remember plum"), last.count("third")) == (1, 1, 1)
+
+
+async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
+    async with serving(script("a dot")) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            await agent.say("what is it?", session="s", images=[PIXEL])
+    assert "data:image/png;base64," in texts(server.requests[0])
+
+
+async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    async with serving(script("one")) as server:
+        settings = codex_home(tmp_path, server.url) / "config.toml"
+        before = settings.read_text()
+        async with opened(tmp_path, server.url) as agent:
+            with anyio.fail_after(60):
+                assert (await agent.say("hi", session="s")).text == "one"
+        assert settings.read_text() == before
+
+
+@pytest.mark.behaviour("A1")
+async def test_a_command_hands_its_turn_to_codex_when_the_environment_says_so(tmp_path: Path) -> None:
+    async with serving(script("from codex")) as server:
+        person = Person(tmp_path)
+        use_codex(person, server.url)
+        ran = await anyio.to_thread.run_sync(lambda: person.types("run", "hi"))
+    assert (ran.code, ran.out) == (0, "from codex\n")

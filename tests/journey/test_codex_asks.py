@@ -1,5 +1,6 @@
 """What Codex asks becomes a question of ours: to be answered from anywhere, also after a restart, or by nobody."""
 
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ from outrider.core.events import Asked, Ended, Entry
 from outrider.core.ports import Session
 from outrider.models.script_server import Rule, Script, serving
 from outrider.models.scripted import Says, Wanted, says
-from tests.support.codex import opened, shell, shown
+from outrider.runtimes.outside import asking
+from tests.support.codex import codex_home, opened, processes, shell, shown
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 
@@ -158,3 +160,47 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path:
     assert journal[-2:] == ["reply ok", "ended done"]
     ran = tmp_path / "work" / "ran"
     assert (ran.read_text() if ran.exists() else "") == ("run\n" if answer == "once" else "")
+
+
+async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on_when_somebody_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 0.5)
+    lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
+    async with at_work(tmp_path, lines) as agent:
+        session = await begin(agent)
+        question = await asked(agent, session)
+        while (await agent.vitals()).turns:
+            await anyio.sleep(0.05)
+        (process,) = processes(tmp_path)
+        await agent.answer(session, question, "once")
+        journal = await ended(agent, session)
+        assert processes(tmp_path) == [process]
+    assert (tmp_path / "work" / "ran").read_text() == "run\n"
+    assert journal.count("asked") == 1
+    assert journal[-2:] == ["reply ok", "ended done"]
+
+
+async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_path: Path) -> None:
+    server = Path(__file__).parents[1] / "support" / "mcp_poke.py"
+    more = f'[mcp_servers.pk]\ncommand = "{sys.executable}"\nargs = ["-I", "-S", "{server}"]\n'
+    lines = steps(says("", Wanted("poke", {"a": "1"}, namespace="mcp__pk")), says("ok"))
+    async with serving(lines) as model:
+        codex_home(tmp_path, model.url, more=more)
+        async with opened(tmp_path, model.url) as agent:
+            with anyio.fail_after(60):
+                session = await begin(agent)
+                question = await asked(agent, session)
+                await agent.answer(session, question, "once")
+                journal = await ended(agent, session)
+    assert "poke" in question.question
+    assert '{"a":"1"}' in question.question
+    assert journal[4:] == [
+        "reply mcp_pk_poke",
+        "asked",
+        "answered once",
+        "begun",
+        "result poked 1",
+        "reply ok",
+        "ended done",
+    ]

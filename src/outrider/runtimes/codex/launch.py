@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,6 +62,8 @@ def codex_environment(config: Config) -> dict[str, str]:
     return environ
 
 
-def trust(workspace: str) -> dict[str, object]:
-    """Keeps Codex from noting in the person's settings that this folder is trusted."""
+def trust(workspace: str, decided: Collection[str]) -> dict[str, object]:
+    """Keeps Codex from noting in the person's settings that this folder is trusted, unless they decided that."""
+    if any(Path(workspace).is_relative_to(folder) for folder in decided):
+        return {}
     return {"projects": {workspace: {"trust_level": "untrusted"}}}

@@ -9,7 +9,7 @@ from outrider.runtimes.calls import Calls
 from outrider.runtimes.codex.faults import not_logged_in, of_gone, of_rpc, told
 from outrider.runtimes.codex.pool import Pool
 from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.threads import NAME, wanted_model
+from outrider.runtimes.codex.threads import NAME, approach, wanted_model
 from outrider.runtimes.codex.turn import Carrying
 from outrider.runtimes.codex.wire import parse_is_barred
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
@@ -38,6 +38,7 @@ class CodexRuntime:
             await asking.answer_for_nobody()
             if turn.state().asks:
                 return
+        await approach(turn)
         try:
             if not await self._carried(turn, news, asking):
                 await self._carried(turn, news, asking)

@@ -8,14 +8,14 @@ import anyio
 from msgspec import Raw, Struct
 
 from outrider.config.load import Config
-from outrider.core.events import Delta
+from outrider.core.events import Bound, Delta
 from outrider.core.ports import Tools, Turn
-from outrider.core.prompt import Message
+from outrider.core.prompt import FromPerson, Message
 from outrider.runtimes.codex.faults import of_rpc, told
 from outrider.runtimes.codex.launch import trust
 from outrider.runtimes.codex.process import Server
 from outrider.runtimes.codex.tools import offered
-from outrider.runtimes.codex.wire import parse_model, parse_thread_id
+from outrider.runtimes.codex.wire import parse_model, parse_projects, parse_thread_id
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.outside import past
 
@@ -29,6 +29,13 @@ You work for one person within Outrider, which keeps the session and shows it to
 you are told when it has ended. The tool `tasks` looks after such tasks, and `delegate` hands work to a child session.
 - A note in [brackets] at the beginning of a message is from Outrider, not from the person."""
 log = logging.getLogger("outrider.codex")
+
+
+async def approach(turn: Turn) -> None:
+    """Write down that the thread has not heard of this turn yet, so that its words are not lost if it never does."""
+    bound = turn.state().threads.get(NAME)
+    if bound and bound.turn and not turn.state().steps:
+        await turn.record(Bound(NAME, bound.thread, saw=bound.saw))
 
 
 class Opened(Struct, frozen=True):
@@ -51,7 +58,12 @@ async def open_thread(server: Server, turn: Turn, config: Config, tools: Tools) 
         return await _start(server, turn, config, tools)
     if bound.thread in server.loaded:
         return Opened(bound.thread, server.loaded[bound.thread])
-    params = {**_params(turn, config), "threadId": bound.thread, "excludeTurns": True, "experimentalRawEvents": True}
+    params = {
+        **await _params(server, turn, config),
+        "threadId": bound.thread,
+        "excludeTurns": True,
+        "experimentalRawEvents": True,
+    }
     for _ in range(_TRIES):
         try:
             answer = await server.request("thread/resume", params, _PATIENCE)
@@ -85,12 +97,19 @@ def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
     bound = state.threads.get(NAME)
     if opened.is_new or bound is None:
         return turn.transcript().after(0)
-    # What this turn holds already was done by the thread itself.
-    return () if state.steps else turn.transcript().after(bound.saw)
+    if state.steps:
+        # What this turn holds already was done by the thread itself.
+        return ()
+    every, later = turn.transcript().after(0), turn.transcript().after(bound.saw)
+    first = len(every) - len(later)
+    while first and not bound.turn and isinstance(every[first - 1], FromPerson):
+        # What was said last never got there: Codex could not be started, say.
+        first -= 1
+    return every[first:]
 
 
 async def _start(server: Server, turn: Turn, config: Config, tools: Tools) -> Opened:
-    params = _params(turn, config)
+    params = await _params(server, turn, config)
     more = {"dynamicTools": offered(tools), "experimentalRawEvents": True}
     try:
         answer = await _started(server, {**params, **more}, params)
@@ -113,15 +132,20 @@ async def _started(server: Server, params: dict[str, Any], without: dict[str, An
         return await server.request("thread/start", without, _PATIENCE)
 
 
-def _params(turn: Turn, config: Config) -> dict[str, Any]:
+async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:
     settings = config.codex
+    try:
+        decided = parse_projects(await server.request("config/read", {}))
+    except RpcError as error:
+        log.info("Codex does not tell its settings: %s", error)
+        decided = frozenset[str]()
     more = turn.state().settings.get("instructions", "")
     params: dict[str, Any] = {
         "cwd": turn.session.workspace,
         "approvalPolicy": settings.approval,
         "sandbox": settings.sandbox,
         "developerInstructions": f"{_WHO}\n\n{more}" if more else _WHO,
-        "config": trust(turn.session.workspace),
+        "config": trust(turn.session.workspace, decided),
     }
     model = wanted_model(turn, config)
     return {**params, "model": model} if model else params

@@ -90,7 +90,8 @@ class Carrying:
 
     async def _begin(self, opened: Opened, text: str, inputs: Sequence[tuple[int, FromPerson]]) -> None:
         saw = inputs[-1][0] if inputs else self._ledger.saw
-        await self._turn.record(Bound(NAME, opened.id, saw=saw))
+        if opened.is_new:
+            await self._turn.record(Bound(NAME, opened.id, saw=saw))
         params: dict[str, Any] = {"threadId": opened.id, "input": self._rendered(text, inputs)}
         if inputs:
             params["clientUserMessageId"] = client_id(saw)

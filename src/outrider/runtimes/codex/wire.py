@@ -201,6 +201,12 @@ def parse_thread_id(result: Raw) -> str:
     return next((text for place, name in places if (text := _text(place, name))), "")
 
 
+def parse_projects(result: Raw) -> frozenset[str]:
+    """The folders about which Codex's own settings say whether they are trusted."""
+    found = field(field(msgspec.json.decode(result), "config"), "projects")
+    return frozenset(cast("dict[str, Any]", found)) if isinstance(found, dict) else frozenset()
+
+
 def parse_model(result: Raw) -> str:
     return _text(msgspec.json.decode(result), "model")
 

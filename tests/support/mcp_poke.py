@@ -1,0 +1,37 @@
+"""The least of an MCP server, over stdin and stdout: one tool, `poke`, which says what it was given."""
+
+import json
+import sys
+
+_TOOL = {
+    "name": "poke",
+    "description": "Poke something.",
+    "inputSchema": {"type": "object", "properties": {"a": {"type": "string"}}},
+}
+
+
+def answer(method: str, params: dict[str, object]) -> dict[str, object] | None:
+    match method:
+        case "initialize":
+            about = {"name": "pk", "version": "1"}
+            return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+        case "tools/list":
+            return {"tools": [_TOOL]}
+        case "tools/call":
+            arguments = params.get("arguments")
+            said = arguments.get("a") if isinstance(arguments, dict) else None  # pyright: ignore
+            return {"content": [{"type": "text", "text": f"poked {said}"}]}
+        case _:
+            return None
+
+
+def main() -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            result = answer(message["method"], message.get("params") or {}) or {}
+            print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
