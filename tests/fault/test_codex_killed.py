@@ -18,7 +18,7 @@ from outrider.core.outcome import Finished
 from outrider.models.script_server import ScriptServer, script
 from outrider.models.scripted import says
 from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
-from tests.support.codex_life import begins, killed_at
+from tests.support.life import begins, killed_at
 from tests.support.survivors import end_all, living, until_none_survives
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""One life of a home whose turns Codex carries, in a process of its own that a test can have killed."""
+"""One life of a home that carries a turn, in a process of its own that a test can have killed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def begins(folder: Path, settings: Mapping[str, str], text: str = "go", fail: st
     """Start a life; with `fail`, it is killed at this point of it."""
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
-    words = (sys.executable, "-m", "tests.support.codex_life", str(folder), json.dumps(dict(settings)), text)
+    words = (sys.executable, "-m", "tests.support.life", str(folder), json.dumps(dict(settings)), text)
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(words, cwd=root, env={**environ, "OUTRIDER_FAIL": fail}, stderr=subprocess.PIPE)

@@ -1,0 +1,191 @@
+"""The runtimes that the contract suite runs against. Each can be made to do the same few things, named by plans.
+
+A new one is added to `RUNTIMES`: how it is set up, how an input makes it follow a plan, and what is seen of it outside.
+"""
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from outrider.core.traits import RuntimeTraits
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.script_server.script import Place
+from outrider.models.scripted import Wanted, call, says
+from outrider.runtimes.acp import AcpRuntime
+from outrider.runtimes.codex.runtime import CodexRuntime
+from outrider.runtimes.native import NativeRuntime
+from tests.support.acp import World, do, tool
+from tests.support.codex import codex_home, codex_settings, shell
+
+GREET, WORK, ASK, HANG = "greet", "work", "ask", "hang"
+"""Say something; run a command; run one that a person must allow; run one, and then never come to an end."""
+HELLO, BEGIN, DONE, WENT_ON = "Hello there, friend.", "I begin.", "All done.", "I went on."
+COMMAND = "echo x >> did"
+
+
+class Harness(Protocol):
+    """One runtime, ready to be tried in a folder."""
+
+    traits: RuntimeTraits
+    hint: str
+    """What a person reads when its program is missing."""
+
+    def settings(self) -> dict[str, str]: ...
+    def broken(self) -> dict[str, str]:
+        """The settings of one who has not installed it."""
+        ...
+
+    def words(self, plan: str) -> str:
+        """An input that makes it follow this plan."""
+        ...
+
+    def effects(self) -> int:
+        """How often the command of a plan was run, counted outside. One who is told of a plan again follows it again."""
+        ...
+
+    def knows(self, words: str) -> int:
+        """How often whoever answered last had these words before them."""
+        ...
+
+
+def _script(run: Wanted, ask: Wanted) -> Script:
+    def rule(when: str, *places: Place) -> Rule:
+        return Rule(when, places)
+
+    return Script(
+        rules=(
+            rule("interrupted", (says(WENT_ON),)),
+            rule(GREET, (says(HELLO),)),
+            rule(WORK, (says(BEGIN, run),), (says(DONE),)),
+            rule(ASK, (says(BEGIN, ask),), (says(DONE),)),
+            rule(HANG, (says(BEGIN, run),), (Stall("stream"), says("this is never said to its end"))),
+            rule(".*", (says("ok"),)),
+        )
+    )
+
+
+class _Served:
+    """A runtime whose model is the scripted server, natively or with another program in between."""
+
+    def __init__(self, folder: Path, server: ScriptServer) -> None:
+        self._folder = folder
+        self._server = server
+
+    def words(self, plan: str) -> str:
+        return plan
+
+    def effects(self) -> int:
+        book = self._folder / "work" / "did"
+        return len(book.read_text().splitlines()) if book.exists() else 0
+
+    def knows(self, words: str) -> int:
+        return json.dumps(self._server.requests[-1].body).count(words)
+
+
+def _model(server: ScriptServer) -> dict[str, str]:
+    return {"model.name": "openai-chat:scripted", "model.url": server.url, "model.key": "none"}
+
+
+class Native(_Served):
+    traits = NativeRuntime.traits
+    hint = "there are: anthropic, openai"
+
+    def settings(self) -> dict[str, str]:
+        return {"runtime.name": "native", **_model(self._server)}
+
+    def broken(self) -> dict[str, str]:
+        return {"runtime.name": "native", "model.name": "nobody:knows"}
+
+
+class Codex(_Served):
+    traits = CodexRuntime.traits
+    hint = "/runtime native"
+
+    def settings(self) -> dict[str, str]:
+        return {**_model(self._server), **codex_settings(codex_home(self._folder, self._server.url))}
+
+    def broken(self) -> dict[str, str]:
+        return {**self.settings(), "codex.command": str(self._folder / "nowhere")}
+
+
+class Acp:
+    traits = AcpRuntime.traits
+    hint = "was not started: No such file or directory"
+
+    def __init__(self, folder: Path, server: ScriptServer, *agent: str) -> None:
+        self._world = World(folder)
+        self._server = server
+        self._agent = agent
+
+    def settings(self) -> dict[str, str]:
+        return {**_model(self._server), "runtime.name": "acp", "acp.command": self._world.command(*self._agent)}
+
+    def broken(self) -> dict[str, str]:
+        return {**self.settings(), "acp.command": str(self._world.home / "nowhere")}
+
+    def words(self, plan: str) -> str:
+        run = [
+            tool("c1", "pending", kind="execute", rawInput={"command": COMMAND}),
+            tool("c1", "in_progress"),
+            ("effect", "x"),
+            tool("c1", "completed"),
+        ]
+        wish = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
+        plans: Mapping[str, list[Any]] = {
+            GREET: [("say", HELLO)],
+            WORK: [("say", BEGIN), *run, ("say", DONE)],
+            ASK: [("say", BEGIN), ("ask", wish), tool("c1", "completed"), ("say", DONE)],
+            HANG: [("say", BEGIN), *run, ("hang",)],
+        }
+        return do(*plans.get(plan, [("say", "ok")]), before=f"{plan} ")
+
+    def effects(self) -> int:
+        return sum(effect == "x" or _allows(effect) for effect in self._world.effects())
+
+    def knows(self, words: str) -> int:
+        newest = max(self._world.agents.glob("*.past"))
+        told = [json.loads(line) for line in newest.read_text().splitlines()]
+        return json.dumps([update for update in told if update["sessionUpdate"] == "user_message_chunk"]).count(words)
+
+
+def _allows(effect: Any) -> bool:
+    """Whether this is an answer to a question, and a yes."""
+    chosen = effect.get("outcome", {}).get("optionId") if isinstance(effect, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return chosen in ("1", "2")
+
+
+@contextmanager
+def _native(folder: Path) -> Generator[Harness]:
+    ask = call("shell", command=COMMAND, needs=["network"], why="to ring")
+    with ScriptServer(_script(call("shell", command=COMMAND), ask)) as server:
+        yield Native(folder, server)
+
+
+@contextmanager
+def _codex(folder: Path) -> Generator[Harness]:
+    ask = shell(COMMAND, sandbox_permissions="require_escalated", justification="to ring")
+    with ScriptServer(_script(shell(COMMAND), ask)) as server:
+        yield Codex(folder, server)
+
+
+@contextmanager
+def _acp(folder: Path) -> Generator[Harness]:
+    with ScriptServer(_script(shell(COMMAND), shell(COMMAND))) as server:
+        yield Acp(folder, server)
+
+
+@contextmanager
+def _acp_that_forgets(folder: Path) -> Generator[Harness]:
+    with ScriptServer(_script(shell(COMMAND), shell(COMMAND))) as server:
+        yield Acp(folder, server, "forgets")
+
+
+Opens = Callable[[Path], AbstractContextManager[Harness]]
+RUNTIMES: Mapping[str, Opens] = {
+    "native": _native,
+    "codex": _codex,
+    "acp": _acp,
+    "acp that forgets": _acp_that_forgets,
+}

@@ -1,0 +1,254 @@
+"""One suite for every runtime: whatever carries a turn, a person and a journal see the same.
+
+Where one cannot do something it says so by its traits, and the tests hold it to just that:
+
+| runtime          | steers | resumes | bounded | lends |
+|------------------|--------|---------|---------|-------|
+| native           | yes    | yes     | yes     | yes   |
+| codex            | yes    | yes     | no      | no    |
+| acp              | no     | no      | no      | no    |
+| acp that forgets | no     | no      | no      | no    |
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import outrider
+from outrider.app.agent import Agent
+from outrider.config.load import load
+from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
+from outrider.core.outcome import Finished
+from outrider.core.ports import Session
+from outrider.core.prompt import Prompt, transcript
+from outrider.models.wire import Past
+from tests.contract.runtimes import ASK, BEGIN, DONE, GREET, HANG, HELLO, RUNTIMES, WORK, Harness
+from tests.support.life import killed_at
+from tests.support.requests import CHECKS, TOOLS, render
+from tests.support.survivors import end_all, until_none_survives
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+TERMINAL = "terminal:test"
+
+
+class Tried:
+    """A runtime in a folder."""
+
+    def __init__(self, folder: Path, harness: Harness) -> None:
+        self.folder = folder
+        self.harness = harness
+        for name in ("home", "work"):
+            (folder / name).mkdir(mode=0o700, exist_ok=True)
+
+    @asynccontextmanager
+    async def opened(self, settings: Mapping[str, str] | None = None) -> AsyncGenerator[Agent]:
+        """Opening it again is a restart."""
+        config = load(self.folder / "home", {}, settings or self.harness.settings())
+        with anyio.fail_after(90):
+            async with outrider.open(config=config, workspace=self.folder / "work") as agent:
+                yield agent
+
+    async def say(self, agent: Agent, plan: str) -> Finished:
+        session = await agent.session("s")
+        return await agent.say(self.harness.words(plan), session=session.id, address=TERMINAL)
+
+    async def begin(self, agent: Agent, plan: str, address: str = TERMINAL) -> Session:
+        session = await agent.session("s")
+        await agent.post(self.harness.words(plan), session=session, address=address)
+        return await agent.find("s")
+
+
+@pytest.fixture(params=list(RUNTIMES))
+def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
+    # Login shells read what stands in the home folder of whoever runs the tests.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with RUNTIMES[request.param](tmp_path) as harness:
+        yield Tried(tmp_path, harness)
+    end_all(tmp_path)
+
+
+async def heard(agent: Agent, session: Session, kind: type[object]) -> Entry:
+    """The first entry of this kind, once it is there."""
+    async for event in agent.follow(session):
+        if isinstance(event, Entry) and isinstance(event.body, kind):
+            return event
+    raise AssertionError("a follower never ends by itself")
+
+
+async def journal(agent: Agent) -> list[Entry]:
+    return list(await agent.journal(await agent.find("s")))
+
+
+def count(entries: list[Entry], kind: type[object]) -> int:
+    return sum(isinstance(entry.body, kind) for entry in entries)
+
+
+def assert_sound(entries: list[Entry], turns: int, *, cut: int = 0) -> None:
+    """Each turn ended once, each call has one result save what a stop cut, and every provider can read all of it."""
+    assert (count(entries, Started), count(entries, Ended)) == (turns, turns)
+    calls = [call.id for entry in entries if isinstance(entry.body, Reply) for call in entry.body.calls]
+    results = [entry.body.call for entry in entries if isinstance(entry.body, Result)]
+    assert (len(calls), len(results)) == (len(set(calls)), len(set(results)))
+    assert (set(results) - set(calls), len(calls) - len(results)) == (set(), cut)
+    for name, check in CHECKS.items():
+        for past in Past:
+            check(render(name, Prompt("You are Outrider.", transcript(entries), TOOLS, 7), past))
+
+
+async def test_a_turn_ends_in_one_outcome_with_its_words_and_what_it_used(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, turn.text, turn.error) == ("done", HELLO, "")
+        assert (turn.usage.input > 0, turn.usage.output > 0) == (True, True)
+        entries = await journal(agent)
+        assert [entry.body.runtime for entry in entries if isinstance(entry.body, Started)] == [
+            tried.harness.traits.name
+        ]
+        assert_sound(entries, 1)
+    await until_none_survives(tried.folder)
+
+
+async def test_an_input_that_comes_twice_is_carried_once(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        words = tried.harness.words(WORK)
+        first = await agent.say(words, session="s", key="monday", address=TERMINAL)
+        again = await agent.say(words, session="s", key="monday", address=TERMINAL)
+        assert (first, first.text) == (again, DONE)
+        entries = await journal(agent)
+        assert (count(entries, Input), tried.harness.effects()) == (1, 1)
+        assert_sound(entries, 1)
+
+
+async def test_calls_stand_in_the_journal_with_their_results(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        turn = await tried.say(agent, WORK)
+        assert (turn.outcome, turn.text, tried.harness.effects()) == ("done", DONE, 1)
+        entries = await journal(agent)
+        said = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
+        assert (said, count(entries, Result)) == ([BEGIN, DONE], 1)
+        assert_sound(entries, 1)
+
+
+async def test_words_are_shown_while_they_are_said(tried: Tried) -> None:
+    shown: list[str] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Delta) and event.kind == "text":
+            shown.append(event.text)
+
+    async with tried.opened() as agent:
+        await agent.say(tried.harness.words(GREET), session="s", address=TERMINAL, on_event=watch)
+    assert "".join(shown) == HELLO
+
+
+async def test_a_stop_ends_it_and_keeps_what_was_done(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        session = await tried.begin(agent, HANG)
+        await heard(agent, session, Result)
+        assert await agent.stop(session)
+        ended = (await heard(agent, session, Ended)).body
+        assert isinstance(ended, Ended)
+        assert (ended.outcome, tried.harness.effects()) == ("interrupted", 1)
+        assert_sound(await journal(agent), 1)
+        assert (await tried.say(agent, GREET)).text == HELLO
+        assert_sound(await journal(agent), 2)
+    await until_none_survives(tried.folder)
+
+
+async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        await tried.say(agent, GREET)
+        assert (await tried.say(agent, WORK)).text == DONE
+        assert tried.harness.knows(GREET) >= 1
+    async with tried.opened() as agent:
+        assert (await tried.say(agent, "remember")).outcome == "done"
+        assert tried.harness.knows(GREET) >= 1
+        assert_sound(await journal(agent), 3)
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("once", 1), ("no", 0)])
+async def test_what_it_asks_is_done_as_the_person_answers(tried: Tried, answer: str, runs: int) -> None:
+    async with tried.opened() as agent:
+        session = await tried.begin(agent, ASK)
+        asked = (await heard(agent, session, Asked)).body
+        assert isinstance(asked, Asked)
+        assert ("echo x >> did" in asked.question, tried.harness.effects()) == (True, 0)
+        assert await agent.answer(session, asked, answer)
+        turn = await agent.wait(await agent.find("s"))
+        assert turn
+        assert (turn.outcome, turn.text, tried.harness.effects()) == ("done", DONE, runs)
+        assert_sound(await journal(agent), 1)
+
+
+async def test_what_nobody_can_answer_is_not_done(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        session = await tried.begin(agent, ASK, "pipe:test")
+        ended = (await heard(agent, session, Ended)).body
+        assert isinstance(ended, Ended)
+        assert (ended.outcome, tried.harness.effects()) == ("done", 0)
+        assert_sound(await journal(agent), 1)
+
+
+async def test_what_is_said_during_a_turn_is_dealt_with(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        session = await tried.begin(agent, ASK)
+        asked = (await heard(agent, session, Asked)).body
+        assert isinstance(asked, Asked)
+        await agent.post(tried.harness.words("meanwhile"), session=session, address=TERMINAL)
+        assert await agent.answer(session, asked, "once")
+        await heard(agent, session, Ended)
+        while (now := await agent.find("s")).has_work:
+            await agent.wait(now)
+        assert (tried.harness.effects(), tried.harness.knows("meanwhile")) == (1, 1)
+        entries = await journal(agent)
+        assert_sound(entries, count(entries, Ended))
+
+
+@pytest.mark.promise("L3")
+@pytest.mark.promise("L4")
+async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_say(tried: Tried) -> None:
+    killed_at("J8", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
+    async with tried.opened() as agent:
+        await agent.finish()
+        turn = await agent.wait(await agent.find("s"))
+        assert turn
+        # Who is given the request again is told with it that it was cut off.
+        assert tried.harness.effects() == 1 + tried.harness.knows("was cut off")
+        assert (turn.outcome, turn.error) == ("done", "") if tried.harness.traits.resumes else turn.error or turn.text
+        assert_sound(await journal(agent), 1)
+        assert (await tried.say(agent, GREET)).text == HELLO
+        assert_sound(await journal(agent), 2)
+    await until_none_survives(tried.folder)
+
+
+async def test_one_that_is_not_installed_fails_aloud_with_what_to_do(tried: Tried) -> None:
+    async with tried.opened(tried.harness.broken()) as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, tried.harness.hint in turn.error) == ("failed", True), turn.error
+        assert_sound(await journal(agent), 1)
+
+
+async def test_a_session_that_changes_over_and_back_keeps_what_was_said(tried: Tried) -> None:
+    async with tried.opened() as agent:
+        await tried.say(agent, GREET)
+        session = await agent.find("s")
+        await agent.change(session, {"runtime": "native"})
+        assert (await agent.say("an aside", session="s", address=TERMINAL)).outcome == "done"
+        await agent.change(session, {"runtime": tried.harness.traits.name})
+        assert (await tried.say(agent, "remember")).outcome == "done"
+        assert (tried.harness.knows(GREET) >= 1, tried.harness.knows("an aside")) == (True, 1)
+        assert_sound(await journal(agent), 3)
+
+
+def test_the_table_above_is_what_the_runtimes_say_of_themselves(tmp_path: Path) -> None:
+    rows: list[list[str]] = []
+    for name, opens in RUNTIMES.items():
+        with opens(tmp_path) as harness:
+            traits = harness.traits
+        can = (traits.steers, traits.resumes, traits.bounded, traits.lends)
+        rows.append([name, *("yes" if each else "no" for each in can)])
+    lines = [line for line in (__doc__ or "").splitlines() if line.startswith("|")][2:]
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] == rows
