@@ -42,7 +42,7 @@ class Harness(Protocol):
         ...
 
     def effects(self) -> int:
-        """How often the command of a plan was run, counted outside. One who is told of a plan again follows it again."""
+        """How often the command of a plan was run, counted outside."""
         ...
 
     def knows(self, words: str) -> int:
@@ -112,7 +112,7 @@ class Codex(_Served):
 
 class Acp:
     traits = AcpRuntime.traits
-    hint = "was not started: No such file or directory"
+    hint = "/runtime native"
 
     def __init__(self, folder: Path, server: ScriptServer, *agent: str) -> None:
         self._world = World(folder)

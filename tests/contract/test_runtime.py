@@ -215,8 +215,8 @@ async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_
         await agent.finish()
         turn = await agent.wait(await agent.find("s"))
         assert turn
-        # Who is given the request again is told with it that it was cut off.
-        assert tried.harness.effects() == 1 + tried.harness.knows("was cut off")
+        # Who is given the request again is told with it that it was cut off; one who does not care does it again.
+        assert 1 <= tried.harness.effects() <= 1 + tried.harness.knows("was cut off")
         assert (turn.outcome, turn.error) == ("done", "") if tried.harness.traits.resumes else turn.error or turn.text
         assert_sound(await journal(agent), 1)
         assert (await tried.say(agent, GREET)).text == HELLO
