@@ -8,11 +8,12 @@ import anyio
 import pytest
 
 from outrider.app.agent import Agent
-from outrider.core.events import Begun, Ended, Entry, Reply
+from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.ports import Session
-from outrider.models.script_server import Stall, script, serving
+from outrider.models.script_server import Rule, Script, Stall, script, serving
 from outrider.models.scripted import Wanted, call, says
-from tests.support.codex import opened, processes, shell, shown, texts
+from outrider.runtimes.codex import pool
+from tests.support.codex import codex_home, opened, processes, shell, shown, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -180,3 +181,55 @@ async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
             server.release()
             journal = await over(agent, session)
     assert journal[-2:] == ["reply at last", "ended done"]
+
+
+@pytest.mark.behaviour("A10")
+async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            await agent.say("a", session="s")
+            kept = processes(tmp_path)
+            await agent.say("b", session="s")
+            assert processes(tmp_path) == kept
+    monkeypatch.setattr(pool, "IDLE", 0.5)
+    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+        codex_home(tmp_path, server.url)
+        with anyio.fail_after(90):
+            assert (await agent.say("c", session="s")).text == "three"
+            await until(lambda: not processes(tmp_path))
+            assert (await agent.say("d", session="s")).outcome == "done"
+
+
+async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own(tmp_path: Path) -> None:
+    rules = tuple(
+        Rule(f"number {n}", ((says(f"I am {n}", shell(f"echo {n}")),), (says(f"done {n}"),))) for n in range(4)
+    )
+    texts_of: dict[int, tuple[str, list[str]]] = {}
+
+    async def ask(agent: Agent, n: int) -> None:
+        done = await agent.say(f"number {n}", session=f"s{n}")
+        journal = shown(await agent.journal(await agent.find(f"s{n}")))
+        texts_of[n] = done.text, [line for line in journal if line.startswith("result")]
+
+    async with serving(Script(rules=rules)) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            async with anyio.create_task_group() as group:
+                for n in range(4):
+                    group.start_soon(ask, agent, n)
+            assert len(processes(tmp_path)) == 1
+    assert texts_of == {n: (f"done {n}", [f"result {n}\n"]) for n in range(4)}
+
+
+async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) -> None:
+    lines = script(says("", shell("seq 1 20000")), says("ok"))
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(90):
+            await agent.say("go", session="s")
+            journal = await agent.journal(await agent.find("s"))
+            (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
+            whole = agent.home.blobs.get(result.blob).decode()
+    assert len(result.text) < 21_000
+    assert whole.splitlines()[-1] == "20000"
+    assert whole.count("\n") == 20_000

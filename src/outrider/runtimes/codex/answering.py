@@ -32,7 +32,7 @@ from outrider.runtimes.jsonrpc import METHOD_NOT_FOUND, Request, RpcError
 from outrider.runtimes.outside.asking import Asking, Parked
 from outrider.runtimes.outside.ledger import Deed, Ledger, Outcome
 
-SOON = 0.3
+SOON = 1.0
 """Seconds after which what was not asked about is taken to be under way."""
 log = logging.getLogger("outrider.codex")
 

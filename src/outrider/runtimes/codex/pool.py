@@ -66,9 +66,10 @@ class Pool:
         while True:
             await anyio.sleep(IDLE / 10)
             for who, server in list(self._servers.items()):
-                if not server.users and anyio.current_time() - server.idle_since > IDLE:
-                    server.retire()
+                if server.closed.is_set():
                     del self._servers[who]
+                elif not server.users and anyio.current_time() - server.idle_since > IDLE:
+                    server.retire()
 
 
 def _write_down(mark: Path) -> None:

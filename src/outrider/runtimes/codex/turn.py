@@ -48,7 +48,7 @@ class Carrying:
         self._turn = turn
         self._news = news
         self._asking = asking
-        self._ledger = Ledger(turn, NAME, kit.place.redact)
+        self._ledger = Ledger(turn, NAME, kit.place.redact, kit.blobs.put)
         settings = kit.config.codex
         self._watch = Watch(anyio.current_time(), settings.seconds, settings.quiet)
         self._hearing = Hearing(turn, self._ledger, self._watch)
@@ -105,6 +105,7 @@ class Carrying:
             # Whether it works on this is not known, and it cannot be told to stop.
             self._server.retire()
             raise
+        self._watch.begins(anyio.current_time())
         self._given = self._ledger.saw = saw
         try:
             await self._turn.record(Bound(NAME, opened.id, self._hearing.id, saw))

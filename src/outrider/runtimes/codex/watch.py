@@ -17,6 +17,10 @@ class Watch:
         """Answers of ours that it waits for: to a question, or of a tool."""
         self._running: set[str] = set()
 
+    def begins(self, now: float) -> None:
+        """The turn begins there now."""
+        self._since = self._heard = now
+
     def heard(self, now: float) -> None:
         """It said something."""
         self._heard = now

@@ -20,6 +20,7 @@ LATER = "[this began earlier and went on in the background]\n"
 CUT_OFF = "interrupted: this may or may not have happened; check before trying again"
 
 Redact = Callable[[str], str]
+Keep = Callable[[bytes], str]
 Act = Callable[[], Awaitable[None]]
 
 
@@ -60,7 +61,9 @@ def bounded(text: str, most: int = LONGEST) -> str:
 class Ledger:
     """The journal of one turn that another program carries."""
 
-    def __init__(self, turn: Turn, runtime: str, redact: Redact) -> None:
+    def __init__(self, turn: Turn, runtime: str, redact: Redact, keep: Keep | None = None) -> None:
+        """`keep` takes what is too long to be kept here, and says what it is called there."""
+        self._keep = keep
         self._turn = turn
         self._runtime = runtime
         self._redact = redact
@@ -169,8 +172,7 @@ class Ledger:
         """A call that an earlier owner of this turn left open has come to this; `item` is its name there, if known."""
         if item:
             self._closed.add(item)
-        result = Result(call.id, self._redact(bounded(outcome.text)), outcome.failed)
-        await self._turn.record(result, key=self._key(item) if item else None)
+        await self._result(call.id, outcome, self._key(item) if item else None)
 
     async def _in_order(self, act: Act) -> None:
         if self._open:
@@ -197,10 +199,14 @@ class Ledger:
 
     async def _close(self, deed: Deed, outcome: Outcome) -> None:
         point("J8")
-        text, details = self._redact(bounded(outcome.text)), self._redact(outcome.details)
-        result = Result(call_id(self._runtime, deed.item), text, outcome.failed, details=details)
-        await self._turn.record(result, key=self._key(deed.item))
+        await self._result(call_id(self._runtime, deed.item), outcome, self._key(deed.item))
         await self._free(deed.item)
+
+    async def _result(self, call: str, outcome: Outcome, key: str | None) -> None:
+        whole, details = self._redact(outcome.text), self._redact(outcome.details)
+        text = bounded(whole)
+        blob = self._keep(whole.encode(errors="replace")) if self._keep and text != whole else ""
+        await self._turn.record(Result(call, text, outcome.failed, blob=blob, details=details), key=key)
 
     async def _free(self, item: str) -> None:
         self._open, self._is_held = None, False
