@@ -38,7 +38,7 @@ def reason(journal: list[Any]) -> str:
         ("dies-at-session/new", f"python ended with exit status 4: it was all too much; {BACK}"),
         ("dies-at-session/prompt", f"python ended with exit status 4: it was all too much; {BACK}"),
         ("login", f"scripted wants you to log in: Log in on the web (run `scripted login`). Then say it again; {BACK}"),
-        ("version-2", "python speaks version 2 of ACP, and this Outrider speaks version 1"),
+        ("version-2", f"python speaks version 2 of ACP, and this Outrider speaks version 1; {BACK}"),
     ],
 )
 async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: World, word: str, told: str) -> None:
@@ -211,6 +211,7 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)
     assert (again.code, again.out) == (0, "all done\n"), again.err
+    assert owner.world.effects() == ["rang"]
     prompts = owner.world.prompts()
     if len(prompts) == 2:
         assert prompts[1].startswith("[Your work on the request below was cut off.")

@@ -28,6 +28,11 @@ def write(name: str, line: Any) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+def did() -> list[Any]:
+    path = FOLDER / "effects"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 class Agent:
     def __init__(self) -> None:
         self.speaking = threading.Lock()
@@ -35,6 +40,8 @@ class Agent:
         self.answers: dict[int, Any] = {}
         self.answered = threading.Condition()
         self.asked = 0
+        self.looks = False
+        """Told that it was cut off, it looks before it does something again, as any good agent."""
 
     def send(self, **message: Any) -> None:
         with self.speaking:
@@ -74,10 +81,8 @@ class Agent:
                     write("effects", "deaf")
                     time.sleep(1e6)
             case ["effect", name]:
-                write("effects", name)
-            case ["until", name]:
-                while not (FOLDER / name).exists():
-                    time.sleep(0.02)
+                if not (self.looks and name in did()):
+                    write("effects", name)
             case ["environ"]:
                 write("effects", sorted(os.environ))
             case _:
@@ -98,12 +103,16 @@ class Agent:
                 write(f"{session}.past", update)
             case ["ask", call, *options]:
                 write("effects", self.ask(session, call, options[0] if options else OPTIONS))
+            case ["until", name]:
+                while not (FOLDER / name).exists():
+                    time.sleep(0.02)
             case ["request", method]:
                 self.send(id=f"r-{method}", method=method, params={"sessionId": session})
             case _:
                 raise SystemExit(f"no such act: {act}")
 
     def prompt(self, number: int, session: str, text: str) -> None:
+        self.looks = "was cut off" in text
         for act in json.loads(text.rpartition("do ")[2] or "[]"):
             if act[0] == "error":
                 self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})

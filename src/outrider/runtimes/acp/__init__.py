@@ -58,7 +58,7 @@ class AcpRuntime:
                 turn.emit(Delta(f"{died}; it is started again and goes on", "reset"))
             except Failed as failed:
                 raise explain(failed.error, name, methods, self._kit.place.redact) from failed.error
-            except (RpcError, Unavailable) as error:
+            except (RpcError, Refused, Unavailable) as error:
                 raise explain(error, name, methods, self._kit.place.redact) from error
 
 

@@ -33,7 +33,7 @@ def wants_login(error: RpcError) -> bool:
 
 
 def explain(
-    error: RpcError | Unavailable, name: str, methods: tuple[AuthMethod, ...], redact: Callable[[str], str]
+    error: RpcError | Refused | Unavailable, name: str, methods: tuple[AuthMethod, ...], redact: Callable[[str], str]
 ) -> Refused:
     """The end of a turn that met this error."""
     if isinstance(error, RpcError) and wants_login(error):
