@@ -5,6 +5,7 @@ import argparse
 import anyio
 
 from bench.api import api
+from bench.codex import codex_turns
 from bench.journal import appends, recovery
 from bench.startup import commands, imports, memory
 from bench.table import Row, show
@@ -16,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument(
-        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks, api (default: all)"
+        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all)"
     )
     asked = parser.parse_args()
     times = 3 if asked.quick else 10
@@ -33,6 +34,7 @@ def main() -> None:
             *((100, (320, 640)) if asked.quick else (640, (1_024, 10_016))),
             backend_options={"use_uvloop": True},
         ),
+        "codex": lambda: anyio.run(codex_turns, 5 if asked.quick else 20),
     }
     unknown = set(asked.parts) - set(parts)
     if unknown:

@@ -1,0 +1,139 @@
+"""What a turn of Codex costs through Outrider, beside the same turn by the least client that can drive it."""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+import outrider
+from bench.codex_bare import BareCodex, codex, provider
+from bench.table import Row, progress, spread
+from outrider.app.agent import Agent
+from outrider.config.load import Config, load
+from outrider.core.errors import Refused
+from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.scripted import call, says
+from outrider.runtimes.codex.launch import codex_command, codex_environment
+
+ASKS = {"approvalPolicy": "on-request", "sandbox": "workspace-write"}
+SCRIPT = Script(
+    rules=(
+        Rule("command", ((says("", call("exec_command", cmd="true")),), (says("ok"),))),
+        Rule(".*", ((says("ok"),),)),
+    )
+)
+_AT_ONCE = 20
+Turn = Callable[[str, str], Coroutine[Any, Any, None]]
+"""Says this in the thread of this name."""
+
+
+@contextmanager
+def home(folder: Path) -> Generator[None]:
+    """Commands of Codex begin with what stands in the home folder: an empty one, for a fair comparison."""
+    before = os.environ.get("HOME", "")
+    os.environ["HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["HOME"] = before
+
+
+def config(folder: Path, url: str) -> Config:
+    """A home of ours whose Codex asks this address, and nobody else."""
+    own = folder / "codex"
+    own.mkdir()
+    (own / "config.toml").write_text("\n".join(provider(url)))
+    more = {"limits.turns": str(_AT_ONCE), "codex.home": str(own)}
+    return load(folder / "home", {}, {"runtime.name": "codex", **more})
+
+
+@asynccontextmanager
+async def _bare(config: Config, folder: Path, url: str) -> AsyncGenerator[tuple[BareCodex, Turn]]:
+    own = folder / "bare"
+    (own / "tmp").mkdir(parents=True)
+    binary = codex_command(config, codex_environment(config))
+    threads: dict[str, str] = {}
+    async with codex(binary, own, provider(url), {"TMPDIR": str(own / "tmp")}) as client:
+
+        async def turn(thread: str, text: str) -> None:
+            if thread not in threads:
+                threads[thread] = await client.start_thread(folder / "work", **ASKS)
+            status, _ = await client.turn(threads[thread], text)
+            if status != "completed":
+                raise RuntimeError(status)
+
+        yield client, turn
+
+
+def _through(agent: Agent) -> Turn:
+    async def turn(session: str, text: str) -> None:
+        ended = await agent.say(text, session=session)
+        if ended.outcome != "done":
+            raise RuntimeError(ended.error)
+
+    return turn
+
+
+async def _timed(turn: Turn, thread: str, text: str) -> float:
+    start = time.perf_counter()
+    await turn(thread, text)
+    return time.perf_counter() - start
+
+
+def _compared(what: str, ours: Sequence[float], bare: Sequence[float]) -> Row:
+    more = statistics.median(ours) - statistics.median(bare)
+    ratio = statistics.median(ours) / statistics.median(bare)
+    return Row("codex", what, spread(ours), f"bare client {spread(bare)}: {ratio:.2f} ×, {more * 1000:+.1f} ms")
+
+
+async def codex_turns(times: int) -> list[Row]:
+    """First turns, later turns and turns with a command, ours and the bare client's by turns; many sessions at once."""
+    with tempfile.TemporaryDirectory() as name, ScriptServer(SCRIPT) as server, home(Path(name)):
+        folder = Path(name)
+        (folder / "work").mkdir()
+        chosen = config(folder, server.url)
+        try:
+            codex_command(chosen, codex_environment(chosen))
+        except Refused as error:
+            return [Row("codex", "not measured", "", str(error).partition(".")[0])]
+        async with (
+            outrider.open(config=chosen, workspace=folder / "work") as agent,
+            _bare(chosen, folder, server.url) as (_, bare),
+        ):
+            turns = (_through(agent), bare)
+            progress("turns of Codex, through Outrider and bare")
+            await _measured(turns, 3, lambda n: (f"warm-up {n}", "command"))
+            return [
+                _compared("first turn of a session", *await _measured(turns, times, lambda n: (f"new {n}", "hello"))),
+                _compared("later turns", *await _measured(turns, times * 2, lambda n: ("warm-up 0", "hello"))),
+                _compared("one command, sandboxed", *await _measured(turns, times, lambda n: ("warm-up 1", "command"))),
+                await _at_once(turns[0]),
+            ]
+
+
+async def _measured(
+    turns: tuple[Turn, Turn], times: int, each: Callable[[int], tuple[str, str]]
+) -> tuple[list[float], list[float]]:
+    ours: list[float] = []
+    bare: list[float] = []
+    for n in range(times):
+        ours.append(await _timed(turns[0], *each(n)))
+        bare.append(await _timed(turns[1], *each(n)))
+    return ours, bare
+
+
+async def _at_once(turn: Turn) -> Row:
+    progress(f"{_AT_ONCE} sessions of Codex at once")
+    start = time.perf_counter()
+    async with anyio.create_task_group() as group:
+        for n in range(_AT_ONCE):
+            group.start_soon(turn, f"beside {n}", "command")
+    taken = time.perf_counter() - start
+    note = f"first turns with a command, in one process; {taken / _AT_ONCE * 1000:.0f} ms each"
+    return Row("codex", f"{_AT_ONCE} sessions at once", f"{taken * 1000:.0f} ms", note)

@@ -1,0 +1,171 @@
+"""Kills Codex at random moments of many turns: `./dev soak codex`. Counted outside, and back to where it began.
+
+Every turn has the model run one command that pays one bill. Each turn must end in words, no bill may be paid twice, and
+in the end neither processes nor memory nor open files may have grown.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+
+import outrider
+from bench.codex import config, home
+from outrider.app.agent import Agent
+from outrider.core.outcome import Finished
+from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.scripted import call, says
+from outrider.runtimes.codex.faults import BACK
+
+SESSIONS = 4
+WARM = 8
+"""Turns before the first look at memory and files."""
+_DRAW = 0.4
+"""Seconds within which a kill comes, counted from the beginning of a turn."""
+_PATIENCE = 60.0
+
+
+class Verdict(msgspec.Struct):
+    """What the outside world counted."""
+
+    turns: int
+    kills: int
+    done: int
+    failed: int
+    silent: int
+    """Turns that ended without a word on why, or not at all."""
+    paid_twice: int
+    unpaid: int
+    """Bills of turns that are done, and were not paid."""
+    left: int
+    """Processes that are left when the home is closed."""
+    files: int
+    """Open files more than after the first turns."""
+    megabytes: float
+    """Memory more than after the first turns."""
+
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.silent or self.paid_twice or self.unpaid or self.left or self.files > 5 or self.megabytes > 64)
+
+
+def processes(folder: Path) -> list[int]:
+    """All that was started in this folder and lives, the app-servers first."""
+    mark = os.fsencode(folder)
+    servers: list[int] = []
+    others: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                is_dead = (entry / "stat").read_bytes().rpartition(b") ")[2].startswith(b"Z")
+                if not is_dead and mark in (entry / "environ").read_bytes():
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    (servers if b"app-server" in words else others).append(int(entry.name))
+    return servers + others
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _memory() -> float:
+    """Megabytes that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class Soak:
+    """One run, in one folder."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self.killed = 0
+        self.ended: dict[str, Finished | None] = {}
+
+    async def turn(self, agent: Agent, number: int, *, is_killed: bool) -> None:
+        bill = f"b{number}"
+        self.ended[bill] = None
+        with anyio.move_on_after(_PATIENCE):
+            async with anyio.create_task_group() as group:
+                if is_killed:
+                    group.start_soon(self._kill, self._chance.random() * _DRAW)
+                self.ended[bill] = await agent.say(f"pay {bill}.", session=f"s{number % SESSIONS}")
+
+    async def _kill(self, after: float) -> None:
+        await anyio.sleep(after)
+        for pid in processes(self._folder)[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def _script(turns: int) -> Script:
+    def rule(n: int) -> Rule:
+        # Somebody else may have to wait for this turn; what is told of an interrupted one names the bill, too.
+        return Rule(rf"pay b{n}\.", ((says("", call("exec_command", cmd=f"echo b{n} >> paid")),), (says("paid"),)))
+
+    return Script(rules=(*(rule(n) for n in range(turns)), Rule(".*", ((says("ok"),),))))
+
+
+async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
+    """So many turns, in so many of which Codex is killed; what came of it."""
+    work = folder / "work"
+    work.mkdir()
+    run = Soak(folder, seed)
+    doomed = set(random.Random(seed).sample(range(WARM, turns), kills))
+    with ScriptServer(_script(turns)) as server, home(folder):
+        files, memory = 0, 0.0
+        async with outrider.open(config=config(folder, server.url), workspace=work) as agent:
+            for n in range(turns):
+                if n == WARM:
+                    files, memory = _open_files(), _memory()
+                await run.turn(agent, n, is_killed=n in doomed)
+                sys.stderr.write(f"\rturn {n + 1} of {turns}, {run.killed} kills ")
+            sys.stderr.write("\n")
+            # One more, so that what is compared is a Codex at rest with a Codex at rest.
+            await agent.say("hello", session="s0")
+            files, memory = _open_files() - files, _memory() - memory
+    return _judged(run, work, kills=run.killed, left=len(processes(folder)), grown=(files, memory))
+
+
+def _judged(run: Soak, work: Path, *, kills: int, left: int, grown: tuple[int, float]) -> Verdict:
+    paid = Counter((work / "paid").read_text().split())
+    done = {bill for bill, turn in run.ended.items() if turn and turn.outcome == "done"}
+    failed = {bill for bill, turn in run.ended.items() if turn and turn.outcome == "failed" and BACK in turn.error}
+    return Verdict(
+        turns=len(run.ended),
+        kills=kills,
+        done=len(done),
+        failed=len(failed),
+        silent=len(run.ended) - len(done) - len(failed),
+        paid_twice=sum(count > 1 for count in paid.values()),
+        unpaid=len([bill for bill in done if not paid[bill]]),
+        left=left,
+        files=max(0, grown[0]),
+        megabytes=max(0.0, round(grown[1], 1)),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev soak codex", description=__doc__)
+    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        verdict = anyio.run(soak, Path(name), asked.turns, asked.kills, asked.seed)
+    sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
+    sys.exit(1 if verdict.is_bad else 0)
+
+
+if __name__ == "__main__":
+    main()
