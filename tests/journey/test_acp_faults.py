@@ -205,7 +205,7 @@ RING = do(
 
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize("point", ["J4", "J6", "J7", "J8", "J9", "J11", "J12"])
+@pytest.mark.parametrize("point", ["J4", "J5", "J6", "J7", "J8", "J9", "J11", "J11:2", "J12"])
 def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path)
     assert owner.asks(RING, point).code == -9
