@@ -49,6 +49,7 @@ def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person
             first.sees("hello there")
             with Terminal(person, "chat", "-s", "talk") as other:
                 other.sees("hello there")
+                other.rests()
                 other.says("second")
                 first.sees("the second answer")
                 other.sees("the second answer")

@@ -125,7 +125,9 @@ async def _offer_models(chat: Conversation) -> None:
     config = chat.agent.config
     with_key = [p for p in PROVIDERS if p.default and any(key in config.keys for key in p.keys)]
     known = [(PRACTICE, "built in, needs no key"), *((f"{p.name}:{p.default}", "its key is set") for p in with_key)]
-    chat.know({"model": known, "runtime": [(name, _meaning(name)) for name in names()]})
+    chat.know({"model": known})
+    there = await run_sync(names, abandon_on_cancel=True)  # The prompt does not wait for this.
+    chat.know({"runtime": [(name, _meaning(name)) for name in there]})
     if chat.carrier.name != NATIVE or choose(config)[0].wire != PRACTICE:
         return
     from outrider.config.detect import servers_found
