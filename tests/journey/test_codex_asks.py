@@ -12,7 +12,7 @@ from outrider.app.agent import Agent
 from outrider.core.events import Asked, Ended, Entry
 from outrider.core.ports import Session
 from outrider.models.script_server import Rule, Script, serving
-from outrider.models.scripted import Says, Wanted, says
+from outrider.models.scripted import Says, Wanted, call, says
 from outrider.runtimes.outside import asking
 from tests.support.codex import codex_home, opened, processes, shell, shown
 
@@ -204,3 +204,21 @@ async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_p
         "reply ok",
         "ended done",
     ]
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_a_tool_of_ours_asks_for_what_it_needs_and_codex_hears_what_came_of_it(
+    tmp_path: Path, answer: str
+) -> None:
+    wants = call("background", command="touch ran", needs=["network"], why="to fetch", notify="never")
+    async with at_work(tmp_path, steps(says("", wants), says("ok"))) as agent:
+        session = await begin(agent)
+        question = await asked(agent, session)
+        assert await agent.tasks() == []
+        await agent.answer(session, question, answer)
+        journal = await ended(agent, session)
+        count = len(await agent.tasks())
+    assert "touch ran" in question.question
+    assert count == (1 if answer == "once" else 0)
+    assert [line.split()[0] for line in journal[4:]].count("result") == 1
+    assert journal[-2:] == ["reply ok", "ended done"]

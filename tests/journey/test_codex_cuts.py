@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from shutil import rmtree
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from outrider.core.ports import Session
 from outrider.models.script_server import Rule, Script, Stall, script, serving
 from outrider.models.scripted import Wanted, call, says
 from outrider.runtimes.codex import pool
-from tests.support.codex import codex_home, opened, processes, shell, shown, texts
+from tests.support.codex import codex_home, heard, opened, processes, shell, shown, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -233,3 +234,50 @@ async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) ->
     assert len(result.text) < 21_000
     assert whole.splitlines()[-1] == "20000"
     assert whole.count("\n") == 20_000
+
+
+async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_path: Path) -> None:
+    start = call("background", command="echo x >> ran; touch began; sleep 300", notify="never")
+    waiting = Wanted("tasks", {"action": "list"})
+    look = call("delegate", work="say hello", description="a child")
+    hello = says("hello from the child")
+    child = Rule(r"say hello|was interrupted\. Go on", ((Stall("headers"), hello),))
+    lines = Script(
+        tuple((line,) for line in (says("", start), says("", look), says("", waiting), says("ok"))), (child,)
+    )
+    async with serving(lines) as server:
+        with anyio.fail_after(90):
+            async with opened(tmp_path, server.url) as agent:
+                session = await agent.session("s")
+                await agent.post("go", session=session, address="terminal:t")
+                await server.asked(3)
+                (task,) = [task for task in await agent.tasks() if task.wish.kind == "command"]
+            async with opened(tmp_path, server.url) as agent:
+                await agent.finish()
+                await until(lambda: len(server.requests) > 3)
+                server.release()
+                journal = await over(agent, session)
+                kinds = sorted(task.wish.kind for task in await agent.tasks())
+                await agent.kill_task(await agent.find_task(task.id))
+    assert (tmp_path / "work" / "ran").read_text() == "x\n"
+    assert kinds == ["command", "session"]
+    assert any("hello from the child" in line for line in journal if line.startswith("result"))
+    assert journal[-1] == "ended done"
+
+
+async def test_a_thread_that_codex_lost_is_begun_anew_with_all_that_was_said(tmp_path: Path) -> None:
+    async with serving(script("the word is plum", "plum")) as server:
+        with anyio.fail_after(90):
+            async with opened(tmp_path, server.url) as agent:
+                first = await agent.say("what is the word?", session="s")
+            for folder in ("sessions", "archived_sessions"):
+                rmtree(tmp_path / "codex" / folder, ignore_errors=True)
+            for file in (tmp_path / "codex").glob("*.sqlite*"):
+                file.unlink()
+            async with opened(tmp_path, server.url) as agent:
+                notes = heard()
+                second = await agent.say("again?", session="s", on_event=notes)
+    assert (first.outcome, second.outcome) == ("done", "done")
+    assert first.thread != second.thread
+    assert "the word is plum" in texts(server.requests[-1])
+    assert any("does not know this session any more" in note for note in notes.notes)
