@@ -8,10 +8,12 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -54,7 +56,7 @@ class Verdict(msgspec.Struct):
 
     @property
     def is_bad(self) -> bool:
-        return bool(self.silent or self.paid_twice or self.unpaid or self.left or self.files > 5 or self.megabytes > 64)
+        return bool(self.silent or self.paid_twice or self.unpaid or self.left or self.files > 5 or self.megabytes > 24)
 
 
 def processes(folder: Path) -> list[int]:
@@ -116,15 +118,33 @@ def _script(turns: int) -> Script:
     return Script(rules=(*(rule(n) for n in range(turns)), Rule(".*", ((says("ok"),),))))
 
 
+@contextmanager
+def served(turns: int) -> Generator[str]:
+    """The address of a model that pays so many bills, in a process of its own: it remembers all that it is asked."""
+    words = (sys.executable, "-m", "bench.codex_soak", "--serve", "--turns", str(turns))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("the process needs pipes")
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def serve(turns: int) -> None:
+    with ScriptServer(_script(turns)) as server:
+        sys.stdout.write(f"{server.url}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
 async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
     """So many turns, in so many of which Codex is killed; what came of it."""
     work = folder / "work"
     work.mkdir()
     run = Soak(folder, seed)
     doomed = set(random.Random(seed).sample(range(WARM, turns), kills))
-    with ScriptServer(_script(turns)) as server, home(folder):
+    with served(turns) as url, home(folder):
         files, memory = 0, 0.0
-        async with outrider.open(config=config(folder, server.url), workspace=work) as agent:
+        async with outrider.open(config=config(folder, url), workspace=work) as agent:
             for n in range(turns):
                 if n == WARM:
                     files, memory = _open_files(), _memory()
@@ -160,7 +180,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.serve:
+        serve(asked.turns)
+        return
     with tempfile.TemporaryDirectory() as name:
         verdict = anyio.run(soak, Path(name), asked.turns, asked.kills, asked.seed)
     sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")

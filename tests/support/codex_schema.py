@@ -16,6 +16,7 @@ RECORD = Path(__file__).parents[1] / "unit" / "recorded" / "codex" / "schema-0.1
 REQUESTS = {
     "initialize": "Initialize",
     "account/read": "GetAccount",
+    "config/read": "ConfigRead",
     "thread/start": "ThreadStart",
     "thread/resume": "ThreadResume",
     "thread/read": "ThreadRead",

@@ -270,7 +270,7 @@ class Server:
             self._status(turn, "waitingOnApproval")
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         if step.get("asks"):
-            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", **shown}
+            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **shown}
             answer = self._ask(turn, "item/commandExecution/requestApproval", asked)
             self._tell(turn, "serverRequest/resolved", requestId=self._asked)
             self._status(turn)

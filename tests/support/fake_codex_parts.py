@@ -83,6 +83,8 @@ class Wire:
     def put(self, message: Json) -> None:
         content = json.dumps(message).encode() + b"\n"
         with self._lock:
+            with (self._folder / "said").open("ab") as file:
+                file.write(content)
             while content:
                 content = content[os.write(1, content) :]
 

@@ -49,8 +49,11 @@ class ScriptedCodex:
 
     def heard(self, method: str) -> list[dict[str, Any]]:
         """The parameters of every such request, in all its lives."""
-        lines = (self.folder / "heard").read_text().splitlines()
-        return [m.get("params") or {} for m in map(json.loads, lines) if m.get("method") == method]
+        return [m.get("params") or {} for m in self.messages("heard") if m.get("method") == method]
+
+    def messages(self, way: str) -> list[dict[str, Any]]:
+        """All that it `heard`, or all that it `said`."""
+        return [json.loads(line) for line in (self.folder / way).read_text().splitlines()]
 
     @property
     def lives(self) -> list[int]:

@@ -1,0 +1,104 @@
+"""All that is said between us and Codex in turns of every kind is what its own schema describes, in both directions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema_rs
+import pytest
+
+from outrider.core.events import Asked, Ended, Entry
+from tests.support.codex_schema import NEWS, QUESTIONS, REQUESTS, checked, recorded
+from tests.support.scripted_codex import ScriptedCodex
+from tests.support.survivors import end_all
+
+pytestmark = pytest.mark.anyio
+TERMINAL = "terminal:test"
+NAMED = {
+    "item/agentMessage/delta": "AgentMessageDelta",
+    "item/reasoning/summaryTextDelta": "ReasoningSummaryTextDelta",
+    "thread/tokenUsage/updated": "ThreadTokenUsageUpdated",
+    "thread/status/changed": "ThreadStatusChanged",
+    "item/started": "ItemStarted",
+    "item/completed": "ItemCompleted",
+    "turn/started": "TurnStarted",
+    "turn/completed": "TurnCompleted",
+    "serverRequest/resolved": "ServerRequestResolved",
+    "error": "Error",
+}
+
+
+@pytest.fixture
+def codex(tmp_path: Path) -> Iterator[ScriptedCodex]:
+    yield ScriptedCodex(tmp_path)
+    end_all(tmp_path)
+
+
+async def every_kind_of_turn(codex: ScriptedCodex) -> None:
+    """Words, thoughts, commands, questions, patches, tools, steering, a stop, a retry, a failure, a restart."""
+    codex.will(
+        [
+            {"think": "hm"},
+            {"say": "first"},
+            {"run": "true", "asks": True},
+            {"patch": {"made": "x"}},
+            {"tool": "tasks", "args": {"do": "list"}},
+            {"retry": "cut off"},
+            {"say": "done"},
+        ],
+        [{"run": "touch began; exec sleep 1000"}],
+        [{"run": "true", "asks": True}, {"fail": {"message": "no luck"}}],
+    )
+    with anyio.fail_after(60):
+        async with codex.opened() as agent:
+            session = await agent.session("s")
+            await agent.post("go", session=session, address=TERMINAL)
+            async for event in agent.follow(session):
+                if isinstance(event, Entry) and isinstance(event.body, Asked):
+                    await agent.post("and this", session=session, address=TERMINAL)
+                    while not codex.heard("turn/steer"):
+                        await anyio.sleep(0.02)
+                    await agent.answer(session, event.body, "once")
+                elif isinstance(event, Entry) and isinstance(event.body, Ended):
+                    break
+            await agent.post("again", session=session, address=TERMINAL)
+            while not (codex.work / "began").exists():
+                await anyio.sleep(0.02)
+            await agent.stop(session)
+            while (await agent.find("s")).has_work:
+                await anyio.sleep(0.02)
+        async with codex.opened() as agent:
+            assert (await agent.say("once more", session="s")).outcome == "failed"
+
+
+def broken(name: str, value: Any) -> list[str]:
+    schema = checked(name, recorded())
+    return [f"{name}: {error}" for error in jsonschema_rs.iter_errors(schema, value)]
+
+
+async def test_all_that_we_ask_and_answer_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+    await every_kind_of_turn(codex)
+    asked = {message["id"]: message["method"] for message in codex.messages("said") if {"id", "method"} <= set(message)}
+    found: list[str] = []
+    methods: set[str] = set()
+    for message in codex.messages("heard"):
+        if "result" in message:
+            found += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
+        elif message["method"] != "initialized":
+            methods.add(message["method"])
+            found += broken(REQUESTS[message["method"]] + "Params", message.get("params"))
+    assert found == []
+    assert {"thread/start", "thread/resume", "turn/start", "turn/steer", "turn/interrupt"} <= methods
+
+
+async def test_all_that_the_scripted_app_server_says_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+    await every_kind_of_turn(codex)
+    found: list[str] = []
+    for message in codex.messages("said"):
+        if (method := message.get("method")) is None:
+            continue
+        name = QUESTIONS[method] + "Params" if "id" in message else NAMED[method] + "Notification"
+        found += broken(name, message["params"])
+    assert sorted(set(found)) == []
+    assert set(NAMED.values()) <= set(NEWS)
