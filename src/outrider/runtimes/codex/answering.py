@@ -7,6 +7,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from outrider.core.approve import Request as Wanted
 from outrider.core.approve import Verdict
 from outrider.core.parts import Call
 from outrider.core.ports import Turn
@@ -101,7 +102,7 @@ class Answering:
         wanted = parse_request(request.method, wish, item, workspace)
         verdict = self.answers.pop(asked_for(call), None)
         if verdict is None:
-            verdict = await asking.verdict(call, wanted)
+            verdict = await self._verdict(call, wanted, asking)
         async with self._hearing.writing:
             if verdict == "allow":
                 await self._ledger.begins(deed.item)
@@ -110,6 +111,15 @@ class Answering:
             elif is_self_contained(request.method):
                 await self._ledger.ended(deed, Outcome("allowed"))
         await self._server.answer(request.id, render_answer(request.method, wish, verdict))
+
+    async def _verdict(self, call: Call, wanted: Wanted, asking: Asking) -> Verdict:
+        try:
+            return await asking.verdict(call, wanted)
+        except Parked:
+            if call.id not in self._turn.state().begun:
+                raise
+            # It was asked about so late that it counts as begun: such a call cannot be left to wait.
+            return "deny"
 
     def _item_of(self, wish: Wish) -> Item | None:
         """What the question is about. One of an MCP server does not say; it is the server's newest call."""

@@ -62,7 +62,6 @@ async def open_thread(server: Server, turn: Turn, config: Config, tools: Tools) 
         **await _params(server, turn, config),
         "threadId": bound.thread,
         "excludeTurns": True,
-        "experimentalRawEvents": True,
     }
     for _ in range(_TRIES):
         try:
