@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -125,7 +126,7 @@ async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(t
     shutil.copy(MIGRATIONS / "0001_journal.sql", first)
     async with open_store(home, migrations=first) as store:
         session = await store.create("ann", "garden", "/garden")
-        await store.accept(session.id, Input("hello"), "k", queue=20)
+    _say_as_the_first_version(home, session.id, "hello")
     wish = Wish(kind="command", call="c1", command="make", notify="always")
     async with open_store(home) as store:
         backup = home / f"store.db.before-{NEWEST}"
@@ -141,6 +142,14 @@ async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(t
     backup.replace(home / "store.db")
     async with open_store(home, migrations=first) as store:
         assert (store.notices, len(await store.read(session.id))) == ((), 1)
+
+
+def _say_as_the_first_version(home: Path, session: str, text: str) -> None:
+    """What a message left in a store of version 1."""
+    body = f'{{"type":"input","text":"{text}"}}'.encode()
+    with closing(sqlite3.connect(home / "store.db", isolation_level=None)) as db:
+        db.execute("INSERT INTO entries VALUES (?, 1, 1, 'input', 'k', ?)", (session, body))
+        db.execute("UPDATE sessions SET head = 1, newest_input = 1, title = ?, waits_since = touched", (text,))
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
