@@ -250,25 +250,26 @@ async def test_an_input_that_a_turn_did_not_see_still_waits_when_it_ends(store: 
     assert await store.waiting() == [session.id]
 
 
-async def test_a_session_is_found_by_id_by_name_and_by_the_beginning_of_its_id(store: Store) -> None:
+async def test_a_session_is_found_by_its_whole_id_or_name_alone(store: Store) -> None:
     session = await store.create("ann", "garden", "/a")
-    for word in (session.id, "garden", session.id[:12]):
+    for word in (session.id, "garden"):
         assert await store.find("ann", word) == session
-    for word in ("", "gard", "%", session.id + "0", session.id[:12] + "X"):
+    for word in ("", "gard", "%", session.id + "0", session.id[:1], session.id[:31]):
         assert await store.find("ann", word) is None
 
 
-async def test_a_beginning_that_two_sessions_share_finds_neither(store: Store) -> None:
-    made = [await store.create("ann", "", "/a") for _ in range(17)]
-    firsts = [session.id[0] for session in made]
-    shared = next(first for first in firsts if firsts.count(first) > 1)
-    assert await store.find("ann", shared) is None
+async def test_whoever_looks_a_session_up_may_give_six_characters_of_its_id(store: Store) -> None:
+    session = await store.create("ann", "garden", "/a")
+    for word in (session.id, "garden", session.id[:6], session.id[:12]):
+        assert await store.look_up("ann", word) == session
+    for word in ("", "gard", "%", session.id + "0", session.id[:1], session.id[:5], session.id[:12] + "X"):
+        assert await store.look_up("ann", word) is None
 
 
 async def test_another_persons_session_is_as_good_as_none(store: Store) -> None:
     session = await session_with(store, "my secret garden", name="garden")
     for word in (session.id, "garden", session.id[:12]):
-        assert await store.find("bob", word) is None
+        assert await store.look_up("bob", word) is None
     assert await store.list("bob") == []
     assert await store.search("bob", "secret") == []
     assert not await store.delete("bob", session.id)

@@ -310,19 +310,17 @@ async def test_a_task_cannot_end_as_something_that_is_no_end(store: WholeStore, 
 async def test_a_task_is_found_by_its_id_and_by_the_beginning_of_it(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    for word in (task.id, task.id[:6], "t-", "t"):
+    for word in (task.id, task.id[:6]):
         assert await store.find_task("ann", word) == task
-    for word in ("", "%", "_", task.id + "a", task.id[2:], "{", "t-{"):
+    for word in ("", "t-", task.id[:5], "%", "_", task.id + "a", task.id[2:], "{", "t-{"):
         assert await store.find_task("ann", word) is None
-    await task_in(store, session.id, wish("c2"))
-    assert await store.find_task("ann", "t-") is None
 
 
 async def test_another_persons_tasks_are_as_good_as_none(store: WholeStore) -> None:
     session, other = await session_with(store), await session_with(store, person="bob")
     task, theirs = await task_in(store, session.id), await task_in(store, other.id)
     assert await store.find_task("bob", task.id) is None
-    assert await store.find_task("bob", "t-") == theirs
+    assert await store.find_task("bob", task.id[:6]) is None
     assert await store.list_tasks("bob") == [theirs]
     assert await store.list_tasks("bob", session.id) == []
     assert await store.list_tasks("bob", session.id, open_only=True) == []

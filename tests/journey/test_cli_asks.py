@@ -214,7 +214,7 @@ def test_a_question_left_behind_is_told_by_resume_and_answered_later(person: Per
     assert person.types("asks", "answer", "nonsense", "once").code == 2
     assert person.types("asks", "answer", ask["id"], "perhaps").code == 2
     assert runs(person) == 0
-    assert person.types("asks", "answer", ask["id"][:4], "once") == Ran(0, "all done\n", "")
+    assert person.types("asks", "answer", ask["id"][:6], "once") == Ran(0, "all done\n", "")
     assert (runs(person), waiting(person)) == (1, [])
     assert person.types("asks", "answer", ask["id"], "once").code == 2
 

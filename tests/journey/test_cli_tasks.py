@@ -82,7 +82,7 @@ def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
     task = begin(person, "echo oh no; exit 3")
     waited = Ran(1, "oh no\n", f"outrider: task {task} failed, exit code 3\n")
     assert person.types("tasks", "wait", task) == waited
-    assert person.types("tasks", "wait", task[:4]) == waited
+    assert person.types("tasks", "wait", task[:6]) == waited
     line = person.types("tasks", "wait", task, "--json").lines[0]
     assert (line["id"], line["state"], line["exit_code"], line["output"]) == (task, "failed", 3, "oh no\n")
 

@@ -68,7 +68,7 @@ async def test_calls_and_their_errors_cross_as_they_are(tmp_path: Path) -> None:
     with anyio.fail_after(20):
         async with served(tmp_path / "home") as owner, visiting(tmp_path / "home", str(tmp_path)) as guest:
             assert guest is not None
-            session = await guest.call("session", {"name": "s", "exactly": False})
+            session = await guest.call("session", {"name": "s"})
             assert (session, session.workspace) == (await owner.agent.find("s"), str(tmp_path))
             with pytest.raises(Refused, match="no session is called 'none'"):
                 await guest.call("find", {"name": "none"})

@@ -25,7 +25,7 @@ async def test_a_reader_sees_every_commit_of_the_owner_and_nobody_elses(tmp_path
         assert found == await store.find("ada", "s")
         assert await reader.read(session.id) == [entry]
         assert await reader.waiting() == [session.id]
-        assert await reader.find_task("ada", task.id[:3]) == task
+        assert await reader.find_task("ada", task.id[:6]) == task
         assert await reader.list_tasks("ada", open_only=True) == [task]
         assert await reader.grants("ada") == [grant]
         assert await reader.find("bob", "s") is None

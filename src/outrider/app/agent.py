@@ -266,14 +266,10 @@ class Agent:
         """Take a grant back."""
         return await self._tasks.forget_grant(self.person, grant)
 
-    async def session(self, name: str = "", *, exactly: bool = False) -> Session:
-        """The session of this name or id, begun now if there is none; a new one for an empty name.
-
-        The beginning of an id will do, unless the name is meant `exactly`.
-        """
+    async def session(self, name: str = "") -> Session:
+        """The session of this name or id, begun now if there is none; a new one for an empty name."""
         _check_name(name)
-        found = await self._store.find(self.person, name) if name else None
-        if found and (not exactly or name in (found.id, found.name)):
+        if name and (found := await self._store.find(self.person, name)):
             return found
         root = self._workspace or own_workspace(self.config.home, name)
         return await self._store.create(self.person, name, str(root))
@@ -287,6 +283,10 @@ class Agent:
         return await self._store.list(self.person, limit)
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
+    async def look_up(self, name: str) -> Session:
+        """As `find`; six characters or more that no other id begins with will do. For people who type an id."""
+        return found_or_refused(await self._store.look_up(self.person, name) if name.isprintable() else None, name)
+
         return await self._store.read(session.id, after, limit)
 
     async def search(self, words: str, limit: int = 20) -> Sequence[Found]:

@@ -22,6 +22,8 @@ from outrider.core.outcome import Finished
 from outrider.core.ports import Session
 
 _LABEL = "outrider asks"
+_SHORTEST = 6
+"""Characters of a question's id that stand for all of it."""
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
@@ -81,7 +83,7 @@ async def _waiting(looking: Looking) -> list[Waiting]:
 def answer(ask: str, answer: str, is_brief: bool, is_json: bool) -> int:
     """Answer a question, carry its turn to the end and print the reply.
 
-    ASK is an id as `outrider asks` shows it, or the beginning of one. The answer: allow it once, in this session or in
+    ASK is an id as `outrider asks` shows it, or six characters or more of its beginning. The answer: allow it once, in this session or in
     this workspace from now on, or no.
     """
     check_text(ask, "the question's id")
@@ -121,7 +123,7 @@ def _report(found: Finished | Sequence[Asked] | None, session: Session, is_json:
 
 def _pick(waiting: Sequence[Waiting], name: str) -> Waiting:
     matching = [each for each in waiting if name in (each.name, each.asked.ask)]
-    matching = matching or [each for each in waiting if name and each.name.startswith(name)]
+    matching = matching or [each for each in waiting if len(name) >= _SHORTEST and each.name.startswith(name)]
     if len(matching) == 1:
         return matching[0]
     if matching:

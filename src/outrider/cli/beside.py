@@ -46,6 +46,9 @@ class Beside:
     async def find(self, name: str) -> Session:
         return found_or_refused(await self._reader.find(OWNER, name) if name.isprintable() else None, name)
 
+    async def look_up(self, name: str) -> Session:
+        return found_or_refused(await self._reader.look_up(OWNER, name) if name.isprintable() else None, name)
+
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._reader.read(session.id, after, limit)
 

@@ -35,7 +35,7 @@ def command(session: str, is_json: bool) -> int:
 async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
     async with open_here(config, Presence("outrider resume", "own")) as agent:
         if name:
-            found = await agent.find(name)
+            found = await agent.look_up(name)
             waiting = [found] if found.has_work else []
         else:
             waiting = list(await agent.finish())

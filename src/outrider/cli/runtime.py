@@ -109,7 +109,7 @@ async def _use(config: Config, wanted: Wanted, session: str, halt: Halt) -> int:
     if not session:
         return await _set_default(wanted)
     async with open_here(config, Presence(_LABEL, "none")) as agent:
-        found = await agent.find(session)
+        found = await agent.look_up(session)
         is_new = await use(agent, found, wanted.settings)
         say(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
     return DONE

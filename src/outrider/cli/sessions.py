@@ -86,7 +86,7 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
     check_text(session, "the session's name")
 
     async def act(agent: Looking) -> None:
-        found = await agent.find(session)
+        found = await agent.look_up(session)
         entries = await agent.journal(found, after, limit)
         if is_json:
             for entry in entries:
@@ -133,7 +133,7 @@ def export(session: str, form: str, output: str) -> int:
     check_text(session, "the session's name")
 
     async def act(agent: Looking) -> None:
-        found = await agent.find(session)
+        found = await agent.look_up(session)
         entries = await agent.journal(found)
         if form == "json":
             document = {"session": render_session(found), "entries": [render_entry(entry) for entry in entries]}
@@ -169,7 +169,7 @@ def rename(session: str, name: str) -> int:
 
     async def carry(halt: Halt) -> int:
         async with open_here(config, Presence(_LABEL, "none")) as agent:
-            found = await agent.find(session)
+            found = await agent.look_up(session)
             renamed = await agent.rename(found, name)
         say(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
         return DONE
@@ -190,7 +190,7 @@ def delete(session: str, is_sure: bool) -> int:
 
     async def carry(halt: Halt) -> int:
         async with open_here(config, Presence(_LABEL, "none")) as agent:
-            found = await agent.find(session)
+            found = await agent.look_up(session)
         what = f"{one_line(found.name)} ({one_line(found.title, _LONGEST_TITLE)})"
         # The home is not held while somebody thinks about it.
         if not is_sure and not click.confirm(f"Delete {what} for good?", err=True):

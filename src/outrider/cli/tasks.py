@@ -56,7 +56,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     check_text(session, "--session")
 
     async def act(desk: Looking) -> int:
-        found = await desk.tasks(await desk.find(session) if session else None, limit=_MOST)
+        found = await desk.tasks(await desk.look_up(session) if session else None, limit=_MOST)
         ended = [task for task in found if not task.is_open]
         shown = ended if is_all or session else ended[:_ENDED_SHOWN]
         tasks = [*(task for task in found if task.is_open), *shown]

@@ -72,7 +72,11 @@ class Store(Protocol):
         ...
 
     async def find(self, person: str, session: str) -> Session | None:
-        """By id, by name, or by the beginning of an id that no other session of this person shares."""
+        """By its whole id or name."""
+        ...
+
+    async def look_up(self, person: str, session: str) -> Session | None:
+        """As `find`, or by six characters or more that the id of no other session of this person begins with."""
         ...
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:

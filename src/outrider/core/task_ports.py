@@ -49,7 +49,7 @@ class TaskStore(Protocol):
         ...
 
     async def find_task(self, person: str, task: str) -> Task | None:
-        """By id, or by the beginning of one that no other task of this person shares."""
+        """By id, or by six characters or more that the id of no other task of this person begins with."""
         ...
 
     async def list_tasks(

@@ -9,6 +9,8 @@ from outrider.core.ports import Session
 from outrider.store import bodies, sql
 
 _HEX = frozenset("0123456789abcdef")
+SHORTEST = 6
+"""Characters of an id that stand for all of it, where something is looked up: fewer are met by chance."""
 
 
 def session_of(row: Sequence[Any]) -> Session:
@@ -23,7 +25,13 @@ def find(db: sqlite3.Connection, person: str, session: str) -> Session | None:
     for statement in (sql.SESSION_BY_ID, sql.SESSION_BY_NAME):
         if row := db.execute(statement, (person, session)).fetchone():
             return session_of(row)
-    if not session or not _HEX.issuperset(session):
+    return None
+
+
+def look_up(db: sqlite3.Connection, person: str, session: str) -> Session | None:
+    if found := find(db, person, session):
+        return found
+    if len(session) < SHORTEST or not _HEX.issuperset(session):
         return None
     rows = db.execute(sql.SESSIONS_BY_PREFIX, (person, session)).fetchall()
     return session_of(rows[0]) if len(rows) == 1 else None

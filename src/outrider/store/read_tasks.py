@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from outrider.core.approve import Grant
 from outrider.core.tasks import Task
 from outrider.store import sql_tasks
+from outrider.store.read import SHORTEST
 from outrider.store.rows import grant_of, task_of
 
 
 def find(db: sqlite3.Connection, person: str, task: str) -> Task | None:
     if (row := db.execute(sql_tasks.TASK_BY_ID, (task,)).fetchone()) and (found := task_of(row)).person == person:
         return found
-    if not task:
+    if len(task) < SHORTEST:
         return None
     rows = db.execute(sql_tasks.TASKS_BY_PREFIX, (person, task)).fetchall()
     return task_of(rows[0]) if len(rows) == 1 else None

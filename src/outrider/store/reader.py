@@ -38,6 +38,9 @@ class StoreReader:
     async def find(self, person: str, session: str) -> Session | None:
         return await self._do(partial(read.find, self._db, person, session))
 
+    async def look_up(self, person: str, session: str) -> Session | None:
+        return await self._do(partial(read.look_up, self._db, person, session))
+
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         return await self._do(partial(read.sessions, self._db, person, limit))
 

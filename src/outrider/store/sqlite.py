@@ -51,6 +51,9 @@ class SqliteStore:
     async def find(self, person: str, session: str) -> Session | None:
         return await self._read(partial(read.find, self._reads, person, session))
 
+    async def look_up(self, person: str, session: str) -> Session | None:
+        return await self._read(partial(read.look_up, self._reads, person, session))
+
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         return await self._read(partial(read.sessions, self._reads, person, limit))
 

@@ -125,12 +125,10 @@ async def open_session(request: Request, name: str = "") -> Session:
     agent = agent_of(request)
     if error := await _overdrawn(request):
         try:
-            found = await agent.find(name)
+            return await agent.find(name)
         except Refused:
             raise error from None
-        if name not in (found.id, found.name):
-            raise error
-    return await agent.session(name, exactly=True)
+    return await agent.session(name)
 
 
 async def enter(request: Request, wish: Wish) -> Entered:

@@ -61,9 +61,11 @@ async def task_of(request: Request, agent: Agent) -> Task:
     """The task a path names."""
     name: str = request.path_params["id"]
     try:
-        return await agent.find_task(name)
+        if (task := await agent.find_task(name)).id == name:  # the beginning of an id is for people who type it
+            return task
     except Refused as error:
         raise _missing(error, f"there is no task {name!r}") from error
+    raise HttpError(404, f"there is no task {name!r}", "not_found")
 
 
 def _missing(error: Refused, message: str) -> Exception:

@@ -132,10 +132,7 @@ async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> tup
         return (await _find(agent, wanted.previous)).session, False
     if wanted.conversation:
         if wanted.needs_calls:
-            session = await find_session(agent, wanted.conversation)
-            if wanted.conversation not in (session.id, session.name):  # the beginning of an id is no name here
-                raise HttpError(404, f"there is no session {wanted.conversation!r}", "not_found")
-            return session, False
+            return await find_session(agent, wanted.conversation), False
         session = await open_session(request, wanted.conversation)
         return session, not session.head
     if session := await _waiting(agent, wanted):

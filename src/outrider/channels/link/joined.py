@@ -234,8 +234,8 @@ class Joined:
 
     # Sessions.
 
-    async def session(self, name: str = "", *, exactly: bool = False) -> Session:
-        return await self._call("session", name=name, exactly=exactly)
+    async def session(self, name: str = "") -> Session:
+        return await self._call("session", name=name)
 
     async def find(self, name: str) -> Session:
         return await self._call("find", name=name)
@@ -244,6 +244,9 @@ class Joined:
         return await self._call("sessions", limit=limit)
 
     async def unfinished(self) -> Sequence[Session]:
+    async def look_up(self, name: str) -> Session:
+        return await self._call("look_up", name=name)
+
         return await self._call("unfinished")
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:

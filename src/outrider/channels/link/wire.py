@@ -32,6 +32,7 @@ CALLS = (
     "journal",
     "kill_task",
     "list_keys",
+    "look_up",
     "post",
     "rename",
     "revoke_key",

@@ -131,7 +131,7 @@ async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
 
 
 async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
-    session = await chat.agent.find(name)
+    session = await chat.agent.look_up(name)
     if chat.session and session.id == chat.session.id:
         return [Note("this is that session")]
     await chat.open(session)

@@ -1,0 +1,58 @@
+"""What a session is called is meant as it is written: a name never lands in another session by chance."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import outrider
+from outrider.channels.http import routes
+from outrider.models.scripted import ScriptedModel, says
+from tests.journey.support import Person
+from tests.support.http import client, serving
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("length", [1, 6, 31])
+async def test_a_name_that_an_id_begins_with_is_a_new_sessions_name(tmp_path: Path, length: int) -> None:
+    async with outrider.open(tmp_path / "home", model=ScriptedModel(says("one"), says("two"))) as agent:
+        first = await agent.say("hi", session="garden")
+        second = await agent.say("hi", session=first.session[:length])
+        names = {session.id: session.name for session in await agent.sessions()}
+    assert names == {first.session: "garden", second.session: first.session[:length]}
+
+
+async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path) -> None:
+    model = ScriptedModel(says("one"))
+    async with (
+        outrider.open(tmp_path / "home", model=model) as agent,
+        serving(agent, routes.ROUTES) as url,
+        client(url) as owner,
+    ):
+        garden = (await owner.post("/v1/sessions", json={"name": "garden"})).json()
+        part = garden["id"][:8]
+        looks = [await owner.get(f"/v1/sessions/{part}"), await owner.delete(f"/v1/sessions/{part}")]
+        said = await owner.post(f"/v1/sessions/{part}/inputs", json={"text": "hi"})
+        made = await owner.post("/v1/sessions", json={"name": part})
+        asked = await owner.post(
+            "/v1/chat/completions",
+            json={"model": "outrider", "messages": [{"role": "user", "content": "hi"}]},
+            headers={"X-Session-Id": part[:7]},
+        )
+        names = [session.name for session in await agent.sessions()]
+        kept = (await owner.get("/v1/sessions/garden")).json()
+    assert [answer.status_code for answer in (*looks, said)] == [404, 404, 404]
+    assert (made.status_code, made.json()["name"], asked.status_code) == (201, part, 200)
+    assert sorted(names) == sorted([part, part[:7], "garden"])
+    assert kept == garden
+
+
+def test_commands_that_look_up_take_six_characters_of_an_id(person: Person) -> None:
+    person.types("run", "-s", "garden", "hello")
+    (garden,) = json.loads(person.types("sessions", "list", "--json").out)
+    assert person.types("sessions", "show", garden["id"][:6]).code == 0
+    assert person.types("sessions", "delete", "--yes", garden["id"][:5]).code == 2
+    person.types("run", "-s", garden["id"][:6], "hello")
+    listed = json.loads(person.types("sessions", "list", "--json").out)
+    assert [session["name"] for session in listed] == [garden["id"][:6], "garden"]
