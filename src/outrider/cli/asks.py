@@ -83,8 +83,8 @@ async def _waiting(looking: Looking) -> list[Waiting]:
 def answer(ask: str, answer: str, is_brief: bool, is_json: bool) -> int:
     """Answer a question, carry its turn to the end and print the reply.
 
-    ASK is an id as `outrider asks` shows it, or six characters or more of its beginning. The answer: allow it once, in this session or in
-    this workspace from now on, or no.
+    ASK is an id as `outrider asks` shows it, or six characters or more of its beginning. The answer: allow it once, in
+    this session or in this workspace from now on, or no.
     """
     check_text(ask, "the question's id")
     config = open_config()
