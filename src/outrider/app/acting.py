@@ -70,6 +70,10 @@ class Acting(Looking, Protocol):
         """What carries the turns of sessions that ask for nothing else."""
         ...
 
+    async def until_moved(self) -> None:
+        """Wait until another process owns the home than now."""
+        ...
+
     async def say(
         self,
         text: str,

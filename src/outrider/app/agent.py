@@ -6,6 +6,7 @@ from contextlib import aclosing
 from math import inf
 from pathlib import Path
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -86,6 +87,10 @@ class Agent:
     def default_runtime(self) -> str:
         """What carries the turns of sessions that ask for nothing else."""
         return self.config.runtime.name
+
+    async def until_moved(self) -> None:
+        """Never: it owns the home as long as it is open."""
+        await anyio.sleep_forever()
 
     def working_in(self, workspace: Path | None) -> "Agent":
         """The same home, with another folder for new sessions."""
@@ -278,15 +283,15 @@ class Agent:
         """The session of this name or id. Raises Refused when there is none."""
         return found_or_refused(await self._store.find(self.person, name) if name.isprintable() else None, name)
 
+    async def look_up(self, name: str) -> Session:
+        """As `find`; six characters or more that no other id begins with will do. For people who type an id."""
+        return found_or_refused(await self._store.look_up(self.person, name) if name.isprintable() else None, name)
+
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
         return await self._store.list(self.person, limit)
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
-    async def look_up(self, name: str) -> Session:
-        """As `find`; six characters or more that no other id begins with will do. For people who type an id."""
-        return found_or_refused(await self._store.look_up(self.person, name) if name.isprintable() else None, name)
-
         return await self._store.read(session.id, after, limit)
 
     async def search(self, words: str, limit: int = 20) -> Sequence[Found]:

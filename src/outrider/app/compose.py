@@ -12,6 +12,7 @@ from msgspec import Struct
 from outrider import plugins
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
+from outrider.app.deadlines import Deadlines
 from outrider.app.groups import only as only
 from outrider.app.place import HomePlace
 from outrider.app.presence import VISITOR
@@ -24,7 +25,6 @@ from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Runtime, Tool
 from outrider.core.route import route
-from outrider.engine.asks import Deadlines
 from outrider.engine.door import Door
 from outrider.engine.follow import Hub
 from outrider.engine.keeper import Keeper

@@ -4,8 +4,8 @@ from typing import cast
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error behind a task group's wrapping, when it is a single one."""
-    if len(group.exceptions) != 1:
+    """The error behind a task group's wrapping, when it is a single one, or the same one met several times."""
+    if len({(type(error), str(error)) for error in group.exceptions}) != 1:
         return group
     error = group.exceptions[0]
     return only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error

@@ -26,7 +26,7 @@ from outrider.cli.progress import Progress, answer_line
 from outrider.cli.questions import Asker, deny_unanswerable, is_attended
 from outrider.cli.root import DONE, FAILED, STOPPED
 from outrider.config.load import Config
-from outrider.core.errors import Refused
+from outrider.core.errors import NotHere, Refused
 from outrider.core.events import Answered, Asked, Entry, Event
 from outrider.core.outcome import Finished, finished
 from outrider.core.ports import Session
@@ -124,6 +124,9 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
             with anyio.CancelScope(shield=True):
                 await _leave(agent, session, begun, wish, halt)
             raise
+        except NotHere as error:
+            notice(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
+            return FAILED
         tasks = await agent.tasks(session, open_only=True)
         code = _report(outcome, session, wish, config, tasks)
         if tasks and not wish.is_quiet:

@@ -13,6 +13,10 @@ class Unavailable(Exception):
         self.retry_after = retry_after
 
 
+class NotHere(Refused):
+    """What a turn needs cannot be opened by this process. One with other settings may go on with it."""
+
+
 class ContextTooLong(Refused):
     """The prompt does not fit the model's window. Shorten it, then ask again."""
 

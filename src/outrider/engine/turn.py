@@ -23,6 +23,8 @@ class OpenTurn:
         self.is_behind = True
         """Somebody else wrote to the journal since we last read it."""
         self._news = Event()
+        self.is_inherited = False
+        """Another process began it, or this one before it lost its place."""
         self.is_stale = False
         """The session moved on: nothing of this turn may be shown any more."""
         self.leaving: CancelScope | None = None

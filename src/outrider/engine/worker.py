@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.config.fail import point
-from outrider.core.errors import NotKept, Refused, Stale, Unavailable
+from outrider.core.errors import NotHere, NotKept, Refused, Stale, Unavailable
 from outrider.core.events import Ended, Entry, Resumed, Started
 from outrider.core.plan import Begin, Bounds, Finish, Idle, State, Step, Stop, Wait, decide
-from outrider.core.ports import NATIVE, Runtimes, Store
+from outrider.core.ports import NATIVE, Runtime, Runtimes, Store
 from outrider.engine.follow import Hub
 from outrider.engine.turn import OpenTurn
 
@@ -63,6 +63,8 @@ class Worker:
         self._at_ease = anyio.Event()
         self._is_leaving = False
         self._own: set[str] = set()
+        self._left: dict[str, tuple[int, NotHere]] = {}
+        """Open turns that cannot be carried here: up to which entry they were looked at, and why."""
         self.at_rest: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
 
@@ -187,6 +189,9 @@ class Worker:
         except Stale:
             self._warm.pop(session, None)
             carrying.again = True
+        except NotHere as error:
+            await self._let_go(carrying)
+            self._hub.break_off(session, error)
         except NotKept as error:
             self._warm.pop(session, None)
             self._hub.break_off(session, Unavailable(str(error)))
@@ -196,7 +201,7 @@ class Worker:
             self._hub.break_off(session, Unavailable(f"internal error: {type(error).__name__}: {error}"))
 
     async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
-        turn = carrying.turn = await self._open(session)
+        turn = await self._open(session, carrying)
         turn.leaving = carrying.scope if self._is_leaving else None
         is_taken_up = turn.state().is_open
         while True:
@@ -212,6 +217,7 @@ class Worker:
                     if turn.state().head == head:
                         break
                 case Begin():
+                    turn.is_inherited = False
                     await turn.record(await self._begins(turn))
                     point("J4")
                 case Stop(reason=reason):
@@ -244,16 +250,27 @@ class Worker:
         except Refused:
             return Started(name)
 
-    async def _open(self, session: str) -> OpenTurn:
+    async def _runtime(self, name: str) -> Runtime:
+        try:
+            return await self._runtimes(name)
+        except Refused as error:
+            raise NotHere(str(error)) from error
+
+    async def _open(self, session: str, carrying: _Carrying) -> OpenTurn:
         if turn := self._warm.pop(session, None):
+            carrying.turn = turn
             return turn
         try:
             claim = await self._store.claim(session)
         except (Refused, Unavailable) as error:
             raise NotKept(str(error)) from error
-        turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
+        turn = carrying.turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
         await turn.refresh()
         if turn.state().is_open:
+            head, why = self._left.get(session, (0, None))
+            if why and head == turn.state().head:
+                raise why
+            turn.is_inherited = True
             await turn.record(Resumed(crashed=not claim.handed_over))
         return turn
 
@@ -262,8 +279,12 @@ class Worker:
         before = turn.state()
         try:
             with anyio.move_on_after(self._limits.seconds) as deadline:
-                await (await self._runtimes(before.runtime)).carry(turn)
+                await (await self._runtime(before.runtime)).carry(turn)
         except (Refused, Unavailable) as error:
+            if isinstance(error, NotHere) and turn.is_inherited:
+                log.warning("a turn is left to another process: %s", error, extra={"session": turn.session.id})
+                self._left[turn.session.id] = (turn.state().head, error)
+                raise
             log.warning("a turn failed: %s", error, extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, str(error)))
             return

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from outrider.config.fail import point
 from outrider.core.compact import SUMMARISE, choose, outline
-from outrider.core.errors import ContextTooLong, Refused
+from outrider.core.errors import ContextTooLong, NotHere, Refused
 from outrider.core.events import Compacted, Delta, Started
 from outrider.core.parts import Call
 from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
@@ -43,7 +43,10 @@ class NativeRuntime:
         """The one this session asks for; within a turn, the one it was begun with, whatever is set meanwhile."""
         state = turn.state()
         wanted = state.settings.get("model", "")
-        return await self._models(wanted) if wanted or not state.model else await self._default_or(state.model)
+        try:
+            return await self._models(wanted) if wanted or not state.model else await self._default_or(state.model)
+        except Refused as error:
+            raise NotHere(str(error)) from error
 
     async def _default_or(self, begun_with: str) -> Model:
         try:

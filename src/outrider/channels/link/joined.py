@@ -126,6 +126,10 @@ class Joined:
     def is_guest(self) -> bool:
         return self._who is None or isinstance(self._who, Guest)
 
+    async def until_moved(self) -> None:
+        await (await self._sitting()).over.wait()
+        await self._sitting()
+
     @property
     def notices(self) -> Sequence[str]:
         who = self._who
@@ -240,13 +244,13 @@ class Joined:
     async def find(self, name: str) -> Session:
         return await self._call("find", name=name)
 
+    async def look_up(self, name: str) -> Session:
+        return await self._call("look_up", name=name)
+
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         return await self._call("sessions", limit=limit)
 
     async def unfinished(self) -> Sequence[Session]:
-    async def look_up(self, name: str) -> Session:
-        return await self._call("look_up", name=name)
-
         return await self._call("unfinished")
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:

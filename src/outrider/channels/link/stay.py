@@ -16,7 +16,7 @@ from outrider.app.groups import only
 from outrider.app.presence import Presence
 from outrider.channels.link.guest import visiting
 from outrider.channels.link.joined import Joined
-from outrider.channels.link.waiting import Waiting, hello
+from outrider.channels.link.waiting import Waiting, hello, means
 from outrider.config.load import Config
 from outrider.core.errors import HomeBusy
 from outrider.store.lock import Hold, hold_home
@@ -27,6 +27,8 @@ _MENDING = 60.0
 """Seconds that a new owner may take, for those who were here before it: a store that must be mended takes its time."""
 _COURTESY = 5.0
 """Seconds in which a home that was asked for is left to who asked for it."""
+_HOLDING_BACK = 1.5
+"""Seconds for which a home is left to those who can ask what its last owner could."""
 _LEAVING = "this process makes way for another, which goes on with the turn"
 
 
@@ -78,8 +80,9 @@ class _Member:
             seat = self._joined.sit(guest)
             self._sat(task_status)
             try:
-                if await guest.until_gone():
-                    self._shy_until = time.monotonic() + _COURTESY
+                heir = await guest.until_gone()
+                pause = _HOLDING_BACK if guest.owner.means != means(self._joined.config) else 0.0
+                self._shy_until = time.monotonic() + (_COURTESY if heir else pause)
             finally:
                 self._joined.stand(seat)
         return True

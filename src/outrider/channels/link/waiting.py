@@ -10,8 +10,9 @@ from outrider import __version__
 from outrider.app.acting import default_model
 from outrider.app.presence import Presence
 from outrider.channels.link.wire import Hello
+from outrider.config.choose import choose
 from outrider.config.load import Config
-from outrider.core.errors import HomeBusy
+from outrider.core.errors import HomeBusy, Refused
 from outrider.store.lock import Holder, last_holder
 
 POLL = 0.02
@@ -40,4 +41,14 @@ class Waiting:
 
 def hello(config: Config, presence: Presence) -> Hello:
     """What an owner says of itself."""
-    return Hello(presence.label, os.getpid(), __version__, default_model(config), config.runtime.name)
+    model = default_model(config)
+    return Hello(presence.label, os.getpid(), __version__, model, config.runtime.name, means(config))
+
+
+def means(config: Config) -> str:
+    """What these settings let a process ask, and where; the same text for the same means."""
+    try:
+        models = [f"{choice.name} at {choice.url}, key {bool(choice.key)}" for choice in choose(config)]
+    except Refused:
+        models = ["none"]
+    return "; ".join((config.runtime.name, *models))

@@ -107,6 +107,8 @@ class Hello(Struct, frozen=True, tag="hello"):
     """The model it asks when a session names none; empty when it can ask none."""
     runtime: str = "native"
     """What carries the turns of sessions that ask for nothing else."""
+    means: str = ""
+    """What it can ask, and where: another process with the same can go on with its turns."""
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
@@ -122,6 +124,7 @@ _ERRORS: dict[str, type[Exception]] = {
     for kind in (
         errors.Refused,
         errors.Unavailable,
+        errors.NotHere,
         errors.ContextTooLong,
         errors.Stale,
         errors.NotKept,

@@ -45,7 +45,7 @@ async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root:
             face.show(_greeting(chat, agent, wish, found))
             if found:
                 await chat.open(found)
-            for task in (chat.listen, chat.take_up, chat.running.watch_calls):
+            for task in (chat.listen, chat.take_up, chat.watch_owner, chat.running.watch_calls):
                 group.start_soon(task)
             group.start_soon(_offer_models, chat)
             await group.start(ending.watch, face)

@@ -121,7 +121,7 @@ class Conversation:
     def standing(self) -> Standing:
         view = self.view
         return Standing(
-            model=shown(self.carrier, self.model),
+            model=self._answering,
             workspace=self.workspace,
             session=self.session.name if self.session else self._name,
             tokens=view.usage.input + view.usage.output,
@@ -155,6 +155,24 @@ class Conversation:
         """Take up what was left unfinished, here and in other sessions, and tell when those end."""
         await self.elsewhere.take_up()
         await self.learn_names()
+
+    async def watch_owner(self) -> None:
+        """Tell when the home has another owner who asks another model, and take up what the last one left."""
+        while True:
+            before = self._answering
+            await self.agent.until_moved()
+            if self._answering != before:
+                who = "this chat" if not self.agent.is_guest else "another process"
+                self.face.show([Note(f"{who} carries the turns from now on, with {one_line(self._answering)}", "warn")])
+            self.face.touch()
+            try:
+                await self.elsewhere.take_up()
+            except (Refused, Unavailable) as error:
+                self.face.show([Note(f"✗ {error}", "bad")])
+
+    @property
+    def _answering(self) -> str:
+        return shown(self.carrier, self.model)
 
     async def learn_names(self) -> None:
         """Have the sessions that are there at hand when one is typed."""
@@ -239,7 +257,7 @@ class Conversation:
             self.elsewhere.watch(self.session, self.view.head, is_working=self.is_working)
 
     async def _follow(self, session: Session, view: View, scope: anyio.CancelScope) -> None:
-        pause = 1.0
+        pause, told = 1.0, ""
         with scope:
             while True:
                 try:
@@ -249,9 +267,11 @@ class Conversation:
                                 self.face.show(shows)
                             await self.running.take(event)
                             self.face.touch()
-                            pause = 1.0
+                            pause, told = 1.0, ""
                 except (Refused, Unavailable) as error:
                     view.stand_still()
-                    self.face.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
+                    if str(error) != told:
+                        self.face.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
+                    told = str(error)
                 await anyio.sleep(pause)
                 pause = min(_SLOWEST, pause * 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from outrider.config.childenv import child_environment
 from outrider.config.folders import expand
 from outrider.config.load import Config
-from outrider.core.errors import Refused
+from outrider.core.errors import NotHere
 from outrider.runtimes.codex.faults import BACK
 from outrider.runtimes.jsonrpc import VARIABLE, Program, new_mark
 
@@ -38,14 +38,14 @@ def codex_command(config: Config, environ: Mapping[str, str]) -> str:
         found = expand(named) if "/" in named else shutil.which(named, path=environ.get("PATH")) or ""
         if found and os.access(found, os.X_OK):
             return found
-        raise Refused(f"there is no program {named} (codex.command). {INSTALL} {BACK}")
+        raise NotHere(f"there is no program {named} (codex.command). {INSTALL} {BACK}")
     if found := shutil.which("codex", path=environ.get("PATH")):
         return found
     wheel = find_spec("codex_cli_bin")
     for folder in (wheel.submodule_search_locations if wheel else None) or ():
         if os.access(Path(folder, "bin", "codex"), os.X_OK):
             return str(Path(folder, "bin", "codex"))
-    raise Refused(f"Codex is not installed. {INSTALL} {BACK}")
+    raise NotHere(f"Codex is not installed. {INSTALL} {BACK}")
 
 
 def codex_environment(config: Config) -> dict[str, str]:

@@ -1,0 +1,93 @@
+"""An owner is killed and those who are left have other settings: nobody's turn fails because of who inherits it."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.scripted import says
+from tests.journey.support import Person, ended, kinds
+from tests.journey.tmux import Terminal
+from tests.support.up import up
+
+pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3")]
+
+GLACIAL = Rule("^glacial", ((Stall("stream"), says("it has melted")),))
+QUICK = Rule("^quick", ((Stall("stream"), says("here it is")),))
+NOTHING_SET = {"OUTRIDER_MODEL": "", "OUTRIDER_MODEL_URL": "", "OUTRIDER_MODEL_KEY": ""}
+CANNOT = "this turn was begun with openai-chat:scripted, which cannot be asked now"
+
+
+def newcomer(person: Person, tmp_path: Path) -> Person:
+    """The same person in a shell where no model is set."""
+    other = Person(tmp_path / "another shell")
+    other.environ = {name: text for name, text in person.environ.items() if name not in NOTHING_SET}
+    other.project = person.project
+    return other
+
+
+def types_of(person: Person, session: str) -> list[str]:
+    return kinds(person.types("sessions", "show", session, "--json").lines)
+
+
+def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (tmp_path / "another shell").mkdir()
+    with ScriptServer(Script(rules=(GLACIAL,))) as server:
+        person.uses(server.url)
+        poor = newcomer(person, tmp_path)
+        with up(person) as there:
+            waiting = poor.begins("run", "-s", "ice", "glacial")
+            server.wait(1)
+            there.process.kill()
+            ran = ended(waiting)
+        assert (ran.code, ran.out) == (1, ""), ran
+        assert CANNOT in ran.err
+        assert "Your message is kept: outrider resume ice" in ran.err
+        assert types_of(person, "ice") == ["input", "started", "resumed"]
+        again = poor.types("resume", "ice")
+        assert (again.code, CANNOT in again.err) == (1, True), again
+        server.release()
+        assert person.types("resume", "ice").out == "[ice]\nit has melted\n\n"
+
+
+def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (tmp_path / "another shell").mkdir()
+    with ScriptServer(Script(rules=(GLACIAL, QUICK))) as server:
+        person.uses(server.url)
+        poor = newcomer(person, tmp_path)
+        with up(person) as there:
+            first = poor.begins("run", "-s", "ice", "glacial")
+            server.wait(1)
+            second = person.begins("run", "-s", "fire", "quick")
+            server.wait(2)
+            there.process.kill()
+            server.wait(4)
+            server.release()
+            assert [ended(process).out for process in (first, second)] == ["it has melted\n", "here it is\n"]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_an_idle_chat_without_the_model_says_what_it_leaves_unfinished(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (tmp_path / "another shell").mkdir()
+    with ScriptServer(Script(rules=(GLACIAL,))) as server:
+        person.uses(server.url)
+        with up(person) as there, Terminal(newcomer(person, tmp_path), "chat") as terminal:
+            terminal.rests()
+            waiting = person.begins("run", "-s", "ice", "glacial")
+            server.wait(1)
+            waiting.send_signal(signal.SIGTERM)
+            ended(waiting)
+            os.kill(there.process.pid, signal.SIGKILL)
+            screen = terminal.sees("which cannot be asked now")
+            assert screen.count("which cannot be asked now") == 1
+            assert "this chat carries the turns from now on, with practice" in screen
+            assert screen.splitlines()[-1].startswith("practice · ")
+            assert types_of(person, "ice") == ["input", "started", "resumed"]
+        server.release()
+        assert person.types("resume", "ice").out == "[ice]\nit has melted\n\n"
