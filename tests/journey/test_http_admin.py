@@ -50,6 +50,17 @@ async def served(folder: Path) -> AsyncGenerator[Served]:
             yield Served(url, first or "", home)
 
 
+@pytest.mark.parametrize("wish", [{"name": "laptop", "scope": ["read"]}, {"name": "laptop", "spent": "1/day"}])
+async def test_a_misspelt_field_makes_no_broader_key(tmp_path: Path, wish: dict[str, Any]) -> None:
+    async with served(tmp_path) as there, there.client() as admin:
+        refused = await admin.post("/v1/keys", json=wish)
+        kept = (await admin.get("/v1/keys")).json()["keys"]
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "invalid_body")
+    assert f"unknown field `{list(wish)[1]}`" in error["message"]
+    assert len(kept) == 1
+
+
 async def test_a_key_is_made_shown_once_used_listed_and_revoked(tmp_path: Path) -> None:
     async with served(tmp_path) as there, there.client() as admin:
         made = await there.make(name="laptop", person="anna", scopes=["chat", "chat"], rate=60, spend="$5/day")

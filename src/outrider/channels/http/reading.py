@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def parse_body(request: Request, kind: type[T]) -> T:
-    """The request's JSON as this type; an empty body is an empty object. Fields it does not know are left out."""
+    """The request's JSON as this type; an empty body is an empty object."""
     content = await request.body()
     try:
         return msgspec.json.decode(content or b"{}", type=kind)

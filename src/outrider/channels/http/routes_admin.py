@@ -33,7 +33,7 @@ class KeyList(Struct, frozen=True):
     """All that ever were, the oldest first."""
 
 
-class NewKey(Struct, frozen=True):
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     """A key to make."""
 
     name: str

@@ -67,41 +67,41 @@ class OutputQuery(Struct, frozen=True):
     most: Annotated[int, Meta(ge=1, le=1_048_576, description="at most so many bytes")] = 65_536
 
 
-class NewSession(Struct, frozen=True):
+class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     """A session to begin. Without a name it gets one; a name that is known gives that session."""
 
     name: str = ""
     model: ModelName = ""
 
 
-class NewName(Struct, frozen=True):
+class NewName(Struct, frozen=True, forbid_unknown_fields=True):
     """What a session is to be called, and what is to answer in it; what is left out stays."""
 
     name: str | None = None
     model: ModelName = ""
 
 
-class NewInput(Struct, frozen=True):
+class NewInput(Struct, frozen=True, forbid_unknown_fields=True):
     """Something to say in a session."""
 
     text: str = ""
     images: Annotated[tuple[bytes, ...], Meta(max_length=20, description="pictures, each in base64")] = ()
 
 
-class NewStop(Struct, frozen=True):
+class NewStop(Struct, frozen=True, forbid_unknown_fields=True):
     """What to stop besides the turn and the commands it waits for."""
 
     tasks: bool = False
     """Whether tasks in the background are ended too."""
 
 
-class NewAnswer(Struct, frozen=True):
+class NewAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """An answer to a question: one of its choices."""
 
     answer: str
 
 
-class NewTaskInput(Struct, frozen=True):
+class NewTaskInput(Struct, frozen=True, forbid_unknown_fields=True):
     """Something for a command to read."""
 
     text: str = ""
