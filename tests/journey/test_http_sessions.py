@@ -173,7 +173,8 @@ async def test_the_same_idempotency_key_is_one_input_and_one_reply(tmp_path: Pat
         entries = await rested(owner, session)
     assert {answer.status_code for answer in answers} == {202}
     assert [answer.json() for answer in answers] == [first.json()] * 10
-    assert code(other) == (400, "refused")
+    assert code(other) == (400, "idempotency_key")
+    assert other.json()["error"]["message"].startswith("Idempotency-Key 'abc' was given before, with other words")
     assert [entry["text"] for entry in entries if entry["type"] == "reply"] == ["once"]
 
 

@@ -30,7 +30,7 @@ from outrider.channels.link.wire import (
     render_args,
     render_error,
 )
-from outrider.core.errors import HomeBusy, Refused, Unavailable
+from outrider.core.errors import HomeBusy, Refused, Taken, Unavailable
 from outrider.models.scripted import ScriptedModel, says
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +72,9 @@ async def test_calls_and_their_errors_cross_as_they_are(tmp_path: Path) -> None:
             assert (session, session.workspace) == (await owner.agent.find("s"), str(tmp_path))
             with pytest.raises(Refused, match="no session is called 'none'"):
                 await guest.call("find", {"name": "none"})
+            await guest.call("session", {"name": "taken"})
+            with pytest.raises(Taken, match="another session is called 'taken'"):
+                await guest.call("rename", {"session": session, "name": "taken"})
 
 
 async def test_another_version_is_told_to_be_started_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from outrider.config.fail import point
-from outrider.core.errors import Refused
+from outrider.core.errors import Refused, Taken
 from outrider.core.events import Entry, Input
 from outrider.core.parts import Image
 from outrider.core.ports import Session, Store
@@ -43,14 +43,14 @@ class Door:
         self.redact = redact
 
     async def accept(self, session: Session, given: Given) -> tuple[Entry, bool]:
-        """The input's entry, and whether it is new. Raises Refused with words for the person."""
+        """The input's entry, and whether it is new. Raises Refused, and Taken for a key that came with other words."""
         self._check(given.text, given.images)
         point("J1")
         text = self.redact(given.text)
         body = Input(text, "person", given.images, session.person, given.address, given.tools, given.payer)
         entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
         if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
-            raise Refused(f"the key {given.key!r} was given before, with other words; use another key for these")
+            raise Taken(f"the key {given.key!r} was given before, with other words; use another key for these")
         point("J2")
         self._wake(session.id)
         return entry, is_new

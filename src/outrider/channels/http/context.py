@@ -16,7 +16,7 @@ from outrider.channels.http.failures import HttpError
 from outrider.channels.http.limits import overdrawn
 from outrider.channels.http.pulse import Pulse
 from outrider.channels.http.webhooks import Webhooks
-from outrider.core.errors import Refused
+from outrider.core.errors import Refused, Taken
 from outrider.core.events import Body, Changed, Entry, Input, Result
 from outrider.core.key_ports import Spend
 from outrider.core.plan import State, fold
@@ -152,14 +152,18 @@ async def enter(request: Request, wish: Wish) -> Entered:
     if not _is_told(journal, address):
         await agent.settle(session, _left(state, wish))
     await agent.settle(session, wish.results)
-    entry = await agent.post(
-        wish.text,
-        session=session,
-        images=wish.images,
-        key=f"{wish.channel}/{wish.key}" if wish.key else None,  # no caller may take a key of ours, e.g. a task's
-        address=address,
-        tools=wish.tools,
-    )
+    try:
+        entry = await agent.post(
+            wish.text,
+            session=session,
+            images=wish.images,
+            key=f"{wish.channel}/{wish.key}" if wish.key else None,  # no caller may take a key of ours, e.g. a task's
+            address=address,
+            tools=wish.tools,
+        )
+    except Taken as error:
+        message = f"Idempotency-Key {wish.key!r} was given before, with other words; use another for these"
+        raise HttpError(400, message, "idempotency_key") from error
     is_next = not session.has_work or _is_parked(state)
     return Entered(agent, session, entry, is_next)
 

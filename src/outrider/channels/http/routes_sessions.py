@@ -120,7 +120,7 @@ def _key(request: Request) -> str | None:
     if key is None:
         return None
     if not key.strip() or len(key) > _LONGEST_KEY or not key.isprintable():
-        raise HttpError(400, f"{_KEY} has 1 to {_LONGEST_KEY} printable characters", "invalid_key")
+        raise HttpError(400, f"{_KEY} has 1 to {_LONGEST_KEY} printable characters", "idempotency_key")
     return key
 
 

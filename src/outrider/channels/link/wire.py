@@ -130,6 +130,8 @@ _ERRORS: dict[str, type[Exception]] = {
         errors.NotKept,
         errors.HomeBusy,
         errors.Damaged,
+        errors.Taken,
+        errors.Full,
     )
 }
 CROSSING: tuple[type[Exception], ...] = tuple(_ERRORS.values())
