@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 import outrider
 from outrider.channels.http import routes
+from outrider.core.errors import Refused
 from outrider.models.scripted import ScriptedModel, says
 from tests.journey.support import Person
 from tests.support.http import client, serving
@@ -46,6 +48,44 @@ async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path)
     assert (made.status_code, made.json()["name"], asked.status_code) == (201, part, 200)
     assert sorted(names) == sorted([part, part[:7], "garden"])
     assert kept == garden
+
+
+@pytest.mark.parametrize("name", ["feature/login", "a/entries", "50%2F50", "a b/ü?#"])
+async def test_a_session_with_any_name_is_reached_over_http(tmp_path: Path, name: str) -> None:
+    async with (
+        outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
+        serving(agent, routes.ROUTES) as url,
+        client(url) as owner,
+    ):
+        made = (await owner.post("/v1/sessions", json={"name": name})).json()
+        path = f"/v1/sessions/{quote(name, safe='')}"
+        shown, entries = await owner.get(path), await owner.get(f"{path}/entries")
+        stopped, deleted = await owner.post(f"{path}/stop"), await owner.delete(path)
+    assert (shown.json(), entries.json()) == (made, {"entries": [], "head": 0})
+    assert (stopped.json(), deleted.status_code) == ({"stopped": False}, 204)
+
+
+@pytest.mark.parametrize("name", ["search", ".", ".."])
+async def test_what_means_something_else_in_a_url_is_no_name(tmp_path: Path, name: str) -> None:
+    async with outrider.open(tmp_path / "home", model=ScriptedModel()) as agent:
+        with pytest.raises(Refused, match="a session cannot be called"):
+            await agent.session(name)
+        garden = await agent.session("garden")
+        with pytest.raises(Refused, match="a session cannot be called"):
+            await agent.rename(garden, name)
+        assert [session.name for session in await agent.sessions()] == ["garden"]
+
+
+async def test_a_misspelt_field_begins_no_session(tmp_path: Path) -> None:
+    async with (
+        outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
+        serving(agent, routes.ROUTES) as url,
+        client(url) as owner,
+    ):
+        refused = await owner.post("/v1/sessions", json={"nam": "garden"})
+        assert not await agent.sessions()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_body")
+    assert "`nam`" in refused.json()["error"]["message"]
 
 
 def test_commands_that_look_up_take_six_characters_of_an_id(person: Person) -> None:

@@ -276,6 +276,7 @@ class Agent:
         _check_name(name)
         if name and (found := await self._store.find(self.person, name)):
             return found
+        _check_free(name)
         root = self._workspace or own_workspace(self.config.home, name)
         return await self._store.create(self.person, name, str(root))
 
@@ -300,6 +301,7 @@ class Agent:
     async def rename(self, session: Session, name: str) -> Session:
         """Call it otherwise. Raises Taken when another session is called so, Refused when it must keep its name."""
         _check_name(name)
+        _check_free(name)
         if not name:
             raise Refused("a session needs a name")
         if _FOUND_BY_NAME.fullmatch(session.name):
@@ -355,3 +357,12 @@ _FOUND_BY_NAME = re.compile(r"(chat|response) [0-9a-f]{32}|child t-\w+", re.ASCI
 def _check_name(name: str) -> None:
     if len(name) > 100 or not name.isprintable() or name != name.strip():
         raise Refused("a session's name has at most 100 printable characters and no space at its ends")
+
+
+_NO_NAMES = ("search", ".", "..")
+"""What stands for something else in the place of a session's name in a URL."""
+
+
+def _check_free(name: str) -> None:
+    if name in _NO_NAMES:
+        raise Refused(f"a session cannot be called {name!r}: in a URL that means something else")

@@ -3,11 +3,12 @@
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.channels.http.context import Context
@@ -47,6 +48,15 @@ class Described(Route):
     def __init__(self, path: str, endpoint: Endpoint, methods: Sequence[str], about: Operation) -> None:
         super().__init__(path, endpoint, methods=list(methods))
         self.served = tuple(Served(path, method, about) for method in methods)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """A slash that is written as %2F is part of a name and divides nothing."""
+        raw: bytes = scope.get("raw_path") or b""
+        if b"%2f" not in raw.lower():
+            return super().matches(scope)
+        match, found = super().matches({**scope, "path": raw.decode("latin-1")})
+        named = {name: unquote(value) for name, value in found.get("path_params", {}).items()}
+        return match, {**found, "path_params": named}
 
 
 def route(path: str, endpoint: Endpoint, *methods: str, about: Operation | None = None) -> Route:
