@@ -1,16 +1,18 @@
 """The disk fills up while a turn runs: an honest error, nothing done that was not written down, and no repair later."""
 
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import ScriptServer, Stall, script
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script
 from outrider.models.scripted import call, says
-from tests.journey.support import Person
+from tests.journey.support import PATIENCE, Person, ended
 from tests.support.mounts import small_disk
 from tests.support.pay import bills_paid, install_pay
+from tests.support.up import begin, say, up
 
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L4"), pytest.mark.promise("L12")]
 
@@ -35,7 +37,8 @@ def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tm
         server.release()
         out, err = running.communicate(timeout=60)
         assert (running.returncode, out) == (75, b"")
-        assert b"is full, so nothing was saved; free some space" in err
+        assert b"is full, and nothing more can be saved; free some space, then try again." in err
+        assert b"Your message is kept: outrider resume bills\n" in err
         assert b"Traceback" not in err
         assert bills_paid(person.project) == []
 
@@ -48,3 +51,34 @@ def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tm
         assert (finished.code, bills_paid(person.project)) == (0, ["rent"]), finished.err
         assert "The rent is paid." in finished.out
         assert LONG[:40] not in person.types("sessions", "show", "other").out
+
+
+def test_up_says_that_the_disk_is_full_and_goes_on_by_itself_when_there_is_room(tmp_path: Path) -> None:
+    slow = Rule("^slow", ((Stall("headers"), says(LONG)),))
+    person = Person(tmp_path)
+    with ScriptServer(Script(rules=(slow,))) as server, small_disk(tmp_path / "disk", "6m") as disk:
+        person.home = disk / "home"
+        person.uses(server.url, OUTRIDER_HOME=str(person.home))
+        with up(person) as there, there.client() as client:
+            waited = person.begins("run", "--session", "waited", "slow")
+            others = [begin(client, f"s{n}") for n in range(2)]
+            for session in others:
+                assert say(client, session, "slow").status_code in (200, 201, 202)
+            server.wait(3)
+            fill(disk / "ballast")
+            server.release()
+            ran = ended(waited)
+            assert (ran.code, ran.out) == (75, "")
+            assert ran.err.endswith("then try again. Your message is kept: outrider resume waited\n"), ran.err
+            status = person.types("up", "status")
+            assert (status.code, "is full, and nothing more can be saved" in status.out) == (1, True), status
+            assert client.get("/health").status_code == 503
+
+            (disk / "ballast").unlink()
+            deadline = time.monotonic() + PATIENCE
+            while client.get("/health").status_code != 200:
+                assert time.monotonic() < deadline, client.get("/health").text
+                time.sleep(0.2)
+            for session in ("s0", "s1", "waited"):
+                assert LONG[:40] in person.types("sessions", "show", session).out
+            assert person.types("up", "status").code == 0

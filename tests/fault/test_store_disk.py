@@ -21,7 +21,7 @@ async def fill(store: Store, session: str, generation: int) -> int:
         while True:
             acknowledged.append(await store.append(session, Result("c", "x" * 20_000), generation))
 
-    with pytest.raises(Unavailable, match="is full, so nothing was saved; free some space, then try again"):
+    with pytest.raises(Unavailable, match="is full, and nothing more can be saved; free some space, then try again"):
         await append_for_ever()
     return len(acknowledged)
 

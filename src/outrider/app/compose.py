@@ -1,7 +1,7 @@
 """Opens a home: store, models, tools, runtime, worker, in the order their lifetimes nest."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
 from outrider import plugins
+from outrider.app.again import Again
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
 from outrider.app.deadlines import Deadlines
@@ -83,6 +84,14 @@ class _Runtimes:
             await anyio.sleep_forever()
 
 
+def _both(*told: Callable[[str], None]) -> Callable[[str], None]:
+    def tell(session: str) -> None:
+        for each in told:
+            each(session)
+
+    return tell
+
+
 def _now() -> int:
     return time.time_ns() // 1_000_000
 
@@ -139,6 +148,9 @@ async def open_agent(
                 if presence.carries != "none":
                     await group.start(parts.worker.run)
                 await group.start(parts.keeper.run)
+                if presence.carries == "all":
+                    again = Again(store, parts.worker, config.home, group)
+                    parts.worker.at_fault, parts.worker.at_rest = again.add, _both(again.drop, parts.keeper.at_rest)
                 if config.asks.seconds:
                     parts.place.expire = Deadlines(store, parts.worker.wake, config.asks.seconds, group).begin
                 yield Agent(home_, parts.hub, parts.worker, parts.keeper)

@@ -1,16 +1,19 @@
 """Whether a home is well, found out by trying: a read and a write that both come back, and a worker that runs."""
 
 import time
+from collections.abc import Sequence
 
 import anyio
 from msgspec import Struct
 
 from outrider.core.errors import Unavailable
+from outrider.core.plan import Wait, decide, fold
 from outrider.core.ports import WholeStore
 from outrider.engine.worker import Worker
 
 PATIENCE = 5.0
 """Seconds a store may take to answer before it counts as not answering."""
+_LOOKED_AT = 20
 
 
 class Vitals(Struct, frozen=True):
@@ -28,6 +31,10 @@ class Vitals(Struct, frozen=True):
     """Tasks that have not ended."""
     is_carrying: bool
     """Whether the worker runs."""
+    fault: str = ""
+    """Why a turn stands still that could not be written down; empty when none does."""
+    idle: int = 0
+    """Sessions that have something to do here and wait for nobody, while nothing is carried."""
 
 
 async def examine(store: WholeStore, worker: Worker) -> Vitals:
@@ -36,7 +43,23 @@ async def examine(store: WholeStore, worker: Worker) -> Vitals:
     with anyio.move_on_after(PATIENCE):
         waiting, tasks = await store.waiting(), await store.open_tasks()
         has_read = time.monotonic()
-        await store.forget_grant("", "")  # passes the writer and its transaction, and changes nothing
+        trial = await store.grant("", "session", "", "trial")  # nobody's, and of no effect
+        await store.forget_grant("", trial.id)
         wrote = time.monotonic()
-        return Vitals(has_read - begun, wrote - has_read, len(waiting), worker.turns, len(tasks), worker.is_running)
+        idle = 0 if worker.turns else await _idle(store, worker, waiting)
+        return Vitals(
+            read=has_read - begun,
+            write=wrote - has_read,
+            waiting=len(waiting),
+            turns=worker.turns,
+            tasks=len(tasks),
+            is_carrying=worker.is_running,
+            fault=next(iter(worker.faults.values()), ""),
+            idle=idle,
+        )
     raise Unavailable(f"the store has not answered for {PATIENCE:g} s")
+
+
+async def _idle(store: WholeStore, worker: Worker, waiting: Sequence[str]) -> int:
+    found = [session for session in waiting if session not in worker.left][:_LOOKED_AT]
+    return sum([not isinstance(decide(fold(await store.read(session)), {}), Wait) for session in found])

@@ -26,7 +26,7 @@ from outrider.cli.progress import Progress, answer_line
 from outrider.cli.questions import Asker, deny_unanswerable, is_attended
 from outrider.cli.root import DONE, FAILED, STOPPED
 from outrider.config.load import Config
-from outrider.core.errors import NotHere, Refused
+from outrider.core.errors import NotHere, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event
 from outrider.core.outcome import Finished, finished
 from outrider.core.ports import Session
@@ -127,6 +127,10 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         except NotHere as error:
             notice(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
             return FAILED
+        except Unavailable as error:
+            if not begun:
+                raise
+            raise Unavailable(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}") from error
         tasks = await agent.tasks(session, open_only=True)
         code = _report(outcome, session, wish, config, tasks)
         if tasks and not wish.is_quiet:

@@ -2,6 +2,8 @@
 
 import signal
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,10 +16,12 @@ from outrider.cli.plain import say
 from outrider.cli.root import DONE, FAILED
 from outrider.cli.up_file import Up, find_up, read_up
 from outrider.core.errors import Unavailable
+from outrider.store.keys import first_key_file
 from outrider.workspaces.process.identity import send, system
 
 _PATIENCE = 6.0
 """Seconds an answer about its health may take; it needs at most five to find out."""
+_TOLD = (200, 503)
 _GONE = 25.0
 """Seconds it may take to leave: longer than it gives itself."""
 _LOOK = 0.05
@@ -40,20 +44,30 @@ def look(home: Path) -> Found:
         return Found("down")
     if not up.is_alive:
         return Found("killed", up)
-    answer = _ask_health(up.url)
+    answer = _ask_health(up.url, home)
     if answer is None:
         return Found("silent", up)
     status, content = answer
     return Found("well" if status == 200 else "unwell", up, content)
 
 
-def _ask_health(url: str) -> tuple[int, msgspec.Raw] | None:
+def _ask_health(url: str, home: Path) -> tuple[int, msgspec.Raw] | None:
+    """With the first key, where it is still there: it is told more."""
+    key = first_key_file(home)
+    with suppress(OSError):
+        answer = _ask(url, {"authorization": f"Bearer {key.read_text().strip()}"})
+        if answer and answer[0] in _TOLD:
+            return answer
+    return _ask(url, {})
+
+
+def _ask(url: str, headers: Mapping[str, str]) -> tuple[int, msgspec.Raw] | None:
     from http.client import HTTPConnection, HTTPException
 
     place = urlsplit(url)
     connection = HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", "/health", headers=dict(headers))
         response = connection.getresponse()
         content = response.read(1_000_000)
         msgspec.json.decode(content)
@@ -72,11 +86,16 @@ def tell(found: Found, *, is_json: bool) -> int:
         health = msgspec.json.decode(found.health)
         say(encode({"state": found.state, **facts, "health": health}, is_pretty=True))
     else:
-        say(_words(found.state, up))
+        say(_words(found, up))
     return DONE if found.state == "well" else FAILED
 
 
-def _words(state: str, up: Up | None) -> str:
+class _Told(Struct, frozen=True):
+    problem: str = ""
+
+
+def _words(found: Found, up: Up | None) -> str:
+    state = found.state
     if up is None:
         return "not running"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(up.started / 1000))
@@ -87,7 +106,8 @@ def _words(state: str, up: Up | None) -> str:
         case "well":
             return f"running: {runs}"
         case "unwell":
-            return f"running, and not well: {runs}; `outrider up status --json` says more"
+            problem = msgspec.json.decode(found.health, type=_Told).problem
+            return f"running, and not well: {runs}; {problem or '`outrider up logs` may say why'}"
         case _:
             return f"running, and not answering: {runs}; `outrider up logs` may say why"
 

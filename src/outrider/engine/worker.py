@@ -63,10 +63,14 @@ class Worker:
         self._at_ease = anyio.Event()
         self._is_leaving = False
         self._own: set[str] = set()
-        self._left: dict[str, tuple[int, NotHere]] = {}
+        self.left: dict[str, tuple[int, NotHere]] = {}
         """Open turns that cannot be carried here: up to which entry they were looked at, and why."""
+        self.faults: dict[str, str] = {}
+        """Why sessions stand still whose turn could not be written down; until they have come to rest."""
         self.at_rest: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
+        self.at_fault: Callable[[str], None] = lambda session: None
+        """Told of every session that stands still."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry what is woken, until cancelled or laid to rest. Then let go of every session in an orderly way."""
@@ -129,18 +133,17 @@ class Worker:
             self._group.start_soon(self._carry_session, session)
         self._hub.tell(session)
 
-    async def wake_all(self) -> list[str]:
-        """Wake every session that has something to do, and say which."""
-        waiting = list(await self._store.waiting())
-        for session in waiting:
+    async def wake_all(self) -> None:
+        """Wake every session that has something to do."""
+        for session in await self._store.waiting():
             self.wake(session)
-        return waiting
 
     async def stop(self, session: str, reason: str) -> Entry | None:
         """End the session's turn now. Its later writes are refused before anything is cancelled."""
         carrying = self._carrying.get(session)
         partial = carrying.turn.partial if carrying and carrying.turn else ""
         entry = await self._store.stop(session, reason, partial)
+        self.faults.pop(session, None)
         self._warm.pop(session, None)
         if carrying:
             if carrying.turn:
@@ -166,7 +169,7 @@ class Worker:
             carrying.over.set()
         if self._is_leaving and carrying.scope.cancelled_caught:
             return
-        self.at_rest(session)
+        (self.at_fault if session in self.faults else self.at_rest)(session)
         if carrying.again or carrying.scope.cancelled_caught:
             await self._wake_if_waiting(session)
 
@@ -193,7 +196,9 @@ class Worker:
             await self._let_go(carrying)
             self._hub.break_off(session, error)
         except NotKept as error:
+            log.warning("a turn stands still: %s", error, extra={"session": session})
             self._warm.pop(session, None)
+            self.faults[session] = str(error)
             self._hub.break_off(session, Unavailable(str(error)))
         except Exception as error:
             log.exception("the worker failed", extra={"session": session})
@@ -233,6 +238,7 @@ class Worker:
                 case _:
                     is_taken_up = False
                     await self._carry_turn(turn)
+        self.faults.pop(session, None)
         self._warm[session] = turn
         while len(self._warm) > WARM:
             self._warm.popitem(last=False)
@@ -267,7 +273,7 @@ class Worker:
         turn = carrying.turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
         await turn.refresh()
         if turn.state().is_open:
-            head, why = self._left.get(session, (0, None))
+            head, why = self.left.get(session, (0, None))
             if why and head == turn.state().head:
                 raise why
             turn.is_inherited = True
@@ -283,7 +289,7 @@ class Worker:
         except (Refused, Unavailable) as error:
             if isinstance(error, NotHere) and turn.is_inherited:
                 log.warning("a turn is left to another process: %s", error, extra={"session": turn.session.id})
-                self._left[turn.session.id] = (turn.state().head, error)
+                self.left[turn.session.id] = (turn.state().head, error)
                 raise
             log.warning("a turn failed: %s", error, extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, str(error)))

@@ -43,7 +43,7 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
         case found if found in _CLOSED:
             return _read_only(home, str(error))
         case found if found in _BUSY:
-            return Unavailable(f"another program keeps the store in {home} locked, so nothing was saved; close it", 5.0)
+            return Unavailable(f"another program keeps the store in {home} locked, and nothing can be saved; close it", 5.0)
         case found if found in _DAMAGE:
             return Damaged(
                 f"the store in {home} is damaged ({error}); start Outrider again: "
@@ -51,7 +51,7 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
             )
         case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_NOMEM:
             return Unavailable(
-                f"the disk with {home} reported an error ({error}), so nothing was saved; check the disk"
+                f"the disk with {home} reported an error ({error}), and nothing can be saved; check the disk"
             )
         case _:
             return Refused(f"the store in {home} could not do this: {error}")
@@ -66,7 +66,7 @@ def _explain_system(error: OSError, home: Path) -> Exception:
 
 
 def _full(home: Path) -> Unavailable:
-    return Unavailable(f"the disk with {home} is full, so nothing was saved; free some space, then try again")
+    return Unavailable(f"the disk with {home} is full, and nothing more can be saved; free some space, then try again")
 
 
 def _read_only(home: Path, why: str) -> Refused:

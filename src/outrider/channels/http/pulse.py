@@ -14,6 +14,8 @@ from outrider.store.hooks import HookCount
 
 FRESH = 1.0
 """Seconds for which a finding stands, so that many who ask cost no more than one."""
+LONG = 60.0
+"""Seconds after which it is told that nothing is carried though there is something to do."""
 
 
 class Finding(Struct, frozen=True):
@@ -35,6 +37,8 @@ class Pulse:
         self._begun = time.monotonic()
         self._last: Finding | None = None
         self._well: float | None = None
+        self._idle: float | None = None
+        """Since when sessions have something to do and none is carried."""
         self._trying = anyio.Lock()
         self.answers: Counter[int] = Counter()
         """Requests by the status they were answered with."""
@@ -63,5 +67,14 @@ class Pulse:
         except (Unavailable, Refused) as error:
             return Finding(time.monotonic(), None, problem=str(error))
         now = self._well = time.monotonic()
-        problem = "" if vitals.is_carrying else "no turn is carried: this process is about to end"
-        return Finding(now, vitals, webhooks, problem)
+        self._idle = (self._idle or now) if vitals.idle else None
+        return Finding(now, vitals, webhooks, self._problem(vitals, now))
+
+    def _problem(self, vitals: Vitals, now: float) -> str:
+        if not vitals.is_carrying:
+            return "no turn is carried: this process is about to end"
+        if vitals.fault:
+            return f"a turn stands still, and is tried again: {vitals.fault}"
+        if self._idle and now - self._idle > LONG:
+            return f"sessions have something to do ({vitals.idle}), and none is carried: start `outrider up` again"
+        return ""
