@@ -51,7 +51,7 @@ def test_a_key_is_made_as_it_was_asked_for(person: Person) -> None:
     expected |= {"spend": "5/day", "spent": 0.0, "revoked": 0}
     assert made == {**expected, "id": made["id"], "created": made["created"]}
     assert json.loads(person.types("key", "list", "--json").out) == [made]
-    assert "$0.00 of 5/day" in person.types("key", "list").out
+    assert "$0.00 of $5.00 a day" in person.types("key", "list").out
     bad = person.types("key", "create", "other", "--spend", "5/week")
     assert (bad.code, bad.out, "'5/week' is no limit" in bad.err) == (2, "", True)
 
@@ -78,11 +78,21 @@ def test_the_first_key_is_shown_with_how_to_use_it_until_it_is_revoked(person: P
     assert "a-key-of-my-own" not in chosen.err
     key = first_key(person.home)
     shown = person.types("key")
-    assert (shown.code, shown.out) == (0, f"{key}\n")
-    assert 'curl -H "Authorization: Bearer $(outrider key)" http://127.0.0.1:8642/v1/models' in shown.err
-    assert (key in shown.err, stat.S_IMODE((person.home / "api_key").stat().st_mode)) == (False, 0o600)
+    assert (shown.code, shown.out, shown.err) == (0, f"{key}\n", "")
+    code, told = person.types_at_a_terminal("key")
+    assert (code, told.startswith(key)) == (0, True)
+    assert 'curl -H "Authorization: Bearer $(outrider key)" http://127.0.0.1:8642/v1/models' in told
+    assert (told.count(key), stat.S_IMODE((person.home / "api_key").stat().st_mode)) == (1, 0o600)
     assert person.types("key", "revoke", "first").code == 0
     assert ((person.home / "api_key").exists(), person.types("key").code) == (False, 2)
+
+
+def test_where_no_key_can_be_shown_those_that_hold_are_pointed_to(person: Person) -> None:
+    assert "`outrider up` makes the first one" in person.types("key").err
+    person.types("key", "create", "laptop")
+    made = person.types("key")
+    assert (made.code, made.out, "outrider up" in made.err) == (2, "", False)
+    assert "`outrider key list` lists yours, `outrider key create NAME` makes another" in made.err
 
 
 def test_a_first_key_that_others_can_read_or_that_holds_no_longer_is_not_shown(person: Person) -> None:
@@ -106,7 +116,8 @@ async def test_beside_a_running_owner_keys_are_listed_and_not_changed(person: Pe
             shown, listed, made = await anyio.to_thread.run_sync(
                 lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
             )
-    assert "http://127.0.0.1:4711/v1/models" in shown.err
+            _, told = await anyio.to_thread.run_sync(person.types_at_a_terminal, "key")
+    assert "http://127.0.0.1:4711/v1/models" in told
     assert (shown.code, shown.out) == (0, f"{key}\n")
     assert [each["name"] for each in json.loads(listed.out)] == ["first"]
     assert (made.code, made.out, "outrider up (process" in made.err) == (75, "", True)

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.core.key_ports import Spend
-from outrider.store.spending import first_day, parse_spend, render_spend, seconds_left
+from outrider.store.spending import first_day, parse_spend, render_limit, render_spend, seconds_left
 
 HOUR, DAY = 3600, 86_400
 
@@ -26,6 +26,19 @@ def at(*when: int) -> int:
 )
 def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: Spend, shown: str) -> None:
     assert (parse_spend(text), render_spend(meant), parse_spend(shown)) == (meant, shown, meant)
+
+
+@pytest.mark.parametrize(
+    ("meant", "told"),
+    [
+        (Spend(3.0), "$3.00 in all"),
+        (Spend(5.5, "day"), "$5.50 a day"),
+        (Spend(1_000_000.0, "month"), "$1000000.00 a month"),
+        (Spend(0.0001), "$0.0001 in all"),
+    ],
+)
+def test_a_limit_is_told_in_dollars_and_cents(meant: Spend, told: str) -> None:
+    assert render_limit(meant) == told
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """`outrider key`: the key to the API and how to use it; making, listing and revoking keys."""
 
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypedDict, Unpack, get_args
 
 import click
@@ -23,7 +24,7 @@ from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyWish, Scope
 from outrider.store.key_text import split_key
 from outrider.store.keys import first_key_file, forget_first, make_key, render_key
-from outrider.store.spending import first_day, parse_spend, render_spend
+from outrider.store.spending import first_day, parse_spend, render_limit
 
 _LABEL = "outrider key"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
@@ -62,6 +63,8 @@ def _show(config: Config) -> int:
 
     async def act() -> None:
         async with open_looking(config, _LABEL) as reads:
+            if not text:
+                raise _none(await reads.list_keys())
             parts = split_key(text)
             found = await reads.find_key(parts[0]) if parts else None
         if found is None or found.revoked:
@@ -69,6 +72,8 @@ def _show(config: Config) -> int:
                 f"the key in {first_key_file(config.home)} holds no longer; make one with `outrider key create NAME`"
             )
         say(text)
+        if not sys.stdout.isatty():  # it goes into a command, whose terminal these lines would only clutter
+            return
         up = find_up(config.home)
         address = up.url if up else f"http://{config.http.host}:{config.http.port}"
         notice(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
@@ -78,13 +83,22 @@ def _show(config: Config) -> int:
 
 
 def _first(config: Config) -> str:
-    """The key that was made at the first run. Raises Refused, saying what to do, when it is not there."""
+    """The key that was made at the first run; empty when there is none. Raises Refused when it cannot be shown."""
     path = first_key_file(config.home)
     if path.exists():
         return resolve("the key", f"file:{path}", {}).reveal()
     if "OUTRIDER_API_KEY" in config.keys:
         raise Refused("there is no key to show, but the value of OUTRIDER_API_KEY is one: send it as a bearer token")
-    raise Refused("there is no key to show: `outrider up` makes the first one, `outrider key create NAME` another")
+    return ""
+
+
+def _none(keys: Sequence[Key]) -> Refused:
+    if any(not key.revoked for key in keys):
+        return Refused(
+            "there is no key to show: a key is shown when it is made, and not kept; "
+            "`outrider key list` lists yours, `outrider key create NAME` makes another"
+        )
+    return Refused("there is no key to show: `outrider up` makes the first one, `outrider key create NAME` another")
 
 
 @command.command("create")
@@ -175,6 +189,6 @@ def _row(key: Key, spent: float) -> tuple[str, ...]:
         ", ".join(key.wish.scopes),
         moment(key.created),
         moment(key.used) if key.used else "never",
-        f"${spent:.2f}" + (f" of {render_spend(limit)}" if limit else ""),
+        f"${spent:.2f}" + (f" of {render_limit(limit)}" if limit else ""),
         f"revoked {moment(key.revoked)}" if key.revoked else "holds",
     )

@@ -33,6 +33,13 @@ def render_spend(spend: Spend) -> str:
     return dollars if spend.per == "total" else f"{dollars}/{spend.per}"
 
 
+def render_limit(spend: Spend) -> str:
+    """For people: `$5.00 a day`."""
+    whole, _, parts = f"{spend.dollars:.9f}".rstrip("0").partition(".")
+    dollars = f"${whole}.{parts:0<2}"
+    return f"{dollars} in all" if spend.per == "total" else f"{dollars} a {spend.per}"
+
+
 def first_day(spend: Spend | None, now: int) -> int:
     """The first day that counts now (milliseconds), in days since 1970 in UTC."""
     today = now // _DAY
