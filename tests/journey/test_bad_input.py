@@ -158,6 +158,12 @@ def test_a_home_that_cannot_be_written(person: Person) -> None:
     refused(ran, ran.code, "/proc/self/outrider")
 
 
+def test_a_home_in_which_up_cannot_write_what_went_wrong(person: Person) -> None:
+    person.home.mkdir(mode=0o700, exist_ok=True)
+    (person.home / "logs").write_text("no folder")
+    refused(person.types("up", "-d"), 2, "up.err cannot be written", "name another home with OUTRIDER_HOME")
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="nothing is read-only to root")
 def test_a_home_that_is_read_only(person: Person) -> None:
     person.home.mkdir(mode=0o500)

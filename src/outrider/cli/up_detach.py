@@ -62,4 +62,7 @@ def _open_private(path: Path):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
     except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+        raise Refused(
+            f"{path} cannot be written ({error.strerror}); "
+            "make it one that you can write to, or name another home with OUTRIDER_HOME"
+        ) from error
