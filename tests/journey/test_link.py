@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -100,6 +101,27 @@ def test_an_owner_that_is_done_prints_its_reply_and_lets_a_guests_reply_be_finis
         server.release()
         assert (ended(owner), ended(guest)) == (Ran(0, "first is done\n", ""), Ran(0, "second is done\n", ""))
         assert len(server.requests) == 2
+
+
+def test_two_runs_on_one_session_each_print_the_reply_to_their_own_words(person: Person) -> None:
+    with ScriptServer(Script(rules=(HI, HELD))) as server:
+        person.uses(server.url)
+        with up(person):
+            first = person.begins("run", "-s", "q", "--json", SLOW)
+            server.wait(1)
+            second = person.begins("run", "-s", "q", "hi")
+            _wait_for_inputs(person, "q", 2)
+            server.release()
+            assert ended(second).out == "hello there\n"
+            told = ended(first).lines
+    assert kinds(told) == ["input", "started", "input", "reply", "reply", "ended", "finished"]
+    assert (told[-1]["text"], told[-1]["outcome"]) == ("it is done at last", "done")
+
+
+def _wait_for_inputs(person: Person, session: str, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while kinds(person.types("sessions", "show", session, "--json").lines).count("input") < count:
+        assert time.monotonic() < deadline, "the input did not come"
 
 
 @pytest.mark.promise("L3")

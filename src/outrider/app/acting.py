@@ -5,11 +5,13 @@ from contextlib import aclosing
 from math import inf
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from outrider.config.choose import choose
 from outrider.config.load import Config
 from outrider.core.approve import Grant
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Ended, Entry, Event
+from outrider.core.events import Asked, Ended, Entry, Event, Input, Reply
 from outrider.core.key_ports import Key, KeyWish
 from outrider.core.outcome import Finished, finished
 from outrider.core.ports import Commands, Found, Session
@@ -112,7 +114,7 @@ class Acting(Looking, Protocol):
 async def hear_out(
     session: str, events: AsyncGenerator[Event, None], on_event: Callable[[Event], None] | None
 ) -> Finished:
-    """What the turn came to whose events these are, each passed on."""
+    """What came of the input that these events, each passed on, begin with."""
     turn: list[Entry] = []
     async with aclosing(events) as stream:
         async for event in stream:
@@ -120,7 +122,24 @@ async def hear_out(
                 on_event(event)
             if isinstance(event, Entry):
                 turn.append(event)
-    return finished(session, last_turn(turn))
+    outcome, reply = finished(session, last_turn(turn)), _last_words(turn)
+    return replace(outcome, text=reply.text, cut=reply.cut, outcome="done", error="") if reply else outcome
+
+
+def is_last_word(reply: Reply, seq: int, newest: int) -> bool:
+    """Whether this reply is the last about the input at `seq`: the next is about the newest one, which it missed."""
+    return seq <= reply.saw < newest and not reply.calls
+
+
+def _last_words(entries: Sequence[Entry]) -> Reply | None:
+    """What was said last of the first of these, an input; None when that is what the turn ended with."""
+    newest = 0
+    for entry in entries:
+        if isinstance(entry.body, Input) and entry.body.source == "person":
+            newest = entry.seq
+        elif isinstance(entry.body, Reply) and is_last_word(entry.body, entries[0].seq, newest):
+            return entry.body
+    return None
 
 
 async def until_dealt_with(entry: Entry, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
