@@ -133,6 +133,14 @@ async def test_a_stream_taken_up_after_any_event_gives_exactly_the_rest(tmp_path
     ]
 
 
+async def test_a_number_beyond_all_that_was_told_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path, says("hello")) as there:
+        made = await there.ask("hi")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await there.again(made.id, 999_999_999)
+    assert refused.value.code == "invalid_cursor"
+
+
 def kinds_of(events: list[Any]) -> list[str]:
     return [event.type for event in events]
 

@@ -1,6 +1,7 @@
 """How a response is read from a request and told from a journal."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from outrider.channels.http.responses_render import (
     points,
     response_id,
 )
-from outrider.channels.http.responses_stream import CHECK, NTH, Telling, pieces
+from outrider.channels.http.responses_stream import CHECK, LAST, NTH, Telling, is_ours, pieces
 from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
 from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
@@ -141,10 +142,17 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
     assert "".join(one["delta"] for one in streamed if "output_text.delta" in one["type"]) == f"{first}\n\n{second}"
     numbers = [one["sequence_number"] for one in streamed]
     assert numbers == sorted(set(numbers))
+    assert all(map(is_ours, numbers))
     for at, number in enumerate(numbers):
         assert told(entries, [*entries[1:]], number) == streamed[at + 1 :]
         assert told(entries, live, number) == streamed[at + 1 :]
     assert numbers[-1] >> CHECK == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
+
+
+def test_a_number_that_nobody_was_told_is_hardly_ever_taken() -> None:
+    assert not any(map(is_ours, (999_999_999, 10**12, LAST)))
+    made_up = random.Random(7).sample(range(1 << 20, LAST), 10_000)
+    assert sum(map(is_ours, made_up)) < len(made_up) // 50
 
 
 def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -> None:
@@ -178,8 +186,10 @@ def test_words_that_were_lost_are_taken_back_from_a_client_that_heard_them(right
     entries = journal(Input("go", address="responses:a"), Started(), Resumed(), Reply(right, 1), Ended("done", 1))
     heard = told(entries, [entries[1], Delta(WRONG)])
     assert heard[-1]["type"] == "response.output_text.delta"
+    assert all(is_ours(one["sequence_number"]) for one in heard)
     rest = told(entries, [*entries[1:]], heard[-1]["sequence_number"])
     taken_back(heard, rest, right)
+    assert all(is_ours(one["sequence_number"]) for one in rest)
     for at, one in enumerate(rest):  # and cut again
         assert told(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
     whole = told(entries, [*entries[1:]])

@@ -1,7 +1,8 @@
 """A response as a stream of events that can be taken up after any of them. Pure.
 
-An event's number follows from the words up to it, never from how they came: their count, and a check of them. So a
-client that was told words which were then not recorded is noticed when it comes back.
+An event's number follows from the words up to it, never from how they came: their count, a check of them, and a seal.
+So a client that was told words which were then not recorded is noticed when it comes back, and a number that nobody was
+told is refused.
 """
 
 from collections.abc import Iterator
@@ -17,8 +18,12 @@ from outrider.core.events import Ended, Entry, Event, Reply
 CREATED, BEGUN, ITEM, PART = range(4)
 """Where the first events stand. The text follows, then what closes it, then the calls, then the end."""
 PER_CALL = 4
-CHECK = 12
-"""Bits of a number that check the words; those above say where it stands."""
+SEAL = 6
+"""The lowest bits of a number follow from the others."""
+WORDS = 12
+"""Bits above them that check the words."""
+CHECK = WORDS + SEAL
+"""Bits below those that say where it stands."""
 NTH = 44
 """Bits of a number below the count of messages that were taken back."""
 LAST = (1 << 53) - 1
@@ -35,6 +40,15 @@ def pieces(words: str) -> Iterator[str]:
         if is_next_word or at - start == LONGEST:
             yield words[start:at]
             start = at
+
+
+def is_ours(number: int) -> bool:
+    """Whether an event may have had this number: its seal fits. What comes before any words needs none."""
+    return number < ITEM << CHECK or _sealed(number >> SEAL) == number
+
+
+def _sealed(number: int) -> int:
+    return number << SEAL | number * 0x9E3779B97F4A7C15 >> 58 & ((1 << SEAL) - 1)
 
 
 class _Torn(Exception):
@@ -169,7 +183,7 @@ class Telling:
 
     def _tell(self, place: int, kind: str, **fields: Any) -> Iterator[bytes]:
         nth = 0 if kind in ("response.created", "response.in_progress") else self._nth
-        number = nth << NTH | place << CHECK | self._check & ((1 << CHECK) - 1)
+        number = _sealed(nth << NTH - SEAL | place << WORDS | self._check & ((1 << WORDS) - 1))
         if number <= self.number:
             self._is_in_step = self._is_in_step or number == self.number
             return

@@ -26,7 +26,7 @@ from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
 from outrider.channels.http.responses_render import Frame, Point, parse_response_id, points, response_id
-from outrider.channels.http.responses_stream import LAST, Telling
+from outrider.channels.http.responses_stream import LAST, Telling, is_ours
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
@@ -252,6 +252,8 @@ async def _events(request: Request, kept: Kept, telling: Telling) -> AsyncGenera
 async def retrieve(request: Request) -> Response:
     query = parse_query(request, RetrieveQuery)
     kept = await _find(reading(request), request.path_params["id"])
+    if not is_ours(query.starting_after):
+        raise HttpError(400, f"no event of this response has the number {query.starting_after}", "invalid_cursor")
     if query.stream:
         telling = Telling(kept.frame, is_live=False, after=query.starting_after)
         return EventStream(_events(request, kept, telling))
