@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.promise("L3"),
     pytest.mark.promise("L4"),
+    pytest.mark.promise("L5"),
     pytest.mark.promise("L12"),
 ]
 ASKED = "pay the bills"
@@ -94,7 +95,9 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
     results = [entry.body.call for entry in journal if isinstance(entry.body, Result)]
     assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
     said = [entry.body.text for entry in journal if isinstance(entry.body, Reply) and entry.body.text]
-    assert len(said) - said.count(DONE) == len({text for text in said if text != DONE})
+    # What was cut off while it was said is said again, and both are kept.
+    assert len(said) - len(set(said)) < turns
+    assert said.count(DONE) <= turns
 
 
 @pytest.mark.parametrize("point", POINTS)

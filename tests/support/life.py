@@ -36,7 +36,8 @@ def begins(folder: Path, settings: Mapping[str, str], text: str = "go", fail: st
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
     words = (sys.executable, "-m", "tests.support.life", str(folder), json.dumps(dict(settings)), text)
-    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    # Login shells read what stands in the home folder of whoever runs the tests.
+    environ = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(folder)}
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(words, cwd=root, env={**environ, "OUTRIDER_FAIL": fail}, stderr=subprocess.PIPE)
 
