@@ -145,6 +145,18 @@ def kinds_of(events: list[Any]) -> list[str]:
     return [event.type for event in events]
 
 
+async def test_a_response_says_whether_it_was_asked_for_in_the_background_and_to_be_stored(tmp_path: Path) -> None:
+    async with place(tmp_path, says("one"), says("two"), says("three")) as there:
+        asked = await there.ask("hi", background=True)
+        made = [await there.until(asked.id, "completed"), await there.ask("hi"), await there.ask("hi", store=False)]
+    assert [(one.background, one.model_dump()["store"]) for one in (asked, *made)] == [
+        (True, True),
+        (True, True),
+        (False, True),
+        (False, False),
+    ]
+
+
 async def test_a_response_in_the_background_is_polled_for(tmp_path: Path) -> None:
     held = stalls("working")
     async with place(tmp_path, held, says("never")) as there:

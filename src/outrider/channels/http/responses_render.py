@@ -7,13 +7,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from outrider.app.channels import RESPONSES
 from outrider.channels.http.chat_models import told_model
 from outrider.channels.http.chat_render import Progress, failure, wire_call
 from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.parts import Call, Usage
 from outrider.core.plan import Bounds, State, fold
+from outrider.core.route import channel_of
 
 _ID = re.compile(r"resp_([0-9a-f]{32})_([0-9]{1,15})", re.ASCII)
+BACKGROUND = "/background"
+"""How the address of an input ends whose response is to come back for."""
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -89,6 +93,7 @@ class Frame(Struct, frozen=True):
             "id": self.id,
             "object": "response",
             "created_at": self.entry.at // 1000,
+            "background": self.state.address.endswith(BACKGROUND) if isinstance(self.entry.body, Input) else None,
             "status": status,
             "error": None,
             "incomplete_details": None,
@@ -97,6 +102,7 @@ class Frame(Struct, frozen=True):
             "model": told_model(settings),
             "output": [],
             "parallel_tool_calls": True,
+            "store": channel_of(self.state.address) == RESPONSES,
             "tool_choice": "auto",
             "tools": tools,
             "usage": None,

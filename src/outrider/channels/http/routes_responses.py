@@ -25,7 +25,7 @@ from outrider.channels.http.openai_common import bounds_of, digest, idempotency_
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, find_session, parse_query, reading
 from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
-from outrider.channels.http.responses_render import Frame, Point, parse_response_id, points, response_id
+from outrider.channels.http.responses_render import BACKGROUND, Frame, Point, parse_response_id, points, response_id
 from outrider.channels.http.responses_stream import LAST, Telling, is_ours
 from outrider.channels.http.sse import EventStream, event
 from outrider.core.errors import Refused, Unavailable
@@ -70,6 +70,16 @@ class Kept(Struct, frozen=True):
         return self.frame.so_far(progress, is_begun=fold(self.journal).is_open)
 
 
+class Opened(Struct, frozen=True):
+    """The session a request is for."""
+
+    session: Session
+    begins: bool
+    """Whether it is to begin with what the request says went before."""
+    known: Sequence[Entry] = ()
+    """What of its journal has been read."""
+
+
 async def create(request: Request) -> Response:
     """Ask for a response: whole, as a stream, or to come back for."""
     agent = agent_of(request)
@@ -81,8 +91,9 @@ async def create(request: Request) -> Response:
     if order.tools and ("runtime" in chosen or not (wanted.previous or wanted.conversation or order.called)):
         check_lending(chosen, agent.default_runtime)
     key = idempotency_key(request)
-    session, is_begun_here = await _open(request, agent, wanted, key)
-    place = digest(session.id, key) if key else secrets.token_hex(16)
+    opened = await _open(request, agent, wanted, key)
+    session = opened.session
+    place = (digest(session.id, key) if key else secrets.token_hex(16)) + (BACKGROUND if wanted.is_background else "")
     channel = RESPONSES if wanted.is_stored else CHAT
     settings = {**({"instructions": order.instructions} if order.instructions else {}), **chosen}
     wish = Wish(
@@ -94,18 +105,20 @@ async def create(request: Request) -> Response:
         key=key or None,
         tools=order.tools,
     )
-    if is_begun_here:
+    if opened.begins:
         wish = replace(wish, past=_past(agent, wanted, settings))
     else:
         results = [Result(parse_call(one.call)[1], one.text) for one in order.outcomes]
         wish = replace(wish, results=results, settings=settings)
+    known = opened.known
     async with context(request).place(session.id):  # of two that go on from the same response, one is first
-        if not is_begun_here:
-            await _check_place(agent, session, wanted, f"{channel}:{place}")
+        if not opened.begins:
+            known = await _read_on(agent, session, known)
+            _check_place(known, session, wanted, f"{channel}:{place}")
         entered = await enter(request, wish)
     if wanted.is_background and (webhooks := context(request).webhooks):
         await webhooks.owe(session, entered.entry.seq)
-    kept = await _kept(agent, session, entered.entry.seq)
+    kept = _kept(agent, session, await _read_on(agent, session, known), entered.entry.seq)
     headers = {"x-session-id": session.id, **ignored(body)}
     if order.is_stream:
         return EventStream(_events(request, kept, Telling(kept.frame, is_live=entered.is_next)), headers)
@@ -126,18 +139,18 @@ def _check(wanted: Wanted) -> None:
         render_past((), order.past, lambda image: Image("", image_media(image)), lent)
 
 
-async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> tuple[Session, bool]:
-    """The session, and whether it is to begin with what the request says went before."""
+async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> Opened:
     if wanted.previous:
-        return (await _find(agent, wanted.previous)).session, False
+        kept = await _find(agent, wanted.previous)
+        return Opened(kept.session, False, kept.journal)
     if wanted.conversation:
         if wanted.needs_calls:
-            return await find_session(agent, wanted.conversation), False
+            return Opened(await find_session(agent, wanted.conversation), False)
         session = await open_session(request, wanted.conversation)
-        return session, not session.head
+        return Opened(session, not session.head)
     if session := await _waiting(agent, wanted):
-        return session, False
-    return await open_session(request, f"response {digest(key)}" if key else ""), True
+        return Opened(session, False)
+    return Opened(await open_session(request, f"response {digest(key)}" if key else ""), True)
 
 
 async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
@@ -156,10 +169,9 @@ async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
     return None
 
 
-async def _check_place(agent: Agent, session: Session, wanted: Wanted, address: str) -> None:
+def _check_place(journal: Sequence[Entry], session: Session, wanted: Wanted, address: str) -> None:
     """A session has one end: only its last response can be gone on from, unless the same request is sent again."""
     _, seq = parse_response_id(wanted.previous) or ("", 0)
-    journal = await agent.journal(session)
     if any(isinstance(entry.body, Input) and entry.body.address == address for entry in journal):
         return
     given = {parse_call(one.call)[1] for one in wanted.order.outcomes}
@@ -183,8 +195,12 @@ def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence
     return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
 
 
-async def _kept(agent: Agent, session: Session, seq: int) -> Kept:
-    journal = await agent.journal(session)
+async def _read_on(agent: Agent, session: Session, known: Sequence[Entry]) -> Sequence[Entry]:
+    """The journal, of which this much is known."""
+    return [*known, *await agent.journal(session, len(known))]
+
+
+def _kept(agent: Agent, session: Session, journal: Sequence[Entry], seq: int) -> Kept:
     frame = Frame(session.id, journal[seq - 1], fold(journal[:seq]), bounds_of(agent))
     return Kept(agent, session, journal, points(journal), frame)
 
@@ -199,10 +215,13 @@ async def _find(agent: Agent, id: str) -> Kept:
         session = await find_session(agent, name)
     except HttpError:
         raise missing from None
-    known = points(await agent.journal(session))
-    if session.id != name or not any(p.seq == seq and channel_of(p.address) == RESPONSES for p in known):
+    journal = await agent.journal(session)
+    if session.id != name or not 0 < seq <= len(journal):
         raise missing
-    return await _kept(agent, session, seq)
+    kept = _kept(agent, session, journal, seq)
+    if not any(point.seq == seq and channel_of(point.address) == RESPONSES for point in kept.points):
+        raise missing
+    return kept
 
 
 async def _whole(kept: Kept, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
@@ -265,20 +284,21 @@ async def cancel(request: Request) -> Response:
     agent = agent_of(request)
     kept = await _find(agent, request.path_params["id"])
     if kept.is_open:
-        await _check_alone(kept)
+        _check_alone(kept)
         await agent.stop(kept.session, "cancelled by the client")
         with anyio.move_on_after(STOPPING):
             await _until_over(kept)
-        kept = await _kept(agent, kept.session, kept.frame.entry.seq)
+        journal = await _read_on(agent, kept.session, kept.journal)
+        kept = _kept(agent, kept.session, journal, kept.frame.entry.seq)
     return answer(kept.render())
 
 
-async def _check_alone(kept: Kept) -> None:
+def _check_alone(kept: Kept) -> None:
     """Stopping ends all that is asked for in a session: refuse it when that is more than this response."""
     dealt = max((entry.body.saw for entry in kept.journal if isinstance(entry.body, Ended)), default=0)
     for point in kept.points:
         is_other = point.seq > dealt and point.seq != kept.frame.entry.seq
-        if is_other and (await _kept(kept.agent, kept.session, point.seq)).is_open:
+        if is_other and _kept(kept.agent, kept.session, kept.journal, point.seq).is_open:
             message = f"its session has more to do: stop all of it, at /v1/sessions/{kept.session.id}/stop"
             raise HttpError(409, message, "not_alone")
 
