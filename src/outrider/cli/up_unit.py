@@ -6,6 +6,7 @@ from pathlib import Path
 from outrider.cli.up_detach import program
 
 _UNIT = """\
+# mkdir -p ~/.config/systemd/user
 # outrider up --print-unit > ~/.config/systemd/user/outrider.service
 # systemctl --user enable --now outrider; loginctl enable-linger
 
