@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.promise("L3"),
     pytest.mark.promise("L4"),
-    pytest.mark.promise("L5"),
     pytest.mark.promise("L12"),
 ]
 ASKED = "pay the bills"
@@ -97,9 +96,8 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
     results = [entry.body.call for entry in journal if isinstance(entry.body, Result)]
     assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
     said = [entry.body.text for entry in journal if isinstance(entry.body, Reply) and entry.body.text]
-    # What was cut off while it was said is said again, and both are kept.
-    assert len(said) - len(set(said)) < turns
-    assert said.count(DONE) <= turns
+    # Codex says again what it said last when it was cut off right there, and both are kept: they are two messages to it.
+    assert len(said) - len(set(said)) <= 1
 
 
 @pytest.mark.parametrize("point", POINTS)
