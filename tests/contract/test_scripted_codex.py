@@ -62,7 +62,12 @@ async def whole(binary: str, home: Path, settings: Sequence[str], work: Path) ->
 async def test_the_scripted_app_server_speaks_as_the_real_one_does(tmp_path: Path) -> None:
     scripted = ScriptedCodex(tmp_path)
     scripted.will(
-        [{"say": "first"}, {"run": "echo x > made", "asks": True}, {"tool": "ours"}, {"say": "done"}],
+        [
+            {"say": "first"},
+            {"run": "echo x > made", "asks": True, "cwd": str(scripted.work)},
+            {"tool": "ours"},
+            {"say": "done"},
+        ],
         [{"say": "again"}],
     )
     lines = script(
