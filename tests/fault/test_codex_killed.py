@@ -96,7 +96,7 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
     results = [entry.body.call for entry in journal if isinstance(entry.body, Result)]
     assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
     said = [entry.body.text for entry in journal if isinstance(entry.body, Reply) and entry.body.text]
-    # Codex says again what it said last when it was cut off right there, and both are kept: they are two messages to it.
+    # What Codex said last before it was cut off it may say again: to it, and to the journal, these are two messages.
     assert len(said) - len(set(said)) <= 1
 
 
