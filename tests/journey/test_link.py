@@ -187,7 +187,7 @@ def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
         person.uses(server.url)
         with busy_run(person, server) as owner:
             ran = person.types("run", "--timeout", "1", "also slow")
-            assert ran == Ran(1, "", "outrider: stopped after 1 s, the limit of one turn (limits.seconds)\n")
+            assert ran == Ran(1, "", "outrider: stopped after 1 s (--timeout)\n")
             server.release()
             assert ended(owner).lines[-1]["text"] == "it is done at last"
 
@@ -218,6 +218,27 @@ def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person)
         assert [said(heard) for heard in server.requests] == [SLOW, SLOW, "hi"]
 
 
+def test_a_run_that_is_ended_while_up_takes_the_home_says_that_the_turn_goes_on(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD,))) as server:
+        person.uses(server.url)
+        with busy_run(person, server) as run:
+            coming = person.begins("up", "--port", "0")
+            _wait_for_line(person.home / "logs" / "outrider.log", "asks for the home")
+            run.send_signal(signal.SIGTERM)
+            assert ended(run).err == "outrider: the turn goes on without this: outrider sessions show slow\n"
+            assert coming.stdout
+            assert coming.stdout.readline()
+            server.release()
+            assert interrupt(coming).code == 0
+
+
+def _wait_for_line(log: Path, words: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not log.exists() or words not in log.read_text():
+        assert time.monotonic() < deadline, f"{words!r} is not in the log"
+        time.sleep(0.02)
+
+
 def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> None:
     with ScriptServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
@@ -226,9 +247,11 @@ def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> No
             by = f"outrider up (process {there.process.pid})"
             assert told.err == f"outrider: {by} answers, with its own settings: model openai-chat:scripted\n"
             assert person.types("run", "-q", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"}).err == ""
-            named = person.types("run", "--model", "openai-chat:other", "-s", "n", "hi")
-            assert named.out == "hello there\n"
-        assert [heard.body["model"] for heard in server.requests] == ["scripted", "scripted", "other"]
+            elsewhere = {"OUTRIDER_MODEL": "practice"}
+            for words in (("--model", "openai-chat:other"), ()):
+                named = person.types("run", *words, "-s", "n", "hi", environ=elsewhere if not words else None)
+                assert named == Ran(0, "hello there\n", "")
+        assert [heard.body["model"] for heard in server.requests] == ["scripted", "scripted", "other", "other"]
 
 
 def test_the_socket_of_an_owner_that_was_killed_is_in_nobodys_way(person: Person) -> None:

@@ -174,7 +174,7 @@ def test_a_turn_that_takes_longer_than_its_timeout_fails(person: Person) -> None
     with ScriptServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         ran = person.types("run", "--timeout", "1", "hurry")
-    assert ran == Ran(1, "", "outrider: stopped after 1 s, the limit of one turn (limits.seconds)\n")
+    assert ran == Ran(1, "", "outrider: stopped after 1 s (--timeout)\n")
 
 
 def test_quiet_leaves_only_errors_on_stderr(person: Person) -> None:

@@ -57,6 +57,10 @@ class Acting(Looking, Protocol):
         """What the person should know about this home."""
         ...
 
+    def difference(self, settings: Mapping[str, str]) -> str:
+        """Who answers otherwise than this process would, in a session with these settings; empty when nobody does."""
+        ...
+
     @property
     def is_guest(self) -> bool:
         """Whether another process owns the home now, and carries its turns."""

@@ -88,6 +88,10 @@ class Agent:
         """What carries the turns of sessions that ask for nothing else."""
         return self.config.runtime.name
 
+    def difference(self, settings: Mapping[str, str]) -> str:
+        """None: whoever has an agent answers itself."""
+        return ""
+
     async def until_moved(self) -> None:
         """Never: it owns the home as long as it is open."""
         await anyio.sleep_forever()

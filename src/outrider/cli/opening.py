@@ -86,8 +86,7 @@ async def open_here(
 ) -> AsyncGenerator[Joined, None]:
     """Open the home, or join whoever owns it, telling on stderr what the person should know about that."""
     async with open_joined(config, presence, workspace) as joined:
-        is_told = presence.carries != "none" or not joined.is_guest
-        for text in () if is_quiet else (*config.warnings, *(joined.notices if is_told else ())):
+        for text in () if is_quiet else (*config.warnings, *joined.notices):
             notice(text)
         yield joined
 

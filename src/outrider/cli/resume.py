@@ -34,6 +34,8 @@ def command(session: str, is_json: bool) -> int:
 
 async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
     async with open_here(config, Presence("outrider resume", "own")) as agent:
+        if told := agent.difference({}):
+            notice(told)
         if name:
             found = await agent.look_up(name)
             waiting = [found] if found.has_work else []

@@ -16,7 +16,8 @@ from outrider.app.acting import Acting, last_turn
 from outrider.app.channels import PIPE, PROMPT
 from outrider.app.groups import only
 from outrider.app.presence import Presence
-from outrider.app.runtimes import use
+from outrider.app.runtimes import settings_of, use
+from outrider.channels.link.joined import Joined
 from outrider.cli.asking import read_images, read_words
 from outrider.cli.choosing import chosen
 from outrider.cli.lines import encode, render_event, render_finished
@@ -115,6 +116,10 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         if not wish.is_quiet:
             await _tell_unfinished(agent, session, is_alone=not agent.is_guest)
         await use(agent, session, order.settings)
+        if not wish.is_quiet and agent.difference({}):
+            told = agent.difference(settings_of(await agent.journal(session)))
+            if told:
+                notice(told)
         if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
             notice("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
@@ -145,7 +150,7 @@ async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish
     async def stop_when_late(seconds: int) -> None:
         await anyio.sleep(seconds)
         late.append(seconds)
-        await agent.stop(session, f"stopped after {seconds} s, the limit of one turn (limits.seconds)")
+        await agent.stop(session, f"stopped after {seconds} s (--timeout)")
 
     try:
         async with anyio.create_task_group() as group:
@@ -208,12 +213,12 @@ def _surface(wish: Wish) -> Callable[[Event], None] | None:
     return (lambda event: None) if wish.is_quiet else None
 
 
-async def _leave(agent: Acting, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
+async def _leave(agent: Joined, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_stop:
         name = shlex.quote(session.name)
         goes_on = f"the turn goes on without this: outrider sessions show {name}"
-        notice(goes_on if agent.is_guest else f"the turn is left unfinished: outrider resume {name}")
+        notice(goes_on if agent.goes_on else f"the turn is left unfinished: outrider resume {name}")
         return
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:

@@ -21,7 +21,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Reply
 from outrider.core.key_ports import Key, KeyWish
 from outrider.core.outcome import Finished
-from outrider.core.ports import Commands, Found, Session
+from outrider.core.ports import NATIVE, Commands, Found, Session
 from outrider.core.tasks import Task
 
 if TYPE_CHECKING:
@@ -133,13 +133,22 @@ class Joined:
     @property
     def notices(self) -> Sequence[str]:
         who = self._who
-        if not isinstance(who, Guest):
-            return who.notices if who else ()
+        return who.notices if who and not isinstance(who, Guest) else ()
+
+    def difference(self, settings: Mapping[str, str]) -> str:
+        who = self._who
+        if not isinstance(who, Guest) or settings.get("model") or settings.get("runtime", NATIVE) != NATIVE:
+            return ""
         if (who.owner.model, who.owner.runtime) == (self._own_model, self.config.runtime.name):
-            return ()
+            return ""
         name = f"{who.owner.label} (process {who.owner.pid})"
         runtime = "" if who.owner.runtime == self.config.runtime.name else f", runtime {who.owner.runtime}"
-        return (f"{name} answers, with its own settings: model {who.owner.model or 'none'}{runtime}",)
+        return f"{name} answers, with its own settings: model {who.owner.model or 'none'}{runtime}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a turn goes on when this process ends now: another owns the home, or is about to."""
+        return self.is_guest or bool(self._seat and self._seat.is_ending)
 
     @property
     def default_model(self) -> str:

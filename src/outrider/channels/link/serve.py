@@ -182,6 +182,7 @@ class Served:
             raise HomeBusy(self._refusal)
         self.heir = heir
         self.asked.set()
+        log.info("%s asks for the home", heir)
         return Raw(b"null")
 
 

@@ -11,7 +11,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from outrider.app.acting import Acting
 from outrider.app.groups import only
-from outrider.app.runtimes import names
+from outrider.app.runtimes import names, settings_of
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.face import Face
@@ -42,7 +42,9 @@ async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root:
         async with anyio.create_task_group() as group:
             opened = Opened(root, settings, "" if found else wish.session)
             chat = Conversation(agent, face, opened, group)
-            face.show(_greeting(chat, agent, wish, found))
+            known = settings_of(await agent.journal(found) if found and agent.difference({}) else ())
+            told = agent.difference({**known, **settings})
+            face.show(_greeting(chat, wish, found, [*agent.notices, *([told] if told else [])]))
             if found:
                 await chat.open(found)
             for task in (chat.listen, chat.take_up, chat.watch_owner, chat.running.watch_calls):
@@ -101,7 +103,7 @@ async def _find(agent: Acting, wish: Wish, root: Path | None) -> Session | None:
     return named
 
 
-def _greeting(chat: Conversation, agent: Acting, wish: Wish, found: Session | None) -> Sequence[Show]:
+def _greeting(chat: Conversation, wish: Wish, found: Session | None, told: Sequence[str]) -> Sequence[Show]:
     where = short_path(found.workspace if found else chat.workspace, 60)
     if chat.carrier.name != NATIVE:
         first = f"Outrider; {one_line(str(chat.carrier), 80)} carries the turns. /runtime native goes back."
@@ -114,7 +116,7 @@ def _greeting(chat: Conversation, agent: Acting, wish: Wish, found: Session | No
     else:
         first = f"Outrider, with {one_line(chat.model, 80)}."
     shows: list[Show] = [Note(first, "plain"), Note(f"It works in {where}. /help shows what you can type.")]
-    shows += [Note(text, "warn") for text in (*agent.config.warnings, *agent.notices)]
+    shows += [Note(text, "warn") for text in (*chat.agent.config.warnings, *told)]
     if wish.is_continued and found is None:
         shows.append(Note("there is no session of this folder yet; this is a new one"))
     return shows
