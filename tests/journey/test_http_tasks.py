@@ -108,7 +108,7 @@ async def test_a_background_command_is_told_in_the_stream_of_whoever_follows(tmp
         open_now = (await owner.get("/v1/tasks", params={"open": True})).json()
         again = await owner.post(f"/v1/tasks/{task}/kill")
         assert (part.status_code, part.json()["error"]["code"]) == (404, "not_found")
-    assert [one.id for one in await agent.tasks()] == [task]
+        assert [one.id for one in await agent.tasks()] == [task]
     assert json.loads(result["text"])["notify"] is True
     assert [(one["state"], one["address"]) for one in running] == [("running", f"sessions:{path.rpartition('/')[2]}")]
     assert (killed.status_code, killed.json()["state"]) == (200, "killed")
