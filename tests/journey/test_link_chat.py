@@ -60,6 +60,25 @@ def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person
                 other.rests()
 
 
+def test_two_chats_on_a_name_that_is_new_share_the_session_from_its_first_words(person: Person) -> None:
+    with ScriptServer(Script(rules=(HELD, SECOND))) as server:
+        person.uses(server.url)
+        with Terminal(person, "chat", "-s", "trio") as first, Terminal(person, "chat", "-s", "trio") as other:
+            first.rests()
+            other.rests()
+            first.says("slow")
+            server.wait(1)
+            other.sees("› slow")
+            other.sees("· working")
+            other.presses("C-c")
+            first.sees("stopped by the person")
+            other.rests()
+            other.says("second")
+            for terminal in (first, other):
+                terminal.sees("the second answer")
+                assert terminal.screen.count("the second answer") == 1
+
+
 def test_a_chat_goes_on_with_the_turn_of_an_owner_that_is_killed(person: Person) -> None:
     with ScriptServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)

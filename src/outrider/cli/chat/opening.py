@@ -47,6 +47,8 @@ async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root:
             face.show(_greeting(chat, wish, found, [*agent.notices, *([told] if told else [])]))
             if found:
                 await chat.open(found)
+            elif wish.session:
+                group.start_soon(chat.look_for, wish.session)
             for task in (chat.listen, chat.take_up, chat.watch_owner, chat.running.watch_calls):
                 group.start_soon(task)
             group.start_soon(_offer_models, chat)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import anyio
@@ -34,6 +34,8 @@ from outrider.core.tasks import label
 CHAT = f"{TERMINAL}:chat"
 """Where what is said here is answered, now or when the chat is opened again."""
 _SLOWEST = 30.0
+_LOOK = 0.5
+"""Seconds between two looks for a session that was named and is not there yet."""
 
 
 class Opened(Struct, frozen=True):
@@ -66,6 +68,7 @@ class Conversation:
         self._known: dict[Takes, Sequence[Suggestion]] = {}
         self._lines, self._typed = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
         self._heard_all = anyio.Event()
+        self._beginning = anyio.Lock()
 
     # What the terminal asks, at any moment.
 
@@ -223,20 +226,31 @@ class Conversation:
 
     async def at_hand(self) -> Session:
         """The open session, made now if this is its beginning."""
-        if self.session is None:
-            session = await self.agent.session(self._name)
-            await self.open(session, is_quiet=True)
-            return session
-        return self.session
+        async with self._beginning:
+            if self.session is None:
+                await self.open(await self.agent.session(self._name))
+            assert self.session
+            return self.session
 
-    async def open(self, session: Session, *, is_quiet: bool = False) -> None:
+    async def look_for(self, name: str) -> None:
+        """Open the session of this name as soon as somebody else has begun it; until then, nothing is made."""
+        while self.session is None and self._name == name:
+            with suppress(
+                Refused, Unavailable
+            ):  # Whoever speaks is told of the store's trouble.
+                found = await self.agent.find(name)
+                async with self._beginning:
+                    if self.session is None and self._name == name == found.name:
+                        await self.open(found)
+            await anyio.sleep(_LOOK)
+
+    async def open(self, session: Session) -> None:
         """Go on with this session; the one that was open goes on in the background."""
         journal = await self.agent.journal(session)
         self._set_aside()
         self.session, self.view = session, View(journal)
         self.elsewhere.turn_to(session)
-        if not is_quiet:
-            self.face.show([*recall(journal), *self.view.question()])
+        self.face.show([*recall(journal), *self.view.question()])
         if self.opened.settings:
             await use(self.agent, session, self.opened.settings)
         await self.running.turn_to(session, self.view)
@@ -249,6 +263,8 @@ class Conversation:
         self.session, self.view, self._name = None, View(), name
         await self.running.turn_to(None, self.view)
         self.opened = Opened(self.opened.workspace)
+        if name:
+            self._group.start_soon(self.look_for, name)
 
     def _set_aside(self) -> None:
         self._following.cancel()
