@@ -70,6 +70,7 @@ class CodexSettings(Struct, frozen=True):
     model: str
     sandbox: str
     approval: str
+    tools: str
     seconds: int
     quiet: int
     env: tuple[str, ...]

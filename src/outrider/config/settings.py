@@ -117,6 +117,13 @@ SETTINGS: tuple[Setting, ...] = (
         ("on-request", "untrusted", "never"),
     ),
     Setting(
+        "codex.tools",
+        Kind.TEXT,
+        "auto",
+        "How Codex gets our tools: declared to it, over MCP on loopback, or (auto) over MCP when it takes no others.",
+        ("auto", "dynamic", "mcp"),
+    ),
+    Setting(
         "codex.seconds", Kind.WHOLE, 600, "Seconds Codex may work on one turn; waiting is not counted.", (), 1, 604_800
     ),
     Setting(

@@ -5,9 +5,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.pool import Pool
 from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.kit import Kit
+from outrider.runtimes.mcp import Door
 
 
 @asynccontextmanager
@@ -17,5 +19,5 @@ async def open_runtime(kit: Kit) -> AsyncGenerator[CodexRuntime]:
         pool = Pool(kit.config, group)
         await pool.clear()
         group.start_soon(pool.tidy)
-        yield CodexRuntime(kit, pool)
+        yield CodexRuntime(kit, pool, Lending(kit.config, Door(group)))
         group.cancel_scope.cancel()

@@ -1,7 +1,8 @@
 """What Codex asks while it carries a turn: put to rules, grants and people, or run by a tool of ours."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import msgspec
@@ -16,7 +17,7 @@ from outrider.runtimes.codex.hearing import Hearing
 from outrider.runtimes.codex.items import DECLINED, parse_deed
 from outrider.runtimes.codex.process import Server
 from outrider.runtimes.codex.recover import asked_for
-from outrider.runtimes.codex.tools import Overheard, parse_call
+from outrider.runtimes.codex.tools import SERVER, Overheard, parse_call
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import Item, Wish, parse_wish
 from outrider.runtimes.codex.wishes import (
@@ -30,11 +31,14 @@ from outrider.runtimes.codex.wishes import (
 )
 from outrider.runtimes.codex.wishes import parse_deed as deed_of_wish
 from outrider.runtimes.jsonrpc import METHOD_NOT_FOUND, Request, RpcError
+from outrider.runtimes.mcp import Visit
 from outrider.runtimes.outside.asking import Asking, Parked
 from outrider.runtimes.outside.ledger import Deed, Ledger, Outcome
 
 SOON = 1.0
 """Seconds after which what was not asked about is taken to be under way."""
+Tell = Callable[[str, bool], Awaitable[None]]
+"""Gives Codex a text, and whether it tells of a failure."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -63,7 +67,11 @@ class Answering:
             group.start_soon(self._refuse, request, f"not understood: {error}")
             return
         if request.method == TOOL_CALL:
-            group.start_soon(self._run, request, wish, calls, asking)
+            deed = parse_call(wish.call_id, wish.tool, wish.arguments)
+            group.start_soon(self._run, deed, partial(self._told, request), calls, asking)
+        elif request.method == ELICITATION and wish.server_name == SERVER and wish.thread_id in self._server.guests:
+            # Whether the call may run is asked by us, when it comes.
+            group.start_soon(self._server.answer, request.id, render_answer(ELICITATION, wish, "allow"))
         elif request.method in QUESTIONS and can_be_asked(request.method, wish):
             self._asked.add(wish.item_id)
             group.start_soon(self._decide, request, wish, asking)
@@ -72,6 +80,18 @@ class Answering:
         else:
             log.warning("Codex asked for %s, which Outrider does not know", request.method)
             group.start_soon(self._refuse, request, "Outrider does not do this")
+
+    def serve(self, visit: Visit, calls: Calls, asking: Asking, group: TaskGroup) -> None:
+        """Run a tool of ours for a call that came over MCP."""
+        if not visit.id:
+            log.warning("this Codex does not say which call of it a call over MCP is, so none is run")
+            visit.answer("not run: it did not say which call this is (_meta.callId)", failed=True)
+            return
+
+        async def told(text: str, failed: bool) -> None:
+            visit.answer(text, failed=failed)
+
+        group.start_soon(self._run, parse_call(visit.id, visit.tool, visit.args), told, calls, asking)
 
     async def surely(self, item: str) -> None:
         """It began; unless it is asked about at once, nothing keeps it from being done."""
@@ -131,18 +151,21 @@ class Answering:
             self._asked.add(found.id)
         return found
 
-    async def _run(self, request: Request, wish: Wish, calls: Calls, asking: Asking) -> None:
+    async def _told(self, request: Request, text: str, failed: bool) -> None:
+        content = {"contentItems": [{"type": "inputText", "text": text}], "success": not failed}
+        await self._server.answer(request.id, content)
+
+    async def _run(self, deed: Deed, tell: Tell, calls: Calls, asking: Asking) -> None:
         self._watch.owes(anyio.current_time())
         try:
             async with self._one:
-                await self._run_one(request, wish, calls, asking)
+                await self._run_one(deed, tell, calls, asking)
         except Parked:
             self.park()
         finally:
             self._watch.gave(anyio.current_time())
 
-    async def _run_one(self, request: Request, wish: Wish, calls: Calls, asking: Asking) -> None:
-        deed: Deed = parse_call(wish.call_id, wish.tool, wish.arguments)
+    async def _run_one(self, deed: Deed, tell: Tell, calls: Calls, asking: Asking) -> None:
         async with self._hearing.writing:
             call: Call = await self._ledger.began(deed, is_held=True)
         heard = Overheard(self._turn)
@@ -154,6 +177,4 @@ class Answering:
         async with self._hearing.writing:
             await self._ledger.returned(deed.item)
         result = heard.result
-        text = result.text if result else "it came to nothing"
-        told = {"contentItems": [{"type": "inputText", "text": text}], "success": bool(result and not result.failed)}
-        await self._server.answer(request.id, told)
+        await tell(result.text if result else "it came to nothing", result is None or result.failed)

@@ -11,8 +11,9 @@ from outrider.config.fail import point
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
 from outrider.runtimes.codex.faults import told
-from outrider.runtimes.codex.items import is_aborted, is_sure, missing, outcome, parse_deed
+from outrider.runtimes.codex.items import is_aborted, is_lent, is_sure, missing, outcome, parse_deed
 from outrider.runtimes.codex.recover import parse_client_id
+from outrider.runtimes.codex.tools import parse_call
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import CodexTurn, Fault, Item, RawItem, Told, parse_item, parse_raw_item, parse_told
 from outrider.runtimes.jsonrpc import Notification
@@ -118,10 +119,16 @@ class Hearing:
                     if deed := parse_deed(item):
                         self._watch.tool_ended(item.id, now)
                         await self._ledger.ended(deed, outcome(item))
-                    elif item.type == "dynamicToolCall":
+                    elif is_lent(item):
                         self._watch.tool_ended(item.id, now)
+                        await self._never_came(item)
                     else:
                         self._watch.heard(now)
+
+    async def _never_came(self, item: Item) -> None:
+        """A call of a tool of ours that Codex could not bring to us is written down as what it is."""
+        if item.type == "mcpToolCall" and item.status == "failed" and not self._ledger.is_known(item.id):
+            await self._ledger.ended(parse_call(item.id, item.tool or "", item.arguments), outcome(item))
 
     def _says(self, heard: Told) -> None:
         said = self._saying.setdefault(heard.item_id, [])

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from outrider.runtimes.codex.tools import SERVER
 from outrider.runtimes.codex.wire import Change, Item, RawItem, field
 from outrider.runtimes.outside.ledger import Deed, Outcome
 
@@ -23,7 +24,7 @@ def parse_deed(item: Item) -> Deed | None:
             return Deed(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
         case "fileChange":
             return Deed(item.id, "patch", {"changes": [_change(change) for change in item.changes or ()]})
-        case "mcpToolCall":
+        case "mcpToolCall" if not is_lent(item):
             return Deed(item.id, f"mcp_{item.server or ''}_{item.tool or ''}", _args(item.arguments))
         case "webSearch":
             return Deed(item.id, "web_search", {"query": item.query or ""})
@@ -35,6 +36,11 @@ def parse_deed(item: Item) -> Deed | None:
             return Deed(item.id, f"codex_{item.tool or 'agent'}", {"prompt": item.prompt or ""})
         case _:
             return None
+
+
+def is_lent(item: Item) -> bool:
+    """Whether it is a call of a tool of ours, which comes to us by itself and is written down there."""
+    return item.type == "dynamicToolCall" or (item.type == "mcpToolCall" and item.server == SERVER)
 
 
 def is_sure(item: Item) -> bool:

@@ -26,6 +26,7 @@ from outrider.runtimes.jsonrpc import (
     open_child,
     open_peer,
 )
+from outrider.runtimes.mcp import Guest
 
 HANDSHAKE = 60.0
 _WAITING = 256
@@ -88,6 +89,8 @@ class Server:
         self.pid = child.pid
         self.loaded: dict[str, str] = {}
         """Threads that this process has open, each with its model."""
+        self.guests: dict[str, Guest] = {}
+        """Those of its threads that call our tools over MCP."""
         self.is_checked = False
         """Whether it was found to be logged in."""
         self.users = 0
@@ -176,6 +179,11 @@ class Server:
             for line in self._lines.values():
                 line.end()
 
+    def leave(self) -> None:
+        """Nobody calls our tools from there any more."""
+        for guest in self.guests.values():
+            guest.close()
+
     async def until_retired(self) -> None:
         """Wait until no more is wanted of it, or until it has ended and its last words were heard."""
         await self._retired.wait()
@@ -197,6 +205,7 @@ async def serve(program: Program, *, task_status: TaskStatus[Server]) -> None:
         raise several.exceptions[0] from several
     finally:
         if server:
+            server.leave()
             server.closed.set()
 
 

@@ -22,6 +22,7 @@ from outrider.runtimes.outside.ledger import Ledger, Outcome, call_id
 
 _MARK = "outrider-"
 _TURNS = 5
+_FINAL = "final_answer"
 _NOT_RUN = "not run: it waited for an answer when the work was interrupted"
 
 
@@ -87,8 +88,9 @@ class Recovery:
 
     async def run(self, found: CodexTurn | None) -> Standing:
         """Close what is open, record what is missing, in the order in which it happened."""
-        standing = Standing(found.status if found else "", found.error if found else None, [], {})
         items = found.items if found else []
+        status = "completed" if _is_answered(items) else found.status if found else ""
+        standing = Standing(status, found.error if found else None, [], {})
         tools = self._calls.tools_of(self._turn)
         state = self._turn.state()
         for call in state.calls:
@@ -138,6 +140,12 @@ class Recovery:
             await self._ledger.said(item.id, item.text or "")
         elif (deed := parse_deed(item)) and is_over(item):
             await self._ledger.ended(deed, outcome(item))
+
+
+def _is_answered(items: Sequence[Item]) -> bool:
+    """Whether its last words were the answer: nothing was left to do there but to say so."""
+    last = next((item for item in reversed(items) if item.type != "reasoning"), Item())
+    return last.type == "agentMessage" and last.phase == _FINAL
 
 
 def _shown(call: Call) -> str:

@@ -7,6 +7,7 @@ from outrider.core.ports import Turn
 from outrider.core.traits import RuntimeTraits
 from outrider.runtimes.calls import Calls
 from outrider.runtimes.codex.faults import not_logged_in, of_gone, of_rpc, told
+from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.pool import Pool
 from outrider.runtimes.codex.process import Server
 from outrider.runtimes.codex.threads import NAME, approach, wanted_model
@@ -23,8 +24,9 @@ log = logging.getLogger("outrider.codex")
 class CodexRuntime:
     traits = RuntimeTraits(NAME, steers=True, bounded=False, lends=False)
 
-    def __init__(self, kit: Kit, pool: Pool) -> None:
+    def __init__(self, kit: Kit, pool: Pool, lending: Lending) -> None:
         self._kit = kit
+        self._lending = lending
         self._pool = pool
         self._calls = Calls(kit.tools, kit.place)
 
@@ -56,7 +58,7 @@ class CodexRuntime:
         try:
             with server.in_use():
                 await self._check_login(server)
-                await Carrying(self._kit, self._calls, server, turn, news, asking).run()
+                await Carrying(self._kit, self._calls, server, turn, news, asking).run(self._lending)
         except ChildGone as gone:
             if not is_used or turn.state().steps > steps:
                 raise

@@ -13,8 +13,9 @@ from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import FromPerson, Message
 from outrider.runtimes.codex.faults import of_rpc, told
 from outrider.runtimes.codex.launch import trust
+from outrider.runtimes.codex.lending import FOUND, Lending, Lent
 from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.tools import offered
+from outrider.runtimes.codex.tools import declared
 from outrider.runtimes.codex.wire import parse_model, parse_projects, parse_thread_id
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.outside import past
@@ -28,6 +29,12 @@ You work for one person within Outrider, which keeps the session and shows it to
 - What must outlive this turn (a server, a long build) you start with the tool `background`, not in your own terminal; \
 you are told when it has ended. The tool `tasks` looks after such tasks, and `delegate` hands work to a child session.
 - A note in [brackets] at the beginning of a message is from Outrider, not from the person."""
+_REFUSED = {
+    "auto": "this Codex takes no tools that are declared to it, so it gets ours over MCP: %s",
+    "dynamic": "this Codex takes no tools of ours, so it has no tasks and cannot delegate: %s",
+    "mcp": "this Codex does not tell all that its model does, so some commands that fail at once are not shown: %s",
+}
+"""What it means that it has not got what it calls experimental, by `codex.tools`."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -48,31 +55,36 @@ class Opened(Struct, frozen=True):
     """This process did not have it open before."""
 
 
-async def open_thread(server: Server, turn: Turn, config: Config, tools: Tools) -> Opened:
+class Terms(Struct, frozen=True):
+    """On which a thread is opened."""
+
+    config: Config
+    tools: Tools
+    """Those of ours that this session may use."""
+    lending: Lending
+
+
+async def open_thread(server: Server, turn: Turn, terms: Terms) -> Opened:
     """The session's thread; a new one when it has none, or when Codex does not know it any more.
 
     Raises CodexFailed.
     """
     bound = turn.state().threads.get(NAME)
     if bound is None:
-        return await _start(server, turn, config, tools)
+        return await _start(server, turn, terms)
     if bound.thread in server.loaded:
         return Opened(bound.thread, server.loaded[bound.thread])
-    params = {
-        **await _params(server, turn, config),
-        "threadId": bound.thread,
-        "excludeTurns": True,
-    }
+    params = await _params(server, turn, terms.config)
+    is_by_mcp = await terms.lending.was_by_mcp(bound.thread)
     for _ in range(_TRIES):
         try:
-            answer = await server.request("thread/resume", params, _PATIENCE)
-            model = server.loaded[bound.thread] = parse_model(answer)
+            model = await _resume(server, bound.thread, params, terms, is_by_mcp=is_by_mcp)
             return Opened(bound.thread, model, is_taken_up=True)
         except RpcError as error:
             if "no rollout found" in error.message or "not found" in error.message:
                 log.warning("Codex does not know its thread %s any more: %s", bound.thread, error.message)
                 turn.emit(Delta("Codex does not know this session any more; it is begun anew there", "note"))
-                return await _start(server, turn, config, tools)
+                return await _start(server, turn, terms)
             if "active writer" not in error.message:
                 raise of_rpc(error, "to take the session up again") from error
         # The process that had it is about to end.
@@ -107,28 +119,54 @@ def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
     return every[first:]
 
 
-async def _start(server: Server, turn: Turn, config: Config, tools: Tools) -> Opened:
-    params = await _params(server, turn, config)
-    more = {"dynamicTools": offered(tools), "experimentalRawEvents": True}
+async def _resume(server: Server, thread: str, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool) -> str:
+    async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
+        more = {"threadId": thread, "excludeTurns": True}
+        answer = await server.request("thread/resume", {**_with(params, lent), **more}, _PATIENCE)
+        return _loaded(server, thread, answer, lent)
+
+
+async def _start(server: Server, turn: Turn, terms: Terms) -> Opened:
+    params = await _params(server, turn, terms.config)
+    how = terms.lending.how
+    more: dict[str, Any] = {"experimentalRawEvents": True}
+    if how != "mcp":
+        more["dynamicTools"] = declared(terms.tools)
     try:
-        answer = await _started(server, {**params, **more}, params)
+        try:
+            return await _begin(server, {**params, **more}, terms, is_by_mcp=how == "mcp")
+        except RpcError as error:
+            if "dynamicTools" not in error.message and "experimental" not in error.message:
+                raise
+            log.warning(_REFUSED[how], error.message)
+            return await _begin(server, params, terms, is_by_mcp=how != "dynamic")
     except RpcError as error:
         raise of_rpc(error, "to begin a session") from error
-    thread = parse_thread_id(answer)
-    if not thread:
-        raise told("Codex began a session and did not say what it is called")
+
+
+async def _begin(server: Server, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool = False) -> Opened:
+    async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
+        answer = await server.request("thread/start", _with(params, lent), _PATIENCE)
+        thread = parse_thread_id(answer)
+        if not thread:
+            raise told("Codex began a session and did not say what it is called")
+        if is_by_mcp:
+            await terms.lending.keep(thread)
+        return Opened(thread, _loaded(server, thread, answer, lent), is_new=True)
+
+
+def _with(params: dict[str, Any], lent: Lent) -> dict[str, Any]:
+    if lent.guest is None:
+        return params
+    instructions = f"{params['developerInstructions']}\n{FOUND}"
+    return {**params, "developerInstructions": instructions, "config": {**params["config"], **lent.config}}
+
+
+def _loaded(server: Server, thread: str, answer: Raw, lent: Lent) -> str:
+    if lent.guest:
+        server.guests[thread] = lent.guest
     model = server.loaded[thread] = parse_model(answer)
-    return Opened(thread, model, is_new=True)
-
-
-async def _started(server: Server, params: dict[str, Any], without: dict[str, Any]) -> Raw:
-    try:
-        return await server.request("thread/start", params, _PATIENCE)
-    except RpcError as error:
-        if "dynamicTools" not in error.message and "experimental" not in error.message:
-            raise
-        log.warning("this Codex takes no tools of ours, so it has no tasks and cannot delegate: %s", error.message)
-        return await server.request("thread/start", without, _PATIENCE)
+    return model
 
 
 async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import Transcript
+from outrider.runtimes.mcp import Offer
 from outrider.runtimes.outside.ledger import Deed
 
+SERVER = "outrider"
+"""What our tools are called as a server of MCP. Calls of it are ours, and written down by us."""
 BACKGROUND = "background"
 """Our `shell`, for commands that are to outlive Codex's own process."""
 _SHELL = "shell"
@@ -21,12 +24,20 @@ _ABOUT = (
 )
 
 
-def offered(tools: Tools) -> list[dict[str, Any]]:
-    """The tools of this session as Codex wants them declared."""
-    own = [_declared(name, t.spec.description, t.spec.schema) for name, t in tools.items() if name not in _ITS_OWN]
+def offered(tools: Tools) -> list[Offer]:
+    """The tools of this session that Codex has not got itself."""
+    own = [Offer(name, t.spec.description, t.spec.schema) for name, t in tools.items() if name not in _ITS_OWN]
     if shell := tools.get(_SHELL):
-        own.append(_declared(BACKGROUND, _ABOUT, _without(shell.spec.schema, {"background", "timeout"})))
+        own.append(Offer(BACKGROUND, _ABOUT, _without(shell.spec.schema, {"background", "timeout"})))
     return own
+
+
+def declared(tools: Tools) -> list[dict[str, Any]]:
+    """The same, as Codex wants them declared."""
+    return [
+        {"type": "function", "name": o.name, "description": o.description, "inputSchema": o.schema}
+        for o in offered(tools)
+    ]
 
 
 def parse_call(item: str, tool: str, arguments: Any) -> Deed:
@@ -71,10 +82,6 @@ class Overheard:
 
     async def news(self) -> None:
         await self._turn.news()
-
-
-def _declared(name: str, description: str, schema: Mapping[str, object]) -> dict[str, Any]:
-    return {"type": "function", "name": name, "description": description, "inputSchema": schema}
 
 
 def _without(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:

@@ -1,8 +1,10 @@
 """Carries one turn in a thread of Codex: from what it was given last to where nothing is left to do."""
 
 import logging
+import math
 from base64 import b64encode
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import anyio
@@ -18,13 +20,15 @@ from outrider.runtimes.codex.faults import is_login, of_fault, of_rpc, told
 from outrider.runtimes.codex.hearing import Hearing
 from outrider.runtimes.codex.items import is_sure
 from outrider.runtimes.codex.leftovers import Leftovers
+from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.process import Line, Server
 from outrider.runtimes.codex.recover import Recovery, Standing, client_id, find_turn
-from outrider.runtimes.codex.threads import NAME, Opened, open_thread, tell_past, wanted_model
+from outrider.runtimes.codex.threads import NAME, Opened, Terms, open_thread, tell_past, wanted_model
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_item, parse_told, parse_turn_id
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, Notification, Request, RpcError
 from outrider.runtimes.kit import Kit
+from outrider.runtimes.mcp import Visit
 from outrider.runtimes.outside.asking import Asking, News
 from outrider.runtimes.outside.ledger import GOES_ON, Ledger
 
@@ -54,6 +58,7 @@ class Carrying:
         self._hearing = Hearing(turn, self._ledger, self._watch)
         self._answering = Answering(turn, server, self._ledger, self._hearing, self._watch)
         self._leftovers = Leftovers(turn.session.workspace)
+        self._visits, self._visitors = anyio.create_memory_object_stream[Visit](math.inf)
         self._thread = ""
         self._given = 0
         """The newest input that was sent there."""
@@ -63,11 +68,12 @@ class Carrying:
         self._is_parked = False
         self._is_over = False
 
-    async def run(self) -> None:
-        opened = await open_thread(self._server, self._turn, self._kit.config, self._calls.tools_of(self._turn))
+    async def run(self, lending: Lending) -> None:
+        terms = Terms(self._kit.config, self._calls.tools_of(self._turn), lending)
+        opened = await open_thread(self._server, self._turn, terms)
         self._thread = opened.id
         self._ledger.model = opened.model
-        with self._server.listening(opened.id) as line:
+        with self._server.listening(opened.id) as line, self._visited():
             found = await find_turn(self._server, self._turn, opened)
             standing = await Recovery(self._turn, self._ledger, self._calls, self._asking).run(found)
             if standing.waits:
@@ -81,6 +87,13 @@ class Carrying:
             self._answering.answers = standing.answers
             await self._begin(opened, self._text(opened, standing, inputs), inputs)
             await self._go_on(line)
+
+    @contextmanager
+    def _visited(self) -> Generator[None]:
+        """Calls of our tools over MCP belong to this turn from now on; they wait until it is heard."""
+        guest = self._server.guests.get(self._thread)
+        with self._visits, self._visitors, guest.served(self._visits.send_nowait) if guest else nullcontext():
+            yield
 
     def _text(self, opened: Opened, standing: Standing, inputs: Sequence[tuple[int, FromPerson]]) -> str:
         """What it is told before the person's words: that it was interrupted, if it was."""
@@ -150,6 +163,7 @@ class Carrying:
                 group.start_soon(self._news.listen, self._arrive)
                 group.start_soon(self._steer)
                 group.start_soon(self._keep_watch)
+                group.start_soon(self._serve, group)
                 ended = None
                 with self._scope:
                     ended = await self._hear(line, group)
@@ -168,6 +182,10 @@ class Carrying:
                     if ended := await self._hearing.take(notification):
                         self._is_over = True
                         return ended
+
+    async def _serve(self, group: TaskGroup) -> None:
+        async for visit in self._visitors:
+            self._answering.serve(visit, self._calls, self._asking, group)
 
     async def _conclude(self, ended: CodexTurn) -> None:
         match ended.status:

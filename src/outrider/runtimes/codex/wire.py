@@ -22,6 +22,7 @@ class Item(Struct, rename="camel"):
     id: str = ""
     status: str | None = None
     text: str | None = None
+    phase: str | None = None
     client_id: str | None = None
     command: str | None = None
     cwd: str | None = None
