@@ -225,7 +225,7 @@ def test_a_refused_key_ends_the_turn_in_one_line_and_the_chat_goes_on(person: Pe
             terminal.rests()
             terminal.says("again")
             screen = terminal.sees("Now it works.")
-    assert len(re.findall("401", screen)) == 1
+    assert len(re.findall(r"\(401\)", screen)) == 1
 
 
 def test_a_message_that_cannot_be_taken_is_given_back(person: Person) -> None:
