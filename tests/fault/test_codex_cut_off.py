@@ -54,12 +54,7 @@ def codex(tmp_path: Path) -> Iterator[ScriptedCodex]:
 @pytest.mark.parametrize("moment", [*BEFORE, *AFTER])
 async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, moment: str, is_gone: bool) -> None:
     codex.will(TURN, WENT_ON, faults=at(moment, "mark met", "wait go"))
-    with begins(codex.work.parent, codex.settings()) as life:
-        with anyio.fail_after(_PATIENCE):
-            while not (codex.folder / "met").exists():
-                await anyio.sleep(0.02)
-        life.kill()
-        life.communicate(timeout=_PATIENCE)
+    await _killed_when_met(codex)
     if is_gone:
         codex.release("go")
         with anyio.fail_after(_PATIENCE):
@@ -84,3 +79,29 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
     if moment in AFTER[2:]:
         assert (len(threads), len(given)) == (1, 1)
     await until_none_survives(codex.work.parent)
+
+
+async def _killed_when_met(codex: ScriptedCodex) -> None:
+    """A life of Outrider that is killed at the moment at which the app-server holds still."""
+    with begins(codex.work.parent, codex.settings()) as life:
+        with anyio.fail_after(_PATIENCE):
+            while not (codex.folder / "met").exists():
+                await anyio.sleep(0.02)
+        life.kill()
+        life.communicate(timeout=_PATIENCE)
+
+
+@pytest.mark.promise("L5")
+async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCodex) -> None:
+    answer: list[Step] = [{"say": "all done", "phase": "final_answer"}]
+    codex.will(answer, WENT_ON, faults=at("before turn/completed", "mark met", "wait go"))
+    await _killed_when_met(codex)
+    async with codex.opened() as agent:
+        with anyio.fail_after(_PATIENCE):
+            await agent.finish()
+            turn = await agent.wait(await agent.find("s"))
+        assert turn
+        assert (turn.outcome, turn.text) == ("done", "all done")
+        journal = [entry.body for entry in await agent.journal(await agent.find("s"))]
+    said = [body.text for body in journal if isinstance(body, Reply)]
+    assert (said, len(codex.heard("turn/start"))) == (["all done"], 1)

@@ -234,7 +234,7 @@ class Server:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def do_say(self, turn: Turn, text: str, step: Json) -> None:
-        item: Json = {"type": "agentMessage", "id": turn.name("msg"), "text": "", "phase": None}
+        item: Json = {"type": "agentMessage", "id": turn.name("msg"), "text": "", "phase": step.get("phase")}
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         size = step.get("chunk", 8)
         for at in range(0, len(text), size):
