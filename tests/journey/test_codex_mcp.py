@@ -1,14 +1,16 @@
 """Our tools in turns of the real Codex, over MCP: called, run as ours, written down once, and never done twice."""
 
+import shlex
 from pathlib import Path
 
 import anyio
 import pytest
 
-from outrider.core.events import Result
-from outrider.models.script_server import script, serving
+from outrider.core.events import Asked, Entry, Result
+from outrider.models.script_server import Rule, Script, Stall, script, serving
 from outrider.models.scripted import Wanted, says
-from tests.support.codex import opened, shown, texts
+from outrider.runtimes.calls import DENIED
+from tests.support.codex import codex_binary, opened, shown, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -64,3 +66,64 @@ async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_
     assert ("PATH=" in texts(server.requests[1]), token in texts(server.requests[1])) == (True, False)
     assert [token.encode() in content for content in files].count(True) == 0
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
+
+
+async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when_taken_up_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = tmp_path / "plain-codex"
+    less = 's/"experimentalApi":true/"experimentalApi":false/'
+    plain.write_text(f'#!/bin/sh\nsed -u {shlex.quote(less)} | {shlex.quote(codex_binary())} "$@"\n')
+    plain.chmod(0o755)
+    lines = script(
+        says("", ours("tasks", action="list")), says("one"), says("", ours("tasks", action="list")), says("two")
+    )
+    async with serving(lines) as server:
+        with anyio.fail_after(90):
+            async with opened(tmp_path, server.url, codex_command=str(plain)) as agent:
+                first = await agent.say("go", session="s")
+            async with opened(tmp_path, server.url, codex_command=str(plain)) as agent:
+                second = await agent.say("again", session="s")
+                journal = await agent.journal(await agent.find("s"))
+    assert (first.text, second.text, first.thread) == ("one", "two", second.thread)
+    assert [entry.body.failed for entry in journal if isinstance(entry.body, Result)] == [False, False]
+    assert any("it gets ours over MCP" in record.message for record in caplog.records)
+
+
+async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_by_us(tmp_path: Path) -> None:
+    lines = script(says("", ours("background", command="echo x >> ran", needs=["network"])), says("ok"))
+    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            async for event in agent.follow(session):
+                if isinstance(event, Entry) and isinstance(event.body, Asked):
+                    await agent.answer(session, event.body, "no")
+                    break
+            await agent.wait(await agent.find("s"))
+            journal = shown(await agent.journal(session))
+    assert journal.count("asked") == 1
+    assert [line for line in journal if line.startswith("result")] == [f"result {DENIED}"]
+    assert DENIED in texts(server.requests[1])
+    assert not (tmp_path / "work" / "ran").exists()
+
+
+async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_them_again(tmp_path: Path) -> None:
+    child = Rule("say hello", ((Stall("headers"), says("hello")),))
+    asks = (says("", ours("delegate", work="say hello", description="a child", background=False)),)
+    lines = Script((asks, (says("", ours("tasks", action="list")),), (says("ok"),)), (child,))
+    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+        with anyio.fail_after(90):
+            session = await agent.session("s")
+            await agent.post("go", session=session, address="terminal:t")
+            await server.asked(2)
+            assert await agent.stop(session)
+            await agent.wait(await agent.find("s"))
+            done = await agent.say("again", session="s")
+            journal = shown(await agent.journal(session))
+    assert (done.outcome, done.text) == ("done", "ok")
+    assert journal.count("reply delegate") == 1
+    assert [line for line in journal if line.startswith("ended")] == [
+        "ended interrupted stopped by the person",
+        "ended done",
+    ]

@@ -1,0 +1,86 @@
+"""kill -9 in the midst of a call of our tool that Codex made over MCP: it is settled, and never done a second time."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.core.events import Body, Ended, Reply, Result
+from outrider.core.outcome import Finished
+from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script, serving
+from outrider.models.scripted import Wanted, says
+from tests.support.codex import codex_home, codex_settings, opened, processes, texts
+from tests.support.life import killed_at
+from tests.support.survivors import end_all
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(180),
+    pytest.mark.promise("L3"),
+    pytest.mark.promise("L4"),
+]
+_PATIENCE = 90.0
+DONE = "The rent is paid."
+START = Wanted("background", {"command": "echo rent >> paid", "notify": "never"}, namespace="mcp__outrider")
+CHILD = Wanted("delegate", {"work": "say hello", "description": "a child"}, namespace="mcp__outrider")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    end_all(tmp_path)
+
+
+@pytest.mark.parametrize("point", ["J6", "J7", "J8", "J9"])
+async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_killed_in_it(
+    folder: Path, point: str
+) -> None:
+    with ScriptServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
+        killed_at(point, folder, codex_settings(codex_home(folder, server.url), codex_tools="mcp"))
+        async with opened(folder, server.url, codex_tools="mcp") as agent:
+            await agent.finish()
+            ended = await agent.wait(await agent.find("s"))
+            for task in await agent.tasks():
+                await agent.wait_task(task)
+            journal = [entry.body for entry in await agent.journal(await agent.find("s"))]
+        heard = texts(server.requests[-1])
+    assert ended
+    assert (ended.outcome, ended.text) == ("done", DONE)
+    calls = [call for body in journal if isinstance(body, Reply) for call in body.calls]
+    results = [body for body in journal if isinstance(body, Result)]
+    assert [(call.tool, call.id) for call in calls] == [("shell", result.call) for result in results]
+    book = folder / "work" / "paid"
+    paid = book.read_text() if book.exists() else ""
+    # Killed before it was written down, it was not begun either.
+    assert (len(calls), paid) == ((0, "") if point == "J6" else (1, "rent\n")), results
+    assert "was interrupted" in heard
+
+
+async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repeated(folder: Path) -> None:
+    child = Rule("say hello", ((Stall("headers"), says("hello")),))
+    lines = Script(((says("", CHILD),), (says("ok"),), (says("ok"),)), (child,))
+    async with serving(lines) as server:
+        with anyio.fail_after(_PATIENCE):
+            done, journal, kinds = await _killed_codex(folder, server)
+    assert done.outcome == "done"
+    assert kinds == ["session"]
+    assert [body.outcome for body in journal if isinstance(body, Ended)] == ["failed", "done"]
+    calls = [call.id for body in journal if isinstance(body, Reply) for call in body.calls]
+    assert len(calls) == len([body for body in journal if isinstance(body, Result)]) == 1
+
+
+async def _killed_codex(folder: Path, server: ScriptServer) -> tuple[Finished, list[Body], list[str]]:
+    async with opened(folder, server.url, codex_tools="mcp") as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address="terminal:t")
+        await server.asked(2)
+        (codex,) = processes(folder)
+        os.kill(codex, signal.SIGKILL)
+        await agent.wait(await agent.find("s"))
+        server.release()
+        done = await agent.say("and now?", session="s")
+        journal = [entry.body for entry in await agent.journal(session)]
+        return done, journal, [task.wish.kind for task in await agent.tasks()]
