@@ -94,7 +94,7 @@ async def _killed_when_met(codex: ScriptedCodex) -> None:
 @pytest.mark.promise("L5")
 async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCodex) -> None:
     answer: list[Step] = [{"say": "all done", "phase": "final_answer"}]
-    codex.will(answer, WENT_ON, faults=at("before turn/completed", "mark met", "wait go"))
+    codex.will(answer, WENT_ON, faults=at("item/completed agentMessage", "mark met", "wait go"))
     await _killed_when_met(codex)
     async with codex.opened() as agent:
         with anyio.fail_after(_PATIENCE):
