@@ -16,7 +16,7 @@ from tests.support.up import up
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3")]
 
 GLACIAL = Rule("^glacial", ((Stall("stream"), says("it has melted")),))
-QUICK = Rule("^quick", ((Stall("stream"), says("here it is")),))
+QUICK = Rule("^quick", ((Stall("stream"), says("here it is at long last", delay=0.5)),))
 NOTHING_SET = {"OUTRIDER_MODEL": "", "OUTRIDER_MODEL_URL": "", "OUTRIDER_MODEL_KEY": ""}
 CANNOT = "this turn was begun with openai-chat:scripted, which cannot be asked now"
 
@@ -68,7 +68,10 @@ def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(
             there.process.kill()
             server.wait(4)
             server.release()
-            assert [ended(process).out for process in (first, second)] == ["it has melted\n", "here it is\n"]
+            assert [ended(process).out for process in (first, second)] == [
+                "it has melted\n",
+                "here it is at long last\n",
+            ]
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -89,5 +92,7 @@ def test_an_idle_chat_without_the_model_says_what_it_leaves_unfinished(tmp_path:
             assert "this chat carries the turns from now on, with practice" in screen
             assert screen.splitlines()[-1].startswith("practice · ")
             assert types_of(person, "ice") == ["input", "started", "resumed"]
-        server.release()
-        assert person.types("resume", "ice").out == "[ice]\nit has melted\n\n"
+            server.release()
+            assert person.types("resume", "ice").out == "[ice]\nit has melted\n\n"
+            terminal.rests()
+        assert types_of(person, "ice") == ["input", "started", "resumed", "resumed", "reply", "ended"]

@@ -5,7 +5,7 @@ Every call is safe to repeat: what is posted carries a key, and whoever follows 
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from outrider.app.acting import default_model, hear_out, until_dealt_with
-from outrider.channels.link.guest import Guest
+from outrider.channels.link.guest import Guest, ask_to_make_way
+from outrider.channels.link.waiting import means, myself
 from outrider.channels.link.wire import Lost
 from outrider.config.load import Config
 from outrider.core.approve import Grant
-from outrider.core.errors import Refused, Unavailable
+from outrider.core.errors import HomeBusy, NotHere, Refused, Unavailable
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Reply
 from outrider.core.key_ports import Key, KeyWish
 from outrider.core.outcome import Finished
@@ -32,6 +33,8 @@ AGAIN = Delta("another process goes on with this turn", "reset")
 _PAGE = 200
 _LONGEST = 1e9
 """Seconds; the wire has no endless ones."""
+_GIVING_WAY = 15.0
+"""Seconds that an owner may take to make way."""
 _SETTLING = 1.0
 """Seconds until a call is repeated to an owner that cut it and has not gone after all."""
 
@@ -97,8 +100,11 @@ class Seat:
 class Joined:
     """The `Acting` of a command."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, takes_over: bool = False) -> None:
+        """`takes_over` for a command that ends with its turn: it may take the home from who cannot carry that."""
         self.config = config
+        self._takes_over = takes_over
+        self._asking = anyio.Lock()
         self._seat: Seat | None = None
         self._seated = anyio.Event()
 
@@ -175,8 +181,23 @@ class Joined:
     async def _call(self, call: str, pictures: Sequence[bytes] = (), /, **args: Any) -> Any:
         is_answered, value = False, None
         while not is_answered:
-            is_answered, value = await (await self._sitting()).call(call, args, pictures)
+            seat = await self._sitting()
+            try:
+                is_answered, value = await seat.call(call, args, pictures)
+            except NotHere:
+                if not await self._is_given_way(seat):
+                    raise
         return value
+
+    async def _is_given_way(self, seat: Seat) -> bool:
+        """Whether an owner that cannot carry a turn has gone, asked by this process, which has other means."""
+        async with self._asking:
+            if not isinstance(seat.who, Guest) or seat.who.owner.means == means(self.config) or not self._takes_over:
+                return False
+            with suppress(HomeBusy), anyio.move_on_after(_GIVING_WAY):
+                if not seat.over.is_set() and await ask_to_make_way(self.config.home, myself()):
+                    await seat.over.wait()
+            return seat.over.is_set()
 
     async def _done(self, call: str, **args: Any) -> bool:
         """For calls that say whether they changed anything: one that is repeated may find its own doing."""
@@ -217,14 +238,18 @@ class Joined:
         is_written = False
         while True:
             seat = await self._sitting()
-            async with aclosing(seat.follow(session, after)) as events:
-                async for event in events:
-                    if isinstance(event, Entry):
-                        after = event.seq
-                        is_written = is_written and not isinstance(event.body, Reply | Ended)
-                    elif event.kind != "note":
-                        is_written = event.kind != "reset"
-                    yield event
+            try:
+                async with aclosing(seat.follow(session, after)) as events:
+                    async for event in events:
+                        if isinstance(event, Entry):
+                            after = event.seq
+                            is_written = is_written and not isinstance(event.body, Reply | Ended)
+                        elif event.kind != "note":
+                            is_written = event.kind != "reset"
+                        yield event
+            except NotHere:
+                if not await self._is_given_way(seat):
+                    raise
             await seat.settle()
             if is_written:
                 is_written = False

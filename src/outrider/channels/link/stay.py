@@ -16,7 +16,7 @@ from outrider.app.groups import only
 from outrider.app.presence import Presence
 from outrider.channels.link.guest import visiting
 from outrider.channels.link.joined import Joined
-from outrider.channels.link.waiting import Waiting, hello, means
+from outrider.channels.link.waiting import Waiting, hello, means, myself
 from outrider.config.load import Config
 from outrider.core.errors import HomeBusy
 from outrider.store.lock import Hold, hold_home
@@ -29,6 +29,8 @@ _COURTESY = 5.0
 """Seconds in which a home that was asked for is left to who asked for it."""
 _HOLDING_BACK = 1.5
 """Seconds for which a home is left to those who can ask what its last owner could."""
+_JOINING = 0.5
+"""Seconds that an owner who followed another stays for those who were guests with it."""
 _LEAVING = "this process makes way for another, which goes on with the turn"
 
 
@@ -82,7 +84,8 @@ class _Member:
             try:
                 heir = await guest.until_gone()
                 pause = _HOLDING_BACK if guest.owner.means != means(self._joined.config) else 0.0
-                self._shy_until = time.monotonic() + (_COURTESY if heir else pause)
+                pause = {"": pause, myself(): 0.0}.get(heir, _COURTESY)
+                self._shy_until = time.monotonic() + pause
             finally:
                 self._joined.stand(seat)
         return True
@@ -104,12 +107,14 @@ class _Member:
             async with AsyncExitStack() as stack:
                 if presence.carries != "none":
                     await stack.enter_async_context(serving(self._home, served))
-                seat = self._joined.sit(agent)
+                seat, until = self._joined.sit(agent), time.monotonic() + _JOINING * self._has_been_here
                 try:
                     if self._has_been_here and presence.carries == "all":
                         await agent.finish()
                     self._sat(task_status)
                     await _first(served.asked, self._going)
+                    # The other guests of the last owner are on their way, and may not be able to go on alone.
+                    await anyio.sleep(max(0.0, until - time.monotonic()))
                     if served.heir or served.guests:
                         seat.is_ending = True
                         await served.rest(_LEAVING, GENTLY)
@@ -134,7 +139,7 @@ async def open_joined(config: Config, presence: Presence, workspace: Path | None
 
     When the owner goes, one of its guests follows. Raises HomeBusy when the home is held by a process that takes none.
     """
-    joined = Joined(config)
+    joined = Joined(config, takes_over=presence.carries == "own")
     member = _Member(joined, presence, workspace)
     try:
         async with anyio.create_task_group() as group:

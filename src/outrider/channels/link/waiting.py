@@ -45,6 +45,11 @@ def hello(config: Config, presence: Presence) -> Hello:
     return Hello(presence.label, os.getpid(), __version__, model, config.runtime.name, means(config))
 
 
+def myself() -> str:
+    """What this process is called when it asks for a home that it is a guest in."""
+    return f"process {os.getpid()}"
+
+
 def means(config: Config) -> str:
     """What these settings let a process ask, and where; the same text for the same means."""
     try:
