@@ -6,11 +6,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry, Result
 from outrider.models.script_server import Rule, Script, Stall, script, serving
 from outrider.models.scripted import Wanted, says
 from outrider.runtimes.calls import DENIED
 from tests.support.codex import codex_binary, opened, shown, texts
+from tests.support.scripted_codex import ScriptedCodex, at
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -127,3 +129,60 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
         "ended interrupted stopped by the person",
         "ended done",
     ]
+
+
+async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:
+    item = {
+        "type": "mcpToolCall",
+        "id": "call_1",
+        "server": "outrider",
+        "tool": "tasks",
+        "arguments": {"action": "list"},
+    }
+    failed = {**item, "status": "failed", "error": {"message": "connection refused"}, "result": None}
+    codex = ScriptedCodex(tmp_path)
+    codex.will(
+        [
+            {
+                "send": {
+                    "method": "item/started",
+                    "params": {"item": {**item, "status": "inProgress"}, "startedAtMs": 1},
+                }
+            },
+            {"send": {"method": "item/completed", "params": {"item": failed, "completedAtMs": 1}}},
+            {"say": "so be it"},
+        ]
+    )
+    with anyio.fail_after(60):
+        async with codex.opened(codex_tools="mcp") as agent:
+            await agent.say("go", session="s")
+            journal = shown(await agent.journal(await agent.find("s")))
+    assert [line for line in journal if line.startswith(("reply", "result", "begun"))] == [
+        "reply tasks",
+        "begun",
+        "result connection refused",
+        "reply so be it",
+    ]
+
+
+@pytest.mark.parametrize(("tools", "answer"), [("mcp", "accept"), ("dynamic", "decline")])
+async def test_codex_asks_nobody_about_our_own_server_and_about_another_of_that_name_as_ever(
+    tmp_path: Path, tools: str, answer: str
+) -> None:
+    question: dict[str, object] = {"serverName": "outrider", "message": "Allow it?", "mode": "form"}
+    asked = {"method": "mcpServer/elicitation/request", "id": 77, "params": question}
+    codex = ScriptedCodex(tmp_path)
+    codex.will([{"send": asked}, {"meet": "asked"}, {"say": "ok"}], faults=at("asked", "wait answered"))
+    found: list[object] = []
+    with anyio.fail_after(60):
+        async with codex.opened(codex_tools=tools) as agent, anyio.create_task_group() as group:
+            group.start_soon(_say, agent)
+            while not found:
+                await anyio.sleep(0.02)
+                found = [said["result"]["action"] for said in codex.messages("heard") if said.get("id") == 77]
+            codex.release("answered")
+    assert found == [answer]
+
+
+async def _say(agent: Agent) -> None:
+    await agent.say("go", session="s", address="pipe:t")

@@ -130,6 +130,7 @@ async def test_a_version_that_is_not_known_is_answered_with_one_that_is() -> Non
         assert (await wire.asks("initialize", protocolVersion="1999")).body["result"]["protocolVersion"] == "2025-06-18"
 
 
+@pytest.mark.promise("S3")
 @pytest.mark.parametrize(
     ("status", "other"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from outrider.core.errors import Unavailable
 from outrider.core.events import Bound
@@ -39,6 +40,8 @@ _GO_ON = (
     "[Outrider: the work on this was interrupted.{notes} Go on with what you were asked to do; do not repeat what is "
     "done already.]"
 )
+Visitors = MemoryObjectReceiveStream[Visit]
+"""The calls of our tools that came over MCP."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -58,7 +61,6 @@ class Carrying:
         self._hearing = Hearing(turn, self._ledger, self._watch)
         self._answering = Answering(turn, server, self._ledger, self._hearing, self._watch)
         self._leftovers = Leftovers(turn.session.workspace)
-        self._visits, self._visitors = anyio.create_memory_object_stream[Visit](math.inf)
         self._thread = ""
         self._given = 0
         """The newest input that was sent there."""
@@ -73,7 +75,7 @@ class Carrying:
         opened = await open_thread(self._server, self._turn, terms)
         self._thread = opened.id
         self._ledger.model = opened.model
-        with self._server.listening(opened.id) as line, self._visited():
+        with self._server.listening(opened.id) as line, self._visited() as visitors:
             found = await find_turn(self._server, self._turn, opened)
             standing = await Recovery(self._turn, self._ledger, self._calls, self._asking).run(found)
             if standing.waits:
@@ -86,14 +88,15 @@ class Carrying:
             await tell_past(self._server, self._turn, opened)
             self._answering.answers = standing.answers
             await self._begin(opened, self._text(opened, standing, inputs), inputs)
-            await self._go_on(line)
+            await self._go_on(line, visitors)
 
     @contextmanager
-    def _visited(self) -> Generator[None]:
+    def _visited(self) -> Generator[Visitors]:
         """Calls of our tools over MCP belong to this turn from now on; they wait until it is heard."""
         guest = self._server.guests.get(self._thread)
-        with self._visits, self._visitors, guest.served(self._visits.send_nowait) if guest else nullcontext():
-            yield
+        visits, visitors = anyio.create_memory_object_stream[Visit](math.inf)
+        with visits, visitors, guest.served(visits.send_nowait) if guest else nullcontext():
+            yield visitors
 
     def _text(self, opened: Opened, standing: Standing, inputs: Sequence[tuple[int, FromPerson]]) -> str:
         """What it is told before the person's words: that it was interrupted, if it was."""
@@ -135,12 +138,12 @@ class Carrying:
                 said.append({"type": "image", "url": f"data:{image.media};base64,{content}"})
         return said
 
-    async def _go_on(self, line: Line) -> None:
+    async def _go_on(self, line: Line, visitors: Visitors) -> None:
         """Hear it out. Whatever ends this early, it does not go on there unheard."""
         ended: CodexTurn | None = None
         try:
             try:
-                ended = await self._hear_out(line)
+                ended = await self._hear_out(line, visitors)
             finally:
                 if not self._is_over:
                     with anyio.CancelScope(shield=True):
@@ -155,7 +158,7 @@ class Carrying:
             raise self._failure or told("Codex stopped")
         await self._conclude(ended)
 
-    async def _hear_out(self, line: Line) -> CodexTurn | None:
+    async def _hear_out(self, line: Line, visitors: Visitors) -> CodexTurn | None:
         try:
             async with anyio.create_task_group() as group:
                 self._answering.park = self._park
@@ -163,7 +166,7 @@ class Carrying:
                 group.start_soon(self._news.listen, self._arrive)
                 group.start_soon(self._steer)
                 group.start_soon(self._keep_watch)
-                group.start_soon(self._serve, group)
+                group.start_soon(self._serve, visitors, group)
                 ended = None
                 with self._scope:
                     ended = await self._hear(line, group)
@@ -183,8 +186,8 @@ class Carrying:
                         self._is_over = True
                         return ended
 
-    async def _serve(self, group: TaskGroup) -> None:
-        async for visit in self._visitors:
+    async def _serve(self, visitors: Visitors, group: TaskGroup) -> None:
+        async for visit in visitors:
             self._answering.serve(visit, self._calls, self._asking, group)
 
     async def _conclude(self, ended: CodexTurn) -> None:
