@@ -92,9 +92,15 @@ async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when
     assert any("it gets ours over MCP" in record.message for record in caplog.records)
 
 
-async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_by_us(tmp_path: Path) -> None:
+@pytest.mark.parametrize("approval", ["on-request", "untrusted", "never"])
+async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_by_us(
+    tmp_path: Path, approval: str
+) -> None:
     lines = script(says("", ours("background", command="echo x >> ran", needs=["network"])), says("ok"))
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with (
+        serving(lines) as server,
+        opened(tmp_path, server.url, codex_tools="mcp", codex_approval=approval) as agent,
+    ):
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")

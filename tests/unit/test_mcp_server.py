@@ -1,6 +1,7 @@
 """The MCP server that our tools are called by, spoken to with raw requests: who may, what it knows, what it bears."""
 
 import json
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,6 +41,10 @@ class Wire:
 
     async def send(self, content: bytes) -> None:
         await self._stream.send(content)
+
+    async def leave(self) -> None:
+        """Say no more, and still listen."""
+        await self._stream.send_eof()
 
     async def hear(self) -> Told:
         """The next answer; status 0 when the connection was closed instead."""
@@ -316,6 +321,23 @@ async def test_what_is_not_http_is_refused(sent: bytes) -> None:
     async with visited() as (_, wire):
         await wire.send(sent)
         assert (await wire.hear(), await wire.hear()) == (Told(400), Told(0))
+
+
+async def test_requests_that_are_broken_anywhere_do_no_harm() -> None:
+    chance = random.Random(7)
+    async with visited() as (guest, wire):
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"poke","arguments":{}}}'
+        right = wire.head(f"content-length: {len(body)}", "connection: close") + body
+        with guest.served(answering("ran")):
+            for _ in range(300):
+                broken = bytearray(right)
+                for _ in range(chance.randint(1, 4)):
+                    broken[chance.randrange(len(broken))] = chance.randrange(256)
+                async with dialled(guest) as other:
+                    await other.send(bytes(broken[: chance.choice((len(broken), chance.randrange(len(broken))))]))
+                    await other.leave()
+                    assert (await other.hear()).status in (0, 200, 202, 400, 401, 404, 405, 413, 415, 421, 431)
+            assert await wire.pokes() == said("ran poke {}")
 
 
 async def test_a_header_that_decides_may_come_once() -> None:
