@@ -166,6 +166,10 @@ class Answering:
             self._watch.gave(anyio.current_time())
 
     async def _run_one(self, deed: Deed, tell: Tell, calls: Calls, asking: Asking) -> None:
+        if self._ledger.is_known(deed.item):
+            # Codex gave it up while it waited for its turn.
+            await tell("not run: it was told to be over", True)
+            return
         async with self._hearing.writing:
             call: Call = await self._ledger.began(deed, is_held=True)
         heard = Overheard(self._turn)

@@ -126,8 +126,8 @@ class Hearing:
                         self._watch.heard(now)
 
     async def _never_came(self, item: Item) -> None:
-        """A call of a tool of ours that Codex could not bring to us is written down as what it is."""
-        if item.type == "mcpToolCall" and item.status == "failed" and not self._ledger.is_known(item.id):
+        """A call that did not come to us: Codex could not bring it, or meant another server of our name."""
+        if item.type == "mcpToolCall" and not self._ledger.is_known(item.id):
             await self._ledger.ended(parse_call(item.id, item.tool or "", item.arguments), outcome(item))
 
     def _says(self, heard: Told) -> None:
