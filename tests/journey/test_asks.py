@@ -194,6 +194,35 @@ async def test_rules_decide_beforehand_and_shell_syntax_never_slips_through_one(
         assert outputs(await rest(agent)) == [expected]
 
 
+@pytest.mark.parametrize("tool", ["write", "shell"])
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_a_rule_speaks_of_calls_that_stay_in_the_sandbox_too(tmp_path: Path, tool: str, answer: str) -> None:
+    made = tmp_path / "work" / "made"
+    args = {"path": "made", "content": "x"} if tool == "write" else {"command": "echo x > made"}
+    model = ScriptedModel(says("", call(tool, **args)), says("ok"))
+    async with opened(tmp_path, model, f'[[rules]]\nverdict = "ask"\ntool = "{tool}"\n') as agent:
+        session = await begin(agent)
+        question = await asked(agent, session)
+        assert (question.choices, question.needs, made.exists()) == (("once", "no"), (), False)
+        await agent.answer(session, question, answer)
+        await rest(agent)
+    assert made.exists() == (answer == "once")
+
+
+@pytest.mark.parametrize("rule", ['tool = "write"', 'tool = "shell"', 'argv = ["touch"]', ""])
+async def test_what_a_rule_denies_is_not_run_wherever_it_would(tmp_path: Path, rule: str) -> None:
+    calls = (call("write", path="made", content="x"), call("shell", command="touch ran"))
+    async with opened(
+        tmp_path, ScriptedModel(says("", *calls), says("ok")), f'[[rules]]\nverdict = "deny"\n{rule}\n'
+    ) as agent:
+        await begin(agent)
+        await rest(agent)
+    left = {path.name for path in (tmp_path / "work").iterdir()}
+    assert left == {"made", "ran"} - ({"made"} if "write" in rule or not rule else set[str]()) - (
+        set[str]() if "write" in rule else {"ran"}
+    )
+
+
 async def test_a_question_has_a_time_limit_only_where_one_is_set(tmp_path: Path, port: int) -> None:
     model = ScriptedModel(says("", call("shell", command=reach(port), needs=["network"])), says("ok"))
     async with opened(tmp_path, model, asks_seconds="1") as agent:

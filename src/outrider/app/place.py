@@ -49,6 +49,8 @@ class HomePlace:
         )
 
     async def verdict(self, request: Request, session: Session) -> Verdict:
+        if not request.needs:  # nothing that a grant could cover
+            return decide_access(request, self._rules, frozenset())
         grants = await self._store.grants(session.person)
         places = {session.id, session.workspace}
         return decide_access(request, self._rules, frozenset(g.need for g in grants if g.place in places))

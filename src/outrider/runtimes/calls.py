@@ -1,9 +1,10 @@
 """Runs calls of our own tools: allowed first, intent written down before what must not happen twice, result after."""
 
+import msgspec
 from msgspec.structs import replace
 
 from outrider.config.fail import point
-from outrider.core.approve import ANSWERS, NO, Verdict, question
+from outrider.core.approve import ANSWERS, NO, ONCE, Request, Verdict, question
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Begun, Result
 from outrider.core.parts import Call
@@ -11,6 +12,8 @@ from outrider.core.ports import Here, Place, Tool, Tools, Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.traits import Replay
 
+_SHOWN = 2_000
+"""Characters of a call that are shown to whoever is asked about it."""
 DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
 
 
@@ -72,8 +75,7 @@ class Calls:
         except Refused as error:
             await turn.record(Result(call.id, str(error), failed=True))
             return None
-        if request is None:
-            return here
+        request = request or _plain(call, here)
         answer = turn.state().answers.get(call.id)
         verdict = await self._place.verdict(request, turn.session) if answer is None else meaning(answer)
         match verdict:
@@ -83,10 +85,19 @@ class Calls:
                 await turn.record(Result(call.id, DENIED, failed=True))
                 return None
             case "ask":
-                asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
+                # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
+                choices = ANSWERS if request.needs else (ONCE, NO)
+                asked = Asked(f"ask-{call.id}", question(request), call.id, choices, request.needs)
                 await turn.record(asked, key=f"ask/{call.id}")
                 point("J10")
                 return None
+
+
+def _plain(call: Call, here: Here) -> Request:
+    """A call that wants nothing beyond what every call may do; a rule may still speak of it."""
+    command = call.args.get("command")
+    text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
+    return Request(call.tool, text[:_SHOWN], (), here.session.workspace)
 
 
 def meaning(answer: str) -> Verdict:
