@@ -1,19 +1,19 @@
 """Whether an ACP agent can carry turns here: its program, its answer, a session of it. Nothing is asked of a model."""
 
 import shlex
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from outrider.config.childenv import child_environment
 from outrider.config.load import Config
-from outrider.core.errors import Refused, Unavailable
+from outrider.core.errors import NotHere, Refused, Unavailable
 from outrider.runtimes.acp.faults import NO_COMMAND, death, wants_login
 from outrider.runtimes.acp.process import Agent
 from outrider.runtimes.check import Check, Examine
 from outrider.runtimes.jsonrpc import ChildGone, PeerTraits, Program, RpcError, open_child, open_peer
 from outrider.runtimes.jsonrpc.group import open_group
+from outrider.runtimes.program import find_program
 
 _NAME_IT = "outrider config set acp.command claude-agent-acp, or the command of another agent"
 
@@ -30,9 +30,10 @@ def _argv(config: Config) -> tuple[str, ...]:
         raise Refused(f"acp.command cannot be read: {error}") from None
     if not words:
         raise Refused(NO_COMMAND)
-    found = shutil.which(words[0], path=_environ(config)["PATH"])
-    if found is None:
-        raise Refused(f"there is no program {words[0]} (acp.command); install it, or name another")
+    try:
+        found = find_program(words[0], _environ(config)["PATH"])
+    except NotHere as error:
+        raise NotHere(f"{error} (acp.command); install it, or name another") from None
     return (found, *words[1:])
 
 

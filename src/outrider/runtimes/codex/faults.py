@@ -40,6 +40,11 @@ def not_logged_in() -> CodexFailed:
     return CodexFailed(f"{LOGIN} {BACK}")
 
 
+def bad_settings(what: str) -> CodexFailed:
+    """Codex cannot read what the person set for it."""
+    return told(f"Codex cannot read its own settings: {what}. Correct that, then say it again")
+
+
 def of_fault(fault: Fault | None) -> CodexFailed:
     """A turn that Codex ended as failed."""
     if fault is None:
@@ -59,12 +64,14 @@ def of_rpc(error: RpcError, doing: str) -> CodexFailed:
 
 def of_gone(gone: ChildGone) -> CodexFailed:
     """The process is dead, or as good as dead. What it said last goes with it when it says something."""
-    tail = _last_words(gone.stderr_tail)
+    tail = last_words(gone)
     return told(f"{gone}{f'. It said last: {tail}' if tail else ''}")
 
 
-def _last_words(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip() and "WARN" not in line]
+def last_words(gone: ChildGone) -> str:
+    """What it said of its end, without what it only warned of and without where in its code that was."""
+    said, _, _ = gone.stderr_tail.partition("\nStack backtrace:")
+    lines = [line.strip() for line in said.splitlines() if line.strip() and "WARN" not in line]
     return "\n".join(lines[-5:])[-_TAIL:]
 
 

@@ -12,6 +12,7 @@ from outrider.config.load import Config
 from outrider.core.errors import NotHere
 from outrider.runtimes.codex.faults import BACK
 from outrider.runtimes.jsonrpc import VARIABLE, Program, new_mark
+from outrider.runtimes.program import find_program
 
 INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-codex-cli-bin`), or set codex.command."
 
@@ -35,10 +36,10 @@ def codex_command(config: Config, environ: Mapping[str, str]) -> str:
     """The program, as an absolute path. Raises Refused with how to get it."""
     named = config.codex.command
     if named:
-        found = expand(named) if "/" in named else shutil.which(named, path=environ.get("PATH")) or ""
-        if found and os.access(found, os.X_OK):
-            return found
-        raise NotHere(f"there is no program {named} (codex.command). {INSTALL} {BACK}")
+        try:
+            return find_program(expand(named) or named, environ.get("PATH", ""))
+        except NotHere as error:
+            raise NotHere(f"{error} (codex.command). {INSTALL} {BACK}") from None
     if found := shutil.which("codex", path=environ.get("PATH")):
         return found
     wheel = find_spec("codex_cli_bin")

@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 from msgspec import Raw, Struct
 
 import outrider
-from outrider.runtimes.codex.wire import parse_user_agent
+from outrider.runtimes.codex.wire import parse_config_warning, parse_user_agent
 from outrider.runtimes.jsonrpc import (
     METHOD_NOT_FOUND,
     Child,
@@ -98,6 +98,8 @@ class Server:
         self._child = child
         self._peer = peer
         self._lines: dict[str, Line] = {}
+        self._warned = ""
+        """What it has said against a file of its settings."""
         self._retired = anyio.Event()
         self.closed = anyio.Event()
         """Set when nothing of it is left."""
@@ -146,13 +148,25 @@ class Server:
             self.users -= 1
             self.idle_since = anyio.current_time()
 
-    async def greet(self) -> None:
+    async def greet(self, patience: float = HANDSHAKE) -> None:
         """Say who we are, once. Raises what a request raises."""
         who = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
         can = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED}
-        answer = await self.request("initialize", {"clientInfo": who, "capabilities": can}, HANDSHAKE)
+        answer = await self.request("initialize", {"clientInfo": who, "capabilities": can}, patience)
         await self._peer.notify("initialized")
         self.check_version(parse_user_agent(answer))
+
+    async def complaint(self) -> str:
+        """What keeps Codex from reading its own settings, with file and line where it says so; empty when nothing does.
+
+        It goes on with its defaults then, among them another provider and another login. Raises Unavailable.
+        """
+        try:
+            await self.request("config/read", {})
+        except RpcError as error:
+            # An older one may not know the request.
+            return (self._warned or " ".join(error.message.split())) if "configuration" in error.message else ""
+        return ""
 
     @staticmethod
     def check_version(agent: str) -> None:
@@ -167,6 +181,8 @@ class Server:
         """Give each thread what is meant for it, until the process is gone."""
         try:
             async for message in self._peer.messages():
+                if message.method == "configWarning":
+                    self._warned = parse_config_warning(message.params) or self._warned
                 line = self._lines.get(_thread_of(message.params))
                 if line:
                     await line.put(message)

@@ -6,7 +6,7 @@ from outrider.core.events import Started
 from outrider.core.ports import Turn
 from outrider.core.traits import RuntimeTraits
 from outrider.runtimes.calls import Calls
-from outrider.runtimes.codex.faults import not_logged_in, of_gone, of_rpc, told
+from outrider.runtimes.codex.faults import bad_settings, not_logged_in, of_gone, of_rpc, told
 from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.pool import Pool
 from outrider.runtimes.codex.process import Server
@@ -75,7 +75,9 @@ class CodexRuntime:
         except RpcError:
             is_barred = False
         if is_barred:
+            # With settings that it cannot read it goes by its defaults, and asks for a login that is not wanted.
+            complaint = await server.complaint()
             # One that is started after a login knows of it.
             server.retire()
-            raise not_logged_in()
+            raise bad_settings(complaint) if complaint else not_logged_in()
         server.is_checked = True

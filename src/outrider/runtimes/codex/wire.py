@@ -216,6 +216,12 @@ def parse_user_agent(result: Raw) -> str:
     return _text(msgspec.json.decode(result), "userAgent")
 
 
+def parse_config_warning(params: Raw) -> str:
+    """What is wrong with a file of Codex's settings; empty when it warns of something else."""
+    found = msgspec.json.decode(params)
+    return (_text(found, "details") or _text(found, "summary")) if _text(found, "path") else ""
+
+
 def field(place: object, name: str) -> Any:
     """A field of what may be an object; None when it is none, or has it not."""
     return cast("dict[str, Any]", place).get(name) if isinstance(place, dict) else None
