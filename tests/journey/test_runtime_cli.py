@@ -119,6 +119,31 @@ def test_a_name_that_is_none_is_refused_everywhere_with_the_nearest(keeper: Pers
     assert (ran.code, "a model cannot be chosen for parrot here" in ran.err) == (2, True)
 
 
+def test_a_runtime_that_is_named_as_nothing_is_refused(person: Person) -> None:
+    for words in (("run", "--runtime", "", "hi"), ("runtime", "use", ""), ("runtime", "doctor", "")):
+        ran = person.types(*words)
+        assert (ran.code, ran.out, "no runtime is called ''; there are: native" in ran.err) == (2, "", True)
+
+
+def test_to_use_a_runtime_takes_back_the_model_that_was_set_by_the_use_of_another(person: Person) -> None:
+    has_codex(person, "http://127.0.0.1:9/v1")
+    file = person.home / "config.toml"
+    assert person.types("runtime", "use", "codex:zz").code == 0
+    assert 'model = "zz"' in file.read_text()
+    assert person.types("runtime", "use", "codex:yy").code == 0
+    assert 'model = "yy"' in file.read_text()
+    assert person.types("runtime", "use", "native").code == 0
+    assert "model" not in file.read_text()
+    person.types("config", "set", "codex.model", "mine")
+    for name in ("codex", "native"):
+        assert person.types("runtime", "use", name).code == 0
+    assert 'model = "mine"' in file.read_text()
+    person.types("runtime", "use", "codex:zz")
+    person.types("config", "set", "codex.model", "mine")
+    person.types("runtime", "use", "native")
+    assert 'model = "mine"' in file.read_text()
+
+
 def test_a_runtime_of_somebody_elses_carries_turns_by_flag_by_session_and_by_default(keeper: Person) -> None:
     assert keeper.types("run", "-s", "s", "-r", "parrot", "hello").out == "hello! (0 before)\n"
     assert keeper.types("run", "-s", "s", "again").out == "again! (0 before)\n"

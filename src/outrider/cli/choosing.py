@@ -10,13 +10,13 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
 
-def chosen(config: Config, model: str, runtime: str, *, is_new: bool) -> Mapping[str, str]:
+def chosen(config: Config, model: str, runtime: str | None, *, is_new: bool) -> Mapping[str, str]:
     """What to set for the session. A model belongs to the runtime that is named with it, and else to our own loop.
 
     Raises Refused for what cannot be used; for a new session, also when nothing is named and the default cannot be.
     """
     check_text(model, "--model")
-    wanted = parse_runtime(check_text(runtime, "--runtime")) if runtime else None
+    wanted = parse_runtime(check_text(runtime, "--runtime")) if runtime is not None else None
     if wanted and wanted.name != NATIVE:
         if model and wanted.model:
             raise Refused(f"--runtime {wanted} names a model already; leave out --model")

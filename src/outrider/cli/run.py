@@ -42,7 +42,7 @@ class Wish(Struct, frozen=True):
     words: tuple[str, ...]
     session: str = ""
     model: str = ""
-    runtime: str = ""
+    runtime: str | None = None
     workspace: str = ""
     images: tuple[str, ...] = ()
     key: str = ""
@@ -70,7 +70,7 @@ class Order(Struct, frozen=True):
 @click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
 @click.option("--session", "-s", default="", metavar="NAME", help="Continue the session of this name, or begin it.")
 @click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
-@click.option("--runtime", "-r", default="", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
+@click.option("--runtime", "-r", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
 @click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Show it a picture; may be repeated.")
 @click.option("--key", default="", help="The same key again gives the same reply and runs nothing twice.")

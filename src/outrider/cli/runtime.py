@@ -1,6 +1,7 @@
 """`outrider runtime`: what can carry turns here, which of it does, and what is wrong with one that does not."""
 
 from functools import partial
+from pathlib import Path
 
 import click
 import msgspec
@@ -15,7 +16,7 @@ from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
 from outrider.config.load import FILE, Config, find_home, load
-from outrider.config.write import set_value
+from outrider.config.write import noted, set_value, unset
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.runtimes.check import Check
@@ -60,11 +61,11 @@ def use_runtime(name: str, session: str) -> int:
 
 
 @command.command("doctor")
-@click.argument("name", default="")
+@click.argument("name", required=False)
 @_JSON
-def doctor(name: str, is_json: bool) -> int:
+def doctor(name: str | None, is_json: bool) -> int:
     """Really try NAME, or the one that is set, and say what to do about problems. No model is asked."""
-    wanted = parse_runtime(name).name if name else ""
+    wanted = "" if name is None else parse_runtime(name).name
     return carry_out(partial(_doctor, open_config(), wanted, is_json))
 
 
@@ -125,9 +126,11 @@ async def _check(config: Config, name: str) -> None:
 
 async def _set_default(wanted: Wanted) -> int:
     home = find_home()
+    for name in names():
+        _forget_model(home, name)
     path = set_value(home, "runtime.name", wanted.name)
     if wanted.model:
-        set_value(home, model_setting(wanted.name), wanted.model)
+        set_value(home, model_setting(wanted.name), wanted.model, _note(wanted))
     say(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
     source = load().source("runtime.name")
     if source != FILE:
@@ -137,6 +140,18 @@ async def _set_default(wanted: Wanted) -> int:
             owner = guest.owner
             notice(f"{owner.label} (process {owner.pid}) goes on with {owner.runtime} until it is started again")
     return DONE
+
+
+def _forget_model(home: Path, name: str) -> None:
+    """Take back the model that an earlier `use` set. What somebody else set, or has changed since, stays."""
+    setting = model_setting(name)
+    value, note = noted(home, setting)
+    if note and note == _note(Wanted(name, str(value))):
+        unset(home, setting)
+
+
+def _note(wanted: Wanted) -> str:
+    return f"outrider runtime use {wanted}"
 
 
 async def _doctor(config: Config, name: str, is_json: bool, halt: Halt) -> int:

@@ -27,16 +27,31 @@ class _Line(Struct, frozen=True):
     is_header: bool = False
 
 
-def set_value(home: Path, name: str, text: str) -> Path:
-    """Check the value and write it down; returns the file. Raises Refused and changes nothing when it will not do."""
+def set_value(home: Path, name: str, text: str, note: str = "") -> Path:
+    """Check the value and write it down; returns the file. Raises Refused and changes nothing when it will not do.
+
+    `note` stands behind it as a comment, in place of one that was there.
+    """
     setting, path = find(name), home / FILE
     value = parse_text(setting, text, "")
     before = read_file(path)
     tables = parse_toml(before, path)
     _check(setting, value, tables, home)
-    lines = _lines(before)
-    _save(path, _with(lines, setting, value, path), {**_settings(tables), setting.name: _plain(value)})
+    after = _with(_lines(before), setting, value, path)
+    if note:
+        after = _with_note(_lines(after), setting.name, value, note)
+    _save(path, after, {**_settings(tables), setting.name: _plain(value)})
     return path
+
+
+def noted(home: Path, name: str) -> tuple[object, str]:
+    """What the file sets this to, and the comment behind it; None and nothing when it does not."""
+    lines = _lines(read_file(home / FILE))
+    at = _place(lines, name)
+    if at is None:
+        return None, ""
+    (value,) = flatten(_parsed(lines[at].text) or {}).values()
+    return value, _comment(lines[at].text).lstrip("# ")
 
 
 def unset(home: Path, name: str) -> bool:
@@ -156,10 +171,24 @@ def _with(lines: list[_Line], setting: Setting, value: Value, path: Path) -> str
 def _replaced(statement: str, value: Value, end: str) -> str:
     """The statement with another value, its key and its comment kept."""
     key, _, _ = statement.partition("=")
+    comment = _comment(statement)
+    return f"{key.rstrip()} = {_render(value)}{f'  {comment}' if comment else ''}{end}"
+
+
+def _with_note(lines: list[_Line], name: str, value: Value, note: str) -> str:
+    texts = [line.text for line in lines]
+    at = _place(lines, name)
+    if at is not None:
+        key, _, rest = texts[at].partition("=")
+        end = "\r\n" if rest.endswith("\r\n") else "\n"
+        texts[at] = f"{key.rstrip()} = {_render(value)}  # {note}{end}"
+    return "".join(texts)
+
+
+def _comment(statement: str) -> str:
     meant = _parsed(statement)
     marks = [at for at, letter in enumerate(statement) if letter == "#"]
-    comment = next((statement[at:] for at in marks if _parsed(statement[:at]) == meant), "").strip()
-    return f"{key.rstrip()} = {_render(value)}{f'  {comment}' if comment else ''}{end}"
+    return next((statement[at:] for at in marks if _parsed(statement[:at]) == meant), "").strip()
 
 
 def _render(value: Value) -> str:

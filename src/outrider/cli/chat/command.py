@@ -22,7 +22,7 @@ from outrider.core.errors import Refused
 @click.option("--continue", "-c", "is_continued", is_flag=True, help="Go on with the latest session of this folder.")
 @click.option("--new", "is_new", is_flag=True, help="Begin a new session, as without options.")
 @click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
-@click.option("--runtime", "-r", default="", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
+@click.option("--runtime", "-r", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
 def command(**typed: object) -> int:
     """Talk to the agent in this terminal."""

@@ -8,7 +8,7 @@ class Wish(Struct, frozen=True):
 
     session: str = ""
     model: str = ""
-    runtime: str = ""
+    runtime: str | None = None
     workspace: str = ""
     is_new: bool = False
     is_continued: bool = False
