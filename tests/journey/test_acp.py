@@ -60,7 +60,7 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
 
 @pytest.mark.parametrize(
     ("answer", "option", "result"),
-    [("once", "2", "gone"), ("session", "1", "gone"), ("workspace", "1", "gone"), ("no", "3", DENIED)],
+    [("once", "2", "gone"), ("session", "2", "gone"), ("workspace", "2", "gone"), ("no", "3", DENIED)],
 )
 async def test_a_person_is_asked_and_the_option_of_that_kind_is_chosen(
     world: World, answer: str, option: str, result: str
@@ -106,6 +106,18 @@ async def test_a_yes_for_once_never_becomes_a_yes_for_always(world: World) -> No
         journal = await rest(agent)
     assert world.effects() == [{"outcome": {"outcome": "selected", "optionId": "r"}}]
     assert "offers no way to allow it only once" in next(b.text for b in journal if isinstance(b, Result))
+
+
+async def test_a_yes_for_the_session_is_kept_by_us_and_never_by_the_agent(world: World) -> None:
+    other = {**RM, "toolCallId": "c2", "rawInput": {"command": "rm y"}}
+    async with world.opened() as agent:
+        session = await said(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
+        await agent.answer(session, await asked(agent, session), "session")
+        journal = await rest(agent)
+        granted = [(grant.scope, grant.place) for grant in await agent.grants()]
+    assert [effect["outcome"]["optionId"] for effect in world.effects()] == ["2", "2"]
+    assert len([body for body in journal if isinstance(body, Asked)]) == 1
+    assert granted == [("session", session.id)]
 
 
 async def test_two_questions_are_asked_one_after_the_other(world: World) -> None:

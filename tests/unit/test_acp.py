@@ -91,23 +91,14 @@ def test_what_a_person_is_asked_shows_what_would_be_done() -> None:
 ALL = tuple(Option(kind, kind) for kind in ("allow_always", "reject_always", "allow_once", "reject_once", "new_kind"))
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_allowed", "kind"),
-    [
-        ("once", True, "allow_once"),
-        ("", True, "allow_once"),
-        ("session", True, "allow_always"),
-        ("workspace", True, "allow_always"),
-        ("no", False, "reject_once"),
-    ],
-)
-def test_an_option_is_chosen_by_its_kind(answer: str, is_allowed: bool, kind: str) -> None:
-    assert choose(ALL, answer, is_allowed=is_allowed) == Option(kind, kind)
+@pytest.mark.parametrize(("is_allowed", "kind"), [(True, "allow_once"), (False, "reject_once")])
+def test_an_option_is_chosen_by_its_kind(is_allowed: bool, kind: str) -> None:
+    assert choose(ALL, is_allowed=is_allowed) == Option(kind, kind)
 
 
 def test_no_option_is_better_than_one_that_means_more() -> None:
-    assert choose(ALL[:2], "once", is_allowed=True) is None
-    assert choose((), "no", is_allowed=False) is None
+    assert choose(ALL[:2], is_allowed=True) is None
+    assert choose((), is_allowed=False) is None
 
 
 def test_two_calls_are_the_same_when_their_command_is() -> None:

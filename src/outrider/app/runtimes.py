@@ -84,8 +84,8 @@ def offered(config: Config) -> Sequence[str]:
     return [name for name in names() if name != NATIVE and _is_found(config, name)]
 
 
-async def examined(config: Config, name: str) -> AsyncGenerator[Check, None]:
-    """Really try this runtime. Nothing is asked of a model."""
+async def examined(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[Check, None]:
+    """Really try this runtime; at a glance, without leaving a trace in it. Nothing is asked of a model."""
     if name not in names():
         yield Check("program", "broken", f"no runtime is called {name!r}", _BACK)
         return
@@ -95,7 +95,8 @@ async def examined(config: Config, name: str) -> AsyncGenerator[Check, None]:
         if version := plugins.origin("runtimes", name):
             yield Check("version", "fine", version)
         return
-    async for check in examine.checks(config):
+    checks = (examine.glance if is_glance else None) or examine.checks
+    async for check in checks(config):
         yield check
 
 

@@ -72,7 +72,10 @@ def doctor(name: str | None, is_json: bool) -> int:
 async def _list(config: Config, is_json: bool, halt: Halt) -> int:
     default = config.runtime.name
     known = list(dict.fromkeys((*names(), default)))
-    found = [_listed(name, name == default, [check async for check in examined(config, name)]) for name in known]
+    found = [
+        _listed(name, name == default, [check async for check in examined(config, name, is_glance=True)])
+        for name in known
+    ]
     if is_json:
         say(encode([msgspec.to_builtins(one) for one in found], is_pretty=True))
     else:

@@ -29,3 +29,5 @@ class Examine(Struct, frozen=True):
     """Really tries it, step by step, and ends what it started. Raises nothing; the first that is broken is the last."""
     lends: bool = False
     """As in its traits: whether tools of whoever sent an input can be used in its turns."""
+    glance: Callable[[Config], AsyncGenerator[Check, None]] | None = None
+    """As `checks`, for a list of all runtimes, where trying leaves a trace in it; None where it leaves none."""

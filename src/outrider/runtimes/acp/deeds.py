@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from outrider.core.approve import HOST, SESSION, WORKSPACE, Request
+from outrider.core.approve import HOST, Request
 from outrider.runtimes.acp.wire import NULL, Content, Option, PlanEntry, ToolCall, lenient, objects
 from outrider.runtimes.outside.ledger import Deed, Outcome, bounded
 
@@ -78,12 +78,13 @@ def request_of(wanted: Wanted, workspace: str) -> Request:
     )
 
 
-def choose(options: Sequence[Option], answer: str, *, is_allowed: bool) -> Option | None:
-    """The option that means this answer and no more, by its kind: names and ids differ from agent to agent."""
-    if is_allowed:
-        kinds = ("allow_always", "allow_once") if answer in (SESSION, WORKSPACE) else ("allow_once",)
-    else:
-        kinds = ("reject_once", "reject_always")
+def choose(options: Sequence[Option], *, is_allowed: bool) -> Option | None:
+    """The option that means this and no more, by its kind: names and ids differ from agent to agent.
+
+    A yes that reaches further is a grant of ours, which is listed and can be taken back; an agent might keep its own
+    for longer than was meant.
+    """
+    kinds = ("allow_once",) if is_allowed else ("reject_once", "reject_always")
     return next((option for kind in kinds for option in options if option.kind == kind), None)
 
 

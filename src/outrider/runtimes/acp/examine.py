@@ -2,7 +2,7 @@
 
 import shlex
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 from outrider.config.childenv import child_environment
@@ -15,6 +15,7 @@ from outrider.runtimes.jsonrpc import ChildGone, PeerTraits, Program, RpcError, 
 from outrider.runtimes.jsonrpc.group import open_group
 from outrider.runtimes.program import find_program
 
+TryLogin = Callable[[Agent, Program], Awaitable[Check]]
 _NAME_IT = "outrider config set acp.command claude-agent-acp, or the command of another agent"
 
 
@@ -42,6 +43,16 @@ def _environ(config: Config) -> dict[str, str]:
 
 
 async def _checks(config: Config) -> AsyncGenerator[Check, None]:
+    async for check in _examined(config, _session):
+        yield check
+
+
+async def _glance(config: Config) -> AsyncGenerator[Check, None]:
+    async for check in _examined(config, _no_session):
+        yield check
+
+
+async def _examined(config: Config, try_login: TryLogin) -> AsyncGenerator[Check, None]:
     if not config.acp.command:
         yield Check("program", "broken", "no agent is named (acp.command)", _NAME_IT)
         return
@@ -52,12 +63,12 @@ async def _checks(config: Config) -> AsyncGenerator[Check, None]:
         return
     yield Check("program", "fine", shlex.join(argv))
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
-        for check in await _tried(Program(argv, Path(folder), _environ(config)), config.acp.start):
+        for check in await _tried(Program(argv, Path(folder), _environ(config)), config.acp.start, try_login):
             yield check
 
 
-async def _tried(program: Program, patience: float) -> list[Check]:
-    """The agent, started and ended again: what it says of itself, and whether it opens a session."""
+async def _tried(program: Program, patience: float, try_login: TryLogin) -> list[Check]:
+    """The agent, started and ended again: what it says of itself, and of its login."""
     found: list[Check] = []
     try:
         async with (
@@ -71,7 +82,7 @@ async def _tried(program: Program, patience: float) -> list[Check]:
             told = agent.can.agent_info
             version = (told and told.version) or "it does not say"
             found += [Check("start", "fine", f"{agent.name} starts and answers"), Check("version", "fine", version)]
-            found.append(await _session(agent, program))
+            found.append(await try_login(agent, program))
             group.cancel_scope.cancel()
     except (Refused, Unavailable, RpcError) as error:
         told_last = death(error) if isinstance(error, ChildGone) else error
@@ -88,7 +99,12 @@ async def _session(agent: Agent, program: Program) -> Check:
             raise
         ways = [method.name or method.id for method in agent.can.auth_methods or ()]
         return Check("login", "broken", "not logged in", " or ".join(ways) or "log in with its own program")
-    return Check("login", "fine", "it opens a session")
+    return Check("login", "fine", "it opened a session, in which nothing was asked")
 
 
-EXAMINE = Examine(_found, _checks)
+async def _no_session(agent: Agent, program: Program) -> Check:
+    """Many agents keep every session that was opened in them, and none says otherwise whether somebody is logged in."""
+    return Check("login", "fine", "to try its login: outrider runtime doctor acp")
+
+
+EXAMINE = Examine(_found, _checks, glance=_glance)

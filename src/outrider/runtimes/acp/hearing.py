@@ -31,7 +31,7 @@ from outrider.runtimes.outside.ledger import Deed, Ledger, Outcome, bounded
 
 LONGEST = 1_000_000
 """Characters of one message that are kept; of more, the beginning and the end."""
-_NOT_ONCE = "not run: it was allowed this once, and the agent offers no way to allow it only once"
+_NOT_ONCE = "not run: it was allowed, and the agent offers no way to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 
 
@@ -169,13 +169,12 @@ class Hearing:
             await self._end(wanted.id, deed, Outcome(_GAVE_UP, failed=True))
             return
         is_allowed = verdict == "allow"
-        answer = self._turn.state().answers.get(call.id, "")
-        option = choose(permission.options, answer, is_allowed=is_allowed)
+        option = choose(permission.options, is_allowed=is_allowed)
         if is_allowed and option:
             await self._ledger.begins(deed.item)
         else:
             await self._end(wanted.id, deed, Outcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
-        await self._answer(number, option or choose(permission.options, "", is_allowed=False))
+        await self._answer(number, option or choose(permission.options, is_allowed=False))
 
     async def _verdict(self, call: Call, wanted: Wanted) -> Verdict:
         return await self._asking.verdict(call, request_of(wanted, self._turn.session.workspace))
