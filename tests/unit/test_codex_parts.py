@@ -19,7 +19,15 @@ from outrider.runtimes.codex.wire import (
     parse_thread_id,
     parse_told,
 )
-from outrider.runtimes.codex.wishes import COMMAND, ELICITATION, PATCH, can_be_asked, parse_request, render_answer
+from outrider.runtimes.codex.wishes import (
+    COMMAND,
+    ELICITATION,
+    PATCH,
+    Asker,
+    can_be_asked,
+    parse_request,
+    render_answer,
+)
 from outrider.runtimes.jsonrpc import ChildGone, RpcError
 from outrider.runtimes.outside.ledger import Deed, Outcome
 
@@ -169,16 +177,16 @@ def test_who_must_log_in_is_known_beforehand() -> None:
 
 def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
     wish = Wish(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
-    asked = parse_request(COMMAND, wish, None, "/w")
+    asked = parse_request(COMMAND, wish, None, Asker("/w"))
     assert asked == Request("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
     wants_network = Wish(command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}})
-    assert parse_request(COMMAND, wants_network, None, "/w") == Request("shell", "curl x", ("network",), "/w")
+    assert parse_request(COMMAND, wants_network, None, Asker("/w")) == Request("shell", "curl x", ("network",), "/w")
 
 
 def test_a_patch_is_put_to_the_person_with_every_file_it_writes() -> None:
     changes = [{"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"}]
     item = parse_item(raw({"type": "fileChange", "id": "1", "changes": changes}))
-    asked = parse_request(PATCH, Wish(item_id="1"), item, "/w")
+    asked = parse_request(PATCH, Wish(item_id="1"), item, Asker("/w"))
     assert asked == Request("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
 
 

@@ -22,7 +22,7 @@ _ALLOWED = {
     "tool": 'the name of a tool, or "*" for every tool',
     "argv": 'the first words of a command without shell syntax, such as ["git", "push"]',
     "workspace": "a folder, beginning with / or ~",
-    "needs": 'a list of "network", "host", "read:PATH" and "write:PATH", each path beginning with / or ~',
+    "needs": 'a list of "network", "host", "codex", "read:PATH" and "write:PATH", each path beginning with / or ~',
 }
 
 
@@ -107,7 +107,7 @@ class _Reading(Struct, frozen=True):
         return tuple(words)
 
     def _need(self, text: str) -> str:
-        if text in (HOST, NETWORK):
+        if text in (HOST, NETWORK, "codex"):
             return text
         reach = next((reach for reach in _REACHES if text.startswith(reach)), "")
         if not reach or not expand(text.removeprefix(reach)):

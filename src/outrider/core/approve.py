@@ -103,4 +103,4 @@ def _plain(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-_NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it"}
+_NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it", "codex": "Codex's sandbox around it"}

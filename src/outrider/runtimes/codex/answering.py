@@ -13,17 +13,21 @@ from outrider.core.approve import Verdict
 from outrider.core.parts import Call
 from outrider.core.ports import Turn
 from outrider.runtimes.calls import Calls
+from outrider.runtimes.codex.fence import Fence
 from outrider.runtimes.codex.hearing import Hearing
 from outrider.runtimes.codex.items import DECLINED, parse_deed
 from outrider.runtimes.codex.process import Server
 from outrider.runtimes.codex.recover import asked_for
+from outrider.runtimes.codex.rollout import find_call
 from outrider.runtimes.codex.tools import SERVER, Overheard, parse_call
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import Item, Wish, parse_wish
 from outrider.runtimes.codex.wishes import (
+    COMMAND,
     ELICITATION,
     QUESTIONS,
     TOOL_CALL,
+    Asker,
     can_be_asked,
     is_self_contained,
     parse_request,
@@ -119,7 +123,12 @@ class Answering:
         deed = (parse_deed(item) if item else None) or deed_of_wish(request.method, wish, request.id, workspace)
         async with self._hearing.writing:
             call = await self._ledger.began(deed, is_held=True)
-        wanted = parse_request(request.method, wish, item, workspace)
+        fence = self._server.fences.get(wish.thread_id) or Fence()
+        called = self._hearing.called(wish.item_id)
+        if called is None and request.method == COMMAND and fence.holds:
+            called = await find_call(fence.rollout, wish.item_id)
+        asker = Asker(workspace, fence, called)
+        wanted = parse_request(request.method, wish, item, asker)
         verdict = self.answers.pop(asked_for(call), None)
         if verdict is None:
             verdict = await self._verdict(call, wanted, asking)

@@ -11,13 +11,13 @@ from outrider.config.fail import point
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
 from outrider.runtimes.codex.faults import told
-from outrider.runtimes.codex.items import is_aborted, is_lent, is_sure, missing, outcome, parse_deed
+from outrider.runtimes.codex.items import HAS_ENDED, is_aborted, is_lent, is_sure, missing, outcome, parse_deed
 from outrider.runtimes.codex.recover import parse_client_id
 from outrider.runtimes.codex.tools import parse_call
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import CodexTurn, Fault, Item, RawItem, Told, parse_item, parse_raw_item, parse_told
 from outrider.runtimes.jsonrpc import Notification
-from outrider.runtimes.outside.ledger import Ledger
+from outrider.runtimes.outside.ledger import Ledger, Outcome
 
 _TAIL = 40
 log = logging.getLogger("outrider.codex")
@@ -153,9 +153,19 @@ class Hearing:
         elif item.type in ("function_call_output", "custom_tool_call_output"):
             call = self._raw.pop(item.call_id, None)
             found = missing(call, item) if call else None
-            if found and item.call_id not in self.items and not self._ledger.is_known(item.call_id):
+            if found and self._is_untold(item.call_id, found[1]):
                 async with self.writing:
+                    self.items.pop(item.call_id, None)
+                    self._watch.tool_ended(item.call_id, anyio.current_time())
                     await self._ledger.ended(*found)
+
+    def _is_untold(self, item: str, came: Outcome) -> bool:
+        """Whether no item tells of this, or one that began and never ends: its end is told before its answer is."""
+        return HAS_ENDED in came.text if item in self.items else not self._ledger.is_known(item)
+
+    def called(self, item: str) -> RawItem | None:
+        """How the model called this, as far as it was told."""
+        return self._raw.get(item)
 
     async def keep_partial(self) -> None:
         """What was being said when it was cut off is kept."""

@@ -10,6 +10,8 @@ from outrider.runtimes.codex.tools import SERVER
 from outrider.runtimes.codex.wire import Change, Item, RawItem, field
 from outrider.runtimes.outside.ledger import Deed, Outcome
 
+HAS_ENDED = "exited with code "
+"""In what Codex tells its model of a command that does not go on."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
 """In Codex's own words, the turn is over."""
 _SHELLS = ("bash", "sh", "zsh", "dash")

@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 from msgspec import Raw, Struct
 
 import outrider
+from outrider.runtimes.codex.fence import Fence
 from outrider.runtimes.codex.wire import parse_config_warning, parse_user_agent
 from outrider.runtimes.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -89,6 +90,8 @@ class Server:
         self.pid = child.pid
         self.loaded: dict[str, str] = {}
         """Threads that this process has open, each with its model."""
+        self.fences: dict[str, Fence] = {}
+        """On which terms the commands of each of its threads run."""
         self.guests: dict[str, Guest] = {}
         """Those of its threads that call our tools over MCP."""
         self.is_checked = False

@@ -12,6 +12,7 @@ from outrider.core.events import Bound, Delta
 from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import FromPerson, Message
 from outrider.runtimes.codex.faults import of_rpc, told
+from outrider.runtimes.codex.fence import fence_of, parse_fence, profile, without_profile
 from outrider.runtimes.codex.launch import trust
 from outrider.runtimes.codex.lending import FOUND, Lending, Lent
 from outrider.runtimes.codex.process import Server
@@ -122,7 +123,8 @@ def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
 async def _resume(server: Server, thread: str, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool) -> str:
     async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
         more = {"threadId": thread, "excludeTurns": True}
-        answer = await server.request("thread/resume", {**_with(params, lent), **more}, _PATIENCE)
+        answer = await _asked(server, "thread/resume", {**_with(params, lent), **more}, terms)
+        server.fences[thread] = parse_fence(answer, fence_of(terms.config, params["cwd"]))
         return _loaded(server, thread, answer, lent)
 
 
@@ -146,13 +148,26 @@ async def _start(server: Server, turn: Turn, terms: Terms) -> Opened:
 
 async def _begin(server: Server, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool = False) -> Opened:
     async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
-        answer = await server.request("thread/start", _with(params, lent), _PATIENCE)
+        answer = await _asked(server, "thread/start", _with(params, lent), terms)
         thread = parse_thread_id(answer)
         if not thread:
             raise told("Codex began a session and did not say what it is called")
+        server.fences[thread] = parse_fence(answer, fence_of(terms.config, params["cwd"]))
         if is_by_mcp:
             await terms.lending.keep(thread)
         return Opened(thread, _loaded(server, thread, answer, lent), is_new=True)
+
+
+async def _asked(server: Server, method: str, params: dict[str, Any], terms: Terms) -> Raw:
+    """Open a thread whose commands cannot read our home; or any, where Codex has no such thing."""
+    try:
+        return await server.request(method, params, _PATIENCE)
+    except RpcError as error:
+        if "permissions" not in params or "permission" not in error.message.lower():
+            raise
+        log.warning("this Codex cannot hide the home of Outrider from its commands: %s", error.message)
+    plain = without_profile(params, fence_of(terms.config, params["cwd"]))
+    return await server.request(method, plain, _PATIENCE)
 
 
 def _with(params: dict[str, Any], lent: Lent) -> dict[str, Any]:
@@ -170,19 +185,20 @@ def _loaded(server: Server, thread: str, answer: Raw, lent: Lent) -> str:
 
 
 async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:
-    settings = config.codex
+    workspace, decided, found = turn.session.workspace, frozenset[str](), None
     try:
-        decided = parse_projects(await server.request("config/read", {}))
+        found = await server.request("config/read", {})
+        decided = parse_projects(found)
     except RpcError as error:
         log.info("Codex does not tell its settings: %s", error)
-        decided = frozenset[str]()
     more = turn.state().settings.get("instructions", "")
+    inside = profile(config, found)
     params: dict[str, Any] = {
-        "cwd": turn.session.workspace,
-        "approvalPolicy": settings.approval,
-        "sandbox": settings.sandbox,
+        "cwd": workspace,
+        "approvalPolicy": fence_of(config, workspace).policy,
         "developerInstructions": f"{_WHO}\n\n{more}" if more else _WHO,
-        "config": trust(turn.session.workspace, decided),
+        **inside,
+        "config": {**trust(workspace, decided), **inside["config"]},
     }
     model = wanted_model(turn, config)
     return {**params, "model": model} if model else params

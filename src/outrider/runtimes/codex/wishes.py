@@ -3,10 +3,12 @@
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from outrider.core.approve import HOST, NETWORK, Request, Verdict
+from outrider.runtimes.codex.fence import Fence, command_needs, patch_needs
 from outrider.runtimes.codex.items import plain_command, shown_changes
-from outrider.runtimes.codex.wire import Item, Wish, field
+from outrider.runtimes.codex.wire import Item, RawItem, Wish, field
 from outrider.runtimes.outside.ledger import Deed
 
 COMMAND = "item/commandExecution/requestApproval"
@@ -17,18 +19,30 @@ TOOL_CALL = "item/tool/call"
 QUESTIONS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
 
 
-def parse_request(method: str, wish: Wish, item: Item | None, workspace: str) -> Request:
+class Asker(Struct, frozen=True):
+    """The thread that asks."""
+
+    workspace: str
+    fence: Fence = Fence()
+    called: RawItem | None = None
+    """How its model called what it asks about."""
+
+
+def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> Request:
     """What a person is asked. The command is shown as it would run, a patch with all it changes."""
+    workspace = asker.workspace
     why = wish.reason or ""
     match method:
         case "item/commandExecution/requestApproval":
             command, cwd = plain_command(wish.command or (item.command if item else "") or ""), wish.cwd or workspace
             shown = command if cwd == workspace else f"(in {cwd}) {command}"
-            return Request("shell", shown, _needs(wish.additional_permissions), workspace, why)
+            more = wish.additional_permissions
+            needs = _needs(more) if more else command_needs(asker.fence, wish, asker.called)
+            return Request("shell", shown, needs, workspace, why)
         case "item/fileChange/requestApproval":
             changes = (item.changes if item else None) or []
             paths = dict.fromkeys(change.path for change in changes)
-            needs = tuple(f"write:{path}" for path in paths) or (HOST,)
+            needs = patch_needs(asker.fence, paths, workspace) if paths else (HOST,)
             return Request("patch", shown_changes(changes) or "(it did not say what)", needs, workspace, why)
         case "item/permissions/requestApproval":
             return Request("codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace)
