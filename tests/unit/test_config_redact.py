@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.config.redact import Redactor, redactor
+from outrider.config.redact import OUR_KEY, Redactor, redactor
+from outrider.store.key_text import KEY_SHAPE
 
 SECRET = "sk-Do/Not+Tell=0123"
 LONG = "sk-proj-" + "aB3_d-F7" * 20
@@ -94,3 +95,19 @@ def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_t
     clean = redactor(load(tmp_path, environ)).redact(text)
     assert clean == "[secret] [secret] [secret] [secret] [secret] someone-long"
     assert not redactor(load(tmp_path, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (f"ork_abcdefg2_{'0f' * 32}\n", "[secret]\n"),
+        (f"Bearer ork_abcdefg2_{'0f' * 32}, please", "Bearer [secret], please"),
+        ("ork_abcdefg2_ is the id of a key", "ork_abcdefg2_ is the id of a key"),
+    ],
+)
+def test_a_key_of_our_own_is_replaced_though_nobody_named_it(text: str, clean: str) -> None:
+    assert Redactor([]).redact(text) == clean
+
+
+def test_a_key_that_is_made_now_has_the_shape_that_is_looked_for() -> None:
+    assert KEY_SHAPE.pattern.replace("(", "").replace(")", "") == OUR_KEY.pattern

@@ -29,6 +29,9 @@ STAND_INS = frozenset(
 )
 """What people write for a key where none is needed: words like any other, which texts may hold."""
 
+_KEY_MARK = "ork_"
+OUR_KEY = re.compile(_KEY_MARK + r"[a-z2-7]{8}_[0-9a-f]{64}", re.ASCII)
+"""A key of Outrider's own. Only digests of those are known here, so they are found by their shape."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _OTHER_LETTERS = {"+": "[+-]", "/": "[/_]"}
 """Where the alphabet of URLs has other letters than the usual one."""
@@ -37,7 +40,7 @@ _OTHER_LETTERS = {"+": "[+-]", "/": "[/_]"}
 class Redactor:
     """Replaces secrets in texts: as they are, in JSON, in URLs, and in base64, also with other text around them.
 
-    Only whole secrets are found: a text that was cut inside one keeps the half it has.
+    Keys of Outrider's own are replaced, too, whoever has them. Only whole secrets are found: a text that was cut inside one keeps the half it has.
     """
 
     __slots__ = ("_encoded", "_forms")
@@ -58,7 +61,7 @@ class Redactor:
         for encoded in self._encoded:
             if any(anchor in text for anchor in encoded.anchors):
                 text = re.sub(encoded.pattern, SHOWN, text)
-        return text
+        return OUR_KEY.sub(SHOWN, text) if _KEY_MARK in text else text
 
     def __bool__(self) -> bool:
         """Whether it knows any secret."""
