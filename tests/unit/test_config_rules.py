@@ -81,7 +81,7 @@ def test_a_rule_that_was_read_decides(tmp_path: Path) -> None:
 
 
 ARGV = 'the first words of a command without shell syntax, such as ["git", "push"]'
-NEEDS = 'a list of "network", "host", "read:PATH" and "write:PATH", each path beginning with / or ~'
+NEEDS = 'a list of "network", "host", "codex", "read:PATH" and "write:PATH", each path beginning with / or ~'
 
 
 @pytest.mark.parametrize(

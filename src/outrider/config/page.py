@@ -62,7 +62,7 @@ verdict = "allow"             # or "ask", or "deny"
 tool = "shell"                # every tool when left out
 argv = ["git", "fetch"]       # how the command begins; any command when left out
 workspace = "~/src/site"      # in this folder only; in any when left out
-needs = ["network"]           # what it may have: "network", "host", "read:PATH", "write:PATH"
+needs = ["network"]           # what it may have: "network", "host", "codex", "read:PATH", "write:PATH"
 ```
 
 `outrider config get rules` lists them.
