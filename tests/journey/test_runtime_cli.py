@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.models.script_server import ScriptServer, script
-from outrider.models.scripted import says
+from outrider.models.scripted import call, says
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
 from tests.support.acp import World
@@ -223,6 +223,33 @@ def test_in_the_chat_codex_takes_over_and_native_goes_on_with_all_that_was_said(
     assert "read seen.txt" not in texts(first)
     assert "read seen.txt" in texts(second)
     assert second.body["model"] == "gpt-5.4"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_the_chat_what_codex_is_told_in_mid_text_stands_above_its_answer_and_a_stopped_command_is_seen(
+    person: Person,
+) -> None:
+    words = "\n\n".join(f"paragraph {number} of some" for number in range(6))
+    command = call("exec_command", cmd="sleep 600 # quite long", yield_time_ms=30_000)
+    with ScriptServer(script(says(words, delay=0.15), says("", command))) as server:
+        has_codex(person, server.url)
+        with Terminal(person, "chat", "-r", "codex", "-s", "s") as terminal:
+            terminal.rests()
+            terminal.says("first question")
+            terminal.sees("paragraph 2")
+            terminal.says("second question")
+            terminal.sees("paragraph 5 of some")
+            said = terminal.rests()
+            terminal.says("run it")
+            terminal.sees("$ sleep 600 # quite long …")
+            terminal.presses("C-c")
+            terminal.sees("✗ sleep 600 # quite long  cut off")
+            terminal.rests()
+        with Terminal(person, "chat", "-s", "s") as terminal:
+            again = terminal.rests()
+    assert "begun anew" not in said
+    for screen in (said, again):
+        assert screen.index("› second question") < screen.index("paragraph 5")
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

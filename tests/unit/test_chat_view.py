@@ -12,7 +12,9 @@ from outrider.cli.chat.recall import recall
 from outrider.cli.chat.shows import Block, Note, Person, Ran, Show
 from outrider.cli.chat.view import View
 from outrider.core.events import (
+    Begun,
     Body,
+    Bound,
     Changed,
     Compacted,
     Delta,
@@ -210,3 +212,53 @@ def test_who_comes_back_is_shown_the_last_exchanges() -> None:
     ]
     assert recall(journal(*said[:4])) == [Person("q1"), Block("a1")]
     assert recall([]) == []
+
+
+def steered(*events: Event) -> tuple[View, Sequence[Show]]:
+    view = View(steers=lambda runtime: runtime == "other")
+    follow(view, journal(Input("go"), Started("other")))
+    return follow(view, events)
+
+
+def test_what_reaches_a_runtime_in_the_midst_of_its_words_stands_where_it_was_typed() -> None:
+    begun, also = [Delta("One.\n\nTw"), Entry(3, 3_000, Input("and tests"))], Person("and tests")
+    view, shows = steered(*begun)
+    assert (shows, view.queued) == ([Block("One.\n\n"), Block("Tw"), also], [])
+    _, goes_on = follow(view, [Delta("o.\n\nThr"), entry(view, Reply("One.\n\nTwo.\n\nThree.", saw=2))])
+    assert goes_on == [Block("o.\n\n"), Block("Three.")]
+    view, _ = steered(*begun)
+    _, anew = follow(view, [Delta("Tests first.\n\nThe"), entry(view, Reply("Tests first.\n\nThen this.", saw=3))])
+    assert anew == [Block("Tests first.\n\n"), Block("Then this.")]
+    view, _ = steered(*begun)
+    assert view.take(entry(view, Reply("Tests.", saw=3))) == [Block("Tests.")]
+
+
+def test_a_command_that_runs_when_its_turn_is_stopped_leaves_a_line() -> None:
+    view = begun()
+    call = Call("a", "shell", {"command": "make"})
+    shows = list(view.take(entry(view, Reply("", saw=2, calls=(call,)))))
+    assert [line for _, line in view.live(60, 10)] == ["$ make …"]
+    shows += view.take(entry(view, Begun("a")))
+    shows += view.take(entry(view, Ended("interrupted", 2, "stopped")))
+    assert shows == [Ran("make", "cut off", failed=True, mark="$"), Note("■ stopped", "warn")]
+
+
+def test_what_another_runtime_was_given_is_told_once() -> None:
+    view = View()
+    _, shows = follow(
+        view,
+        journal(
+            *(Input("a"), Started(), Reply("b", 1), Ended("done", 1)),
+            *(
+                Input("c"),
+                Started("codex"),
+                Bound("codex", "t", saw=5),
+                Bound("codex", "t", "1", saw=5),
+                Ended("done", 1),
+            ),
+            *(Input("d"), Started(), Reply("e", 10), Ended("done", 1)),
+            *(Input("f"), Started("codex"), Bound("codex", "t", saw=5), Bound("codex", "t", "2", saw=14)),
+        ),
+    )
+    told = [show.text for show in shows if isinstance(show, Note)]
+    assert told == [f"codex was given what it had not seen of this session, up to #{seq}" for seq in (4, 13)]

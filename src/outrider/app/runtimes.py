@@ -79,6 +79,12 @@ def lends(name: str) -> bool:
     return examine.lends if examine else name == NATIVE
 
 
+def steers(name: str) -> bool:
+    """Whether what is said in the midst of a turn reaches it at once, and not only in its next step."""
+    examine = _examine(name)
+    return bool(examine and examine.steers)
+
+
 def offered(config: Config) -> Sequence[str]:
     """The runtimes besides our own that seem to be usable. Starts nothing."""
     return [name for name in names() if name != NATIVE and _is_found(config, name)]

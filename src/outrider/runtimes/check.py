@@ -29,5 +29,7 @@ class Examine(Struct, frozen=True):
     """Really tries it, step by step, and ends what it started. Raises nothing; the first that is broken is the last."""
     lends: bool = False
     """As in its traits: whether tools of whoever sent an input can be used in its turns."""
+    steers: bool = False
+    """As in its traits: whether what is said in the midst of a turn reaches it at once."""
     glance: Callable[[Config], AsyncGenerator[Check, None]] | None = None
     """As `checks`, for a list of all runtimes, where trying leaves a trace in it; None where it leaves none."""

@@ -62,6 +62,11 @@ def denied(call: Call | None) -> Sequence[Show]:
     return [Ran(call_line(call) if call else "a call", "not run", failed=True, mark=mark_of(call))]
 
 
+def cut_off(call: Call) -> Sequence[Show]:
+    """The line of a call whose turn ended before it did."""
+    return [Ran(call_line(call), "cut off", failed=True, mark=mark_of(call))]
+
+
 def _outcome(result: Result) -> _Outcome:
     try:
         return msgspec.json.decode(result.text, type=_Outcome)

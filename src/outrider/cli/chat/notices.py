@@ -33,7 +33,8 @@ def told_elsewhere(notice: str, session: str) -> Note:
 def bound(before: Bound | None, now: Bound, ended: int) -> Sequence[Show]:
     """A line when another runtime is given what happened without it. `ended` is where the last turn ended."""
     known = before.saw if before and before.thread == now.thread else 0
-    if ended <= known:
+    # One that knows no more than before was only written down again.
+    if not known < ended <= now.saw:
         return []
     return [Note(f"{one_line(now.runtime, 40)} was given what it had not seen of this session, up to #{ended}")]
 

@@ -1,6 +1,6 @@
 """The end of an earlier session in a few lines, for whoever comes back to it. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show
 from outrider.cli.chat.view import View
@@ -13,9 +13,12 @@ _MOST = 12
 """Things shown in all."""
 
 
-def recall(journal: Iterable[Entry]) -> Sequence[Show]:
-    """What was said last, the calls left out, and so is a question that waits: whoever opens a session shows that."""
-    view, shows = View(), list[Show]()
+def recall(journal: Iterable[Entry], steers: Callable[[str], bool] = lambda runtime: False) -> Sequence[Show]:
+    """What was said last, the calls left out, and so is a question that waits: whoever opens a session shows that.
+
+    `steers` as in `View`.
+    """
+    view, shows = View(steers=steers), list[Show]()
     for entry in journal:
         shows += view.take(entry)
     said = [

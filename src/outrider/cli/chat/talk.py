@@ -13,7 +13,7 @@ from msgspec import Struct
 from outrider.app.acting import Acting
 from outrider.app.channels import TERMINAL
 from outrider.app.commands import Given, Mistaken, Takes, Words, parse_line
-from outrider.app.runtimes import Wanted, carrier, use
+from outrider.app.runtimes import Wanted, carrier, steers, use
 from outrider.cli.chat import orders
 from outrider.cli.chat.answers import meant
 from outrider.cli.chat.clean import one_line
@@ -235,9 +235,7 @@ class Conversation:
     async def look_for(self, name: str) -> None:
         """Open the session of this name as soon as somebody else has begun it; until then, nothing is made."""
         while self.session is None and self._name == name:
-            with suppress(
-                Refused, Unavailable
-            ):  # Whoever speaks is told of the store's trouble.
+            with suppress(Refused, Unavailable):  # Whoever speaks is told of the store's trouble.
                 found = await self.agent.find(name)
                 async with self._beginning:
                     if self.session is None and self._name == name == found.name:
@@ -248,9 +246,9 @@ class Conversation:
         """Go on with this session; the one that was open goes on in the background."""
         journal = await self.agent.journal(session)
         self._set_aside()
-        self.session, self.view = session, View(journal)
+        self.session, self.view = session, View(journal, steers)
         self.elsewhere.turn_to(session)
-        self.face.show([*recall(journal), *self.view.question()])
+        self.face.show([*recall(journal, steers), *self.view.question()])
         if self.opened.settings:
             await use(self.agent, session, self.opened.settings)
         await self.running.turn_to(session, self.view)

@@ -3,11 +3,11 @@
 Deltas only hurry things along. What is printed ends as the entries say, whatever deltas were lost or came late.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from outrider.cli.chat import answers
 from outrider.cli.chat.blocks import Blocks, split
-from outrider.cli.chat.calls import call_line, denied, mark_of, ran
+from outrider.cli.chat.calls import call_line, cut_off, denied, mark_of, ran
 from outrider.cli.chat.clean import clean, one_line, wrap
 from outrider.cli.chat.notices import bound, told
 from outrider.cli.chat.shows import Block, Note, Person, Question, Show
@@ -39,7 +39,11 @@ Line = tuple[str, str]
 class View:
     """What has happened in a session so far, and what of it is still under way."""
 
-    def __init__(self, journal: Iterable[Entry] = ()) -> None:
+    def __init__(self, journal: Iterable[Entry] = (), steers: Callable[[str], bool] = lambda runtime: False) -> None:
+        """`steers`: whether what is said in the midst of a turn reaches the runtime of this name at once."""
+        self._steers = steers
+        self._runtime = ""
+        """What carries the turn."""
         self.state = State()
         self.usage = Usage()
         """Tokens of the whole session."""
@@ -61,6 +65,8 @@ class View:
         """The model has its prompt already: an input that comes now waits for the step after."""
         self._blocks = Blocks()
         self._printed = ""
+        self._before = ""
+        """What was printed of the reply before the person's last words, which it may leave behind or go on with."""
         self._owed = ""
         """Deltas of a reply that is already printed; they may still come."""
         self._is_held = False
@@ -151,8 +157,8 @@ class View:
         match entry.body:
             case Input():
                 return self._take_input(entry.body)
-            case Started():
-                self.began = entry.at
+            case Started(runtime=runtime):
+                self.began, self._runtime = entry.at, runtime
                 self._ask_anew()
             case Resumed(crashed=crashed):
                 self._ask_anew()
@@ -173,7 +179,7 @@ class View:
                 return [Note("the earlier part of the session was summarised")]
             case Ended():
                 self._ended = entry.seq
-                return self._end(entry.body)
+                return self._end(entry.body, before.begun)
             case Bound():
                 return bound(before.threads.get(entry.body.runtime), entry.body, self._ended)
             case Begun() | Answered() | Changed():
@@ -182,6 +188,7 @@ class View:
 
     def _ask_anew(self) -> None:
         self._blocks, self._printed, self._owed, self._is_held = Blocks(), "", "", False
+        self._before = ""
         self._is_asked, self.activity = True, "waiting for the model …"
 
     def question(self) -> Sequence[Show]:
@@ -193,11 +200,22 @@ class View:
         if body.source == "task":
             self._is_asked = self._is_asked or self.is_open
             return told(body.text)  # Told at once, whether or not the model has time for it.
+        if self._is_asked and self._steers(self._runtime):
+            return [*self._break_off(), Person(body.text)]
         if self._is_asked:
             self.queued.append(body.text)
             return []
         self._is_asked = self.is_open
         return [Person(body.text)]
+
+    def _break_off(self) -> Sequence[Show]:
+        """Print what was said up to here: what comes next may be its end, or begin with an answer to something else."""
+        if self._is_held:
+            return []
+        rest = self._blocks.rest
+        self._before += self._printed + rest
+        self._blocks, self._printed = Blocks(), ""
+        return _blocks(split(rest))
 
     def _take_reply(self, reply: Reply) -> Sequence[Show]:
         self._spend(reply.usage, reply.cost)
@@ -217,9 +235,11 @@ class View:
         self.activity = "waiting for the model …"
         return [*lines, *self._next_step(is_asked=True)]
 
-    def _end(self, ended: Ended) -> Sequence[Show]:
+    def _end(self, ended: Ended, begun: Collection[str]) -> Sequence[Show]:
         shows = self._settle(ended.partial) if ended.outcome == "interrupted" and ended.partial else []
-        self._blocks, self._printed, self._is_held = Blocks(), "", False
+        self._blocks, self._printed, self._before, self._is_held = Blocks(), "", "", False
+        for call in self._calls.values():
+            shows += cut_off(call) if call.id in begun else ()
         self._calls, self.activity = {}, ""
         shows += self._next_step()
         self._is_asked = False
@@ -236,6 +256,9 @@ class View:
         """Print what is not printed yet of words that are now known whole."""
         shows: list[Show] = []
         heard, printed = self._printed + self._blocks.rest, self._printed
+        if self._before and text.startswith(self._before + heard):
+            heard, printed = self._before + heard, self._before + printed
+        self._before = ""
         self._owed = text[len(heard) :] if not self._is_held and text.startswith(heard) else ""
         self._blocks, self._printed = Blocks(), ""
         if not text.startswith(printed):

@@ -117,4 +117,4 @@ def _judged(login: _Login) -> Check:
     return Check("login", "fine", f"logged in: {account.type}{f' {named}' if named else ''}")
 
 
-EXAMINE = Examine(_found, _checks)
+EXAMINE = Examine(_found, _checks, steers=True)
