@@ -110,3 +110,17 @@ async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Pa
                 journal = shown(await agent.journal(await agent.find("s")))
     assert ((tmp_path / "work" / "no").exists(), (tmp_path / "work" / "yes").exists()) == (False, True)
     assert "asked" not in journal
+
+
+async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_and_sees_no_more(tmp_path: Path) -> None:
+    lines = steps(
+        says("", shell("sleep 0.3; echo hello > mine; cat mine; cat ../../store.db; ls ..; echo end")), says("ok")
+    )
+    async with at_work(tmp_path, lines) as agent:
+        own = agent.working_in(None)
+        await own.say("go", session="s")
+        session = await own.find("s")
+        journal = shown(await own.journal(session))
+    (result,) = [line for line in journal if line.startswith("result")]
+    assert (Path(session.workspace) / "mine").read_text() == "hello\n"
+    assert ("hello\n" in result, "SQLite" in result, result.endswith("end\n")) == (True, False, True)

@@ -40,7 +40,8 @@ _OTHER_LETTERS = {"+": "[+-]", "/": "[/_]"}
 class Redactor:
     """Replaces secrets in texts: as they are, in JSON, in URLs, and in base64, also with other text around them.
 
-    Keys of Outrider's own are replaced, too, whoever has them. Only whole secrets are found: a text that was cut inside one keeps the half it has.
+    Keys of Outrider's own are replaced, too, whoever has them.
+    Only whole secrets are found: a text that was cut inside one keeps the half it has.
     """
 
     __slots__ = ("_encoded", "_forms")

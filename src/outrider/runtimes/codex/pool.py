@@ -1,7 +1,10 @@
 """The processes of one home: one for each person and workspace, kept for the next turn, ended when idle."""
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -14,8 +17,10 @@ from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.codex.process import Server, serve
 from outrider.runtimes.jsonrpc import end_marked
 
-IDLE = 600.0
+IDLE = 120.0
 """Seconds after which a process that nobody uses is ended."""
+SPARE = 4
+"""Processes that are kept while nobody uses them, at most."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -26,21 +31,38 @@ class Pool:
         self._config = config
         self._group = group
         self._servers: dict[tuple[str, str], Server] = {}
-        self._starting: dict[tuple[str, str], anyio.Lock] = {}
+        self._starting: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._marks = config.home / "codex" / "marks"
 
-    async def get(self, session: Session) -> Server:
+    @asynccontextmanager
+    async def lent(self, session: Session) -> AsyncGenerator[Server]:
         """The process for this session. Raises Refused when none can be started, or what its handshake raises."""
         who = (session.person, session.workspace)
-        async with self._starting.setdefault(who, anyio.Lock()):
-            server = self._servers.get(who)
-            if server and server.is_alive:
-                return server
-            if server:
-                # Until it has let go of its threads no other can have them.
-                await server.closed.wait()
-            server = self._servers[who] = await self._group.start(self._run, session.workspace)
+        lock = self._starting.setdefault(who, anyio.Lock())
+        try:
+            with ExitStack() as use:
+                async with lock:
+                    server = await self._get(who)
+                    use.enter_context(server.in_use())
+                yield server
+        finally:
+            self._make_room()
+
+    async def _get(self, who: tuple[str, str]) -> Server:
+        server = self._servers.get(who)
+        if server and server.is_alive:
             return server
+        if server:
+            # Until it has let go of its threads no other can have them.
+            await server.closed.wait()
+        server = self._servers[who] = await self._group.start(self._run, who[1])
+        return server
+
+    def _make_room(self) -> None:
+        """End the longest idle ones of too many."""
+        idle = [server for server in self._servers.values() if server.is_alive and not server.users]
+        for server in sorted(idle, key=lambda server: server.idle_since)[: max(0, len(idle) - SPARE)]:
+            server.retire()
 
     async def _run(self, workspace: str, *, task_status: anyio.abc.TaskStatus[Server]) -> None:
         program = codex_program(self._config, Path(workspace))

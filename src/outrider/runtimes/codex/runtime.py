@@ -53,17 +53,16 @@ class CodexRuntime:
 
     async def _carried(self, turn: Turn, news: News, asking: Asking) -> bool:
         """False when the process turned out to have died since its last turn: another may have more luck."""
-        server = await self._pool.get(turn.session)
-        is_used, steps = server.is_checked, turn.state().steps
-        try:
-            with server.in_use():
+        async with self._pool.lent(turn.session) as server:
+            is_used, steps = server.is_checked, turn.state().steps
+            try:
                 await self._check_login(server)
                 await Carrying(self._kit, self._calls, server, turn, news, asking).run(self._lending)
-        except ChildGone as gone:
-            if not is_used or turn.state().steps > steps:
-                raise
-            log.warning("Codex is started anew: %s", gone)
-            return False
+            except ChildGone as gone:
+                if not is_used or turn.state().steps > steps:
+                    raise
+                log.warning("Codex is started anew: %s", gone)
+                return False
         return True
 
     async def _check_login(self, server: Server) -> None:
