@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from outrider.app.agent import Agent
-from outrider.core.events import Asked, Ended, Entry
+from outrider.core.events import Asked, Ended, Entry, Resumed
 from outrider.core.ports import Session
 from outrider.models.script_server import Rule, Script, serving
 from outrider.models.scripted import Says, Wanted, call, says
@@ -55,6 +55,22 @@ async def ended(agent: Agent, session: Session) -> list[str]:
         if isinstance(event, Entry) and isinstance(event.body, Ended):
             return shown(await agent.journal(session))
     raise AssertionError("never ended")
+
+
+async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_order(tmp_path: Path) -> None:
+    lines = steps(says("", shell("touch yes", **WANTS)), says("ok"))
+    async with serving(lines) as server:
+        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+            question = await asked(agent, await begin(agent))
+            # More than the whole test may take: nothing here has an end that could be waited for.
+            await agent.rest("going down", gently=600)
+        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+            session = await agent.find("s")
+            assert await agent.answer(session, question, "once")
+            await ended(agent, session)
+            resumed = [entry.body for entry in await agent.journal(session) if isinstance(entry.body, Resumed)]
+    assert resumed == [Resumed(crashed=False)]
+    assert (tmp_path / "work" / "yes").exists()
 
 
 async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_says_so(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from outrider.runtimes.calls import meaning
 
 PATIENCE = 600.0
 """Seconds a question is waited for while the other program is kept running for its answer."""
+_LOOK = 0.5
+"""Seconds between two looks whether the turn is to be let go of."""
 
 
 class Parked(Exception):
@@ -63,7 +65,11 @@ class Asking:
     async def answered(self, call: Call) -> Verdict:
         """The answer to a question that was asked. Raises Parked."""
         with anyio.move_on_after(self._patience):
-            await self._news.until(lambda: call.id in self._turn.state().answers)
+            while call.id not in self._turn.state().answers:
+                with anyio.move_on_after(_LOOK):
+                    await self._news.until(lambda: call.id in self._turn.state().answers)
+                # Whoever carries the turn may be about to leave, and nothing is in progress that had to end first.
+                await self._turn.refresh()
         answer = self._turn.state().answers.get(call.id)
         if answer is None:
             raise Parked
