@@ -193,6 +193,17 @@ async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_
     assert (last.count("say pear"), last.count("remember plum"), last.count("third")) == (1, 1, 1)
 
 
+async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: Path) -> None:
+    lines = script([*(Status(401, "bad token") for _ in range(3)), says("fine")])
+    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            for number in range(3):
+                assert (await agent.say(f"say plum {number}", session="s")).outcome == "failed"
+            assert (await agent.say("last", session="s")).text == "fine"
+    last = texts(server.requests[-1])
+    assert [last.count(f"say plum {number}") for number in range(3)] == [1, 1, 1]
+
+
 async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
     async with serving(script("a dot")) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):

@@ -13,7 +13,7 @@ from outrider.core.prompt import UNKNOWN
 from outrider.runtimes.calls import Calls, meaning
 from outrider.runtimes.codex.items import is_over, outcome, parse_deed
 from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.threads import NAME, Opened
+from outrider.runtimes.codex.threads import NAME, Opened, has_unanswered
 from outrider.runtimes.codex.tools import Overheard, is_ours
 from outrider.runtimes.codex.wire import CodexTurn, Fault, Item, parse_turns
 from outrider.runtimes.jsonrpc import RpcError
@@ -62,19 +62,29 @@ async def find_turn(server: Server, turn: Turn, opened: Opened) -> CodexTurn | N
     bound = state.threads.get(NAME)
     if opened.is_new or bound is None or not (opened.is_taken_up or state.steps):
         return None
-    params = {"threadId": opened.id, "itemsView": "full", "limit": _TURNS}
-    try:
-        turns = parse_turns(await server.request("thread/turns/list", params))
-    except RpcError as error:
-        if "not materialized" in error.message or "no rollout" in error.message:
-            return None
-        raise
+    turns = await _newest_turns(server, opened)
     inputs = {seq for seq, _ in turn.transcript().unseen()}
     for found in turns:
         given = {parse_client_id(item.client_id) for item in found.items}
         if given & inputs or (state.steps and bound.turn and found.id == bound.turn):
             return found
     return None
+
+
+async def newest_input(server: Server, turn: Turn, opened: Opened) -> int:
+    """The number of the last input that the thread was given, where that matters; 0 when it is not known."""
+    turns = await _newest_turns(server, opened) if has_unanswered(turn) and not opened.is_new else ()
+    return max((parse_client_id(item.client_id) for found in turns for item in found.items), default=0)
+
+
+async def _newest_turns(server: Server, opened: Opened) -> Sequence[CodexTurn]:
+    params = {"threadId": opened.id, "itemsView": "full", "limit": _TURNS}
+    try:
+        return parse_turns(await server.request("thread/turns/list", params))
+    except RpcError as error:
+        if "not materialized" in error.message or "no rollout" in error.message:
+            return ()
+        raise
 
 
 class Recovery:

@@ -93,9 +93,9 @@ async def open_thread(server: Server, turn: Turn, terms: Terms) -> Opened:
     raise told("another process of Codex has this session open; end that one, then say it again")
 
 
-async def tell_past(server: Server, turn: Turn, opened: Opened) -> None:
-    """Tell the thread what was said and done elsewhere, once. Raises RpcError."""
-    messages = _not_known(turn, opened)
+async def tell_past(server: Server, turn: Turn, opened: Opened, newest: int) -> None:
+    """Tell the thread what was said and done elsewhere, once; `newest` is the last input it got. Raises RpcError."""
+    messages = _not_known(turn, opened, newest)
     text = past.told(messages)
     if not text:
         return
@@ -104,7 +104,15 @@ async def tell_past(server: Server, turn: Turn, opened: Opened) -> None:
     await server.request("thread/inject_items", {"threadId": opened.id, "items": [item]})
 
 
-def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
+def has_unanswered(turn: Turn) -> bool:
+    """Whether what the thread may know ends with words that nobody answered: did they get there?"""
+    bound = turn.state().threads.get(NAME)
+    every, later = turn.transcript().after(0), turn.transcript().after(bound.saw if bound else 0)
+    known = every[: len(every) - len(later)]
+    return bool(known) and isinstance(known[-1], FromPerson)
+
+
+def _not_known(turn: Turn, opened: Opened, newest: int) -> Sequence[Message]:
     state = turn.state()
     bound = state.threads.get(NAME)
     if opened.is_new or bound is None:
@@ -113,8 +121,8 @@ def _not_known(turn: Turn, opened: Opened) -> Sequence[Message]:
         # What this turn holds already was done by the thread itself.
         return ()
     every, later = turn.transcript().after(0), turn.transcript().after(bound.saw)
-    first = len(every) - len(later)
-    while first and not bound.turn and isinstance(every[first - 1], FromPerson):
+    first, got = len(every) - len(later), len(every) - len(turn.transcript().after(newest))
+    while first > got and not bound.turn and isinstance(every[first - 1], FromPerson):
         # What was said last never got there: Codex could not be started, say.
         first -= 1
     return every[first:]

@@ -23,7 +23,7 @@ from outrider.runtimes.codex.items import is_sure
 from outrider.runtimes.codex.leftovers import Leftovers
 from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.process import Line, Server
-from outrider.runtimes.codex.recover import Recovery, Standing, client_id, find_turn
+from outrider.runtimes.codex.recover import Recovery, Standing, client_id, find_turn, newest_input
 from outrider.runtimes.codex.threads import NAME, Opened, Terms, open_thread, tell_past, wanted_model
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_item, parse_told, parse_turn_id
@@ -85,7 +85,7 @@ class Carrying:
             inputs = [(seq, words) for seq, words in self._turn.transcript().unseen() if seq > self._ledger.saw]
             if not inputs and standing.status == "completed":
                 return
-            await tell_past(self._server, self._turn, opened)
+            await tell_past(self._server, self._turn, opened, await newest_input(self._server, self._turn, opened))
             self._answering.answers = standing.answers
             await self._begin(opened, self._text(opened, standing, inputs), inputs)
             await self._go_on(line, visitors)
