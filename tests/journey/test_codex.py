@@ -6,12 +6,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from outrider.core.events import Bound
+from outrider.core.events import Bound, Reply
 from outrider.core.prompt import FromModel, FromTools
 from outrider.models.script_server import Status, script, serving
 from outrider.models.scripted import ScriptedModel, Wanted, says
 from tests.journey.support import Person
-from tests.support.codex import codex_home, heard, opened, shell, shown, texts, use_codex
+from tests.support.codex import MODEL, codex_home, heard, opened, shell, shown, texts, use_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -202,6 +202,18 @@ async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: 
             assert (await agent.say("last", session="s")).text == "fine"
     last = texts(server.requests[-1])
     assert [last.count(f"say plum {number}") for number in range(3)] == [1, 1, 1]
+
+
+async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_path: Path) -> None:
+    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+        with anyio.fail_after(60):
+            session = await agent.session("s")
+            for model in ("", "gpt-5.4", ""):
+                await agent.change(session, {"codex.model": model})
+                await agent.say("hi", session="s")
+            replies = [e.body.model for e in await agent.journal(session) if isinstance(e.body, Reply)]
+        asked = [request.body.get("model") for request in server.requests]
+    assert asked == replies == [MODEL, "gpt-5.4", MODEL]
 
 
 async def test_a_picture_reaches_codex(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ class Server:
         self.mark = child.mark
         self.pid = child.pid
         self.loaded: dict[str, str] = {}
-        """Threads that this process has open, each with its model."""
+        """Threads that this process has open, each with the model it asks now."""
+        self.model = ""
+        """The model that Codex asks where we name none, once that is known."""
         self.fences: dict[str, Fence] = {}
         """On which terms the commands of each of its threads run."""
         self.guests: dict[str, Guest] = {}

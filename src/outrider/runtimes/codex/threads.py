@@ -17,7 +17,13 @@ from outrider.runtimes.codex.launch import trust
 from outrider.runtimes.codex.lending import FOUND, Lending, Lent
 from outrider.runtimes.codex.process import Server
 from outrider.runtimes.codex.tools import declared
-from outrider.runtimes.codex.wire import parse_model, parse_projects, parse_thread_id
+from outrider.runtimes.codex.wire import (
+    parse_default_model,
+    parse_model,
+    parse_projects,
+    parse_set_model,
+    parse_thread_id,
+)
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.outside import past
 
@@ -163,7 +169,9 @@ async def _begin(server: Server, params: dict[str, Any], terms: Terms, *, is_by_
         server.fences[thread] = parse_fence(answer, fence_of(terms.config, params["cwd"]))
         if is_by_mcp:
             await terms.lending.keep(thread)
-        return Opened(thread, _loaded(server, thread, answer, lent), is_new=True)
+        model = _loaded(server, thread, answer, lent)
+        server.model = server.model if "model" in params else model
+        return Opened(thread, model, is_new=True)
 
 
 async def _asked(server: Server, method: str, params: dict[str, Any], terms: Terms) -> Raw:
@@ -210,6 +218,18 @@ async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:
     }
     model = wanted_model(turn, config)
     return {**params, "model": model} if model else params
+
+
+async def model_to_name(server: Server, turn: Turn, config: Config, opened: Opened) -> str:
+    """The model to name for a turn: the one that is wanted, or Codex's own where the thread asks another by now."""
+    if wanted := wanted_model(turn, config):
+        return wanted
+    try:
+        server.model = server.model or parse_set_model(await server.request("config/read", {}))
+        server.model = server.model or parse_default_model(await server.request("model/list", {}))
+    except RpcError as error:
+        log.info("Codex does not say which model it asks by itself: %s", error)
+    return server.model if opened.model != server.model else ""
 
 
 def wanted_model(turn: Turn, config: Config) -> str:

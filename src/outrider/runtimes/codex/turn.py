@@ -24,7 +24,7 @@ from outrider.runtimes.codex.leftovers import Leftovers
 from outrider.runtimes.codex.lending import Lending
 from outrider.runtimes.codex.process import Line, Server
 from outrider.runtimes.codex.recover import Recovery, Standing, client_id, find_turn, newest_input
-from outrider.runtimes.codex.threads import NAME, Opened, Terms, open_thread, tell_past, wanted_model
+from outrider.runtimes.codex.threads import NAME, Opened, Terms, model_to_name, open_thread, tell_past
 from outrider.runtimes.codex.watch import Watch
 from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_item, parse_told, parse_turn_id
 from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, Notification, Request, RpcError
@@ -111,8 +111,8 @@ class Carrying:
         params: dict[str, Any] = {"threadId": opened.id, "input": self._rendered(text, inputs)}
         if inputs:
             params["clientUserMessageId"] = client_id(saw)
-        if model := wanted_model(self._turn, self._kit.config):
-            params["model"] = self._ledger.model = model
+        if model := await model_to_name(self._server, self._turn, self._kit.config, opened):
+            params["model"] = self._ledger.model = self._server.loaded[opened.id] = model
         try:
             self._hearing.id = parse_turn_id(await self._server.request("turn/start", params))
         except RpcError as error:

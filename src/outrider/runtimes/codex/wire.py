@@ -212,6 +212,18 @@ def parse_model(result: Raw) -> str:
     return _text(msgspec.json.decode(result), "model")
 
 
+def parse_set_model(result: Raw) -> str:
+    """The model that Codex's own settings name; empty when they name none."""
+    return _text(field(msgspec.json.decode(result), "config"), "model")
+
+
+def parse_default_model(result: Raw) -> str:
+    """The model that Codex takes by itself, of those it lists."""
+    listed = field(msgspec.json.decode(result), "data")
+    models = cast("list[object]", listed) if isinstance(listed, list) else []
+    return next((_text(model, "model") for model in models if field(model, "isDefault") is True), "")
+
+
 def parse_user_agent(result: Raw) -> str:
     return _text(msgspec.json.decode(result), "userAgent")
 
