@@ -134,7 +134,7 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
     assert [line for line in journal if line.startswith("ended")] == [
         "ended interrupted stopped by the person",
         "ended done",
-    ]
+    ], "\n".join(journal)
 
 
 async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:

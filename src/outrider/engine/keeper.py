@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -132,7 +133,7 @@ class Keeper:
         """Stop waiting for it."""
         return await self._on.store.flip_task(task.id, notify)
 
-    async def kill(self, task: Task, why: str = "") -> Task:
+    async def kill(self, task: Task, why: str = "", *, untold: bool = False) -> Task:
         """End a task and all it started. It has ended, and that is written down, when this returns."""
         if begun := self._beginning.get((task.session, task.wish.call)):
             await begun.wait()
@@ -140,6 +141,8 @@ class Keeper:
         if not task.is_open:
             return task
         self._killed[task.id] = why
+        if untold:
+            await self.flip(task, "never")
         if task.wish.kind == "session":
             child = task.child or await self._on.children.open(task)
             await self._stop_child(task, child)
@@ -168,7 +171,8 @@ class Keeper:
         doomed = [task for task in tasks if everything or task.wish.waited]
         async with anyio.create_task_group() as group:
             for task in doomed:
-                group.start_soon(self._kill_untold, task)
+                # Whoever stopped the turn knows; a notice would begin another one.
+                group.start_soon(partial(self.kill, task, "its turn was stopped", untold=True))
         return len(doomed)
 
     async def _settle(self, session: str) -> None:
@@ -177,11 +181,6 @@ class Keeper:
         for call, begun in tuple(self._beginning.items()):
             if call[0] == session:
                 await begun.wait()
-
-    async def _kill_untold(self, task: Task) -> None:
-        """Whoever stopped the turn knows; a notice would begin another one."""
-        await self.flip(task, "never")
-        await self.kill(task, "its turn was stopped")
 
     async def said(self, task: Task) -> str:
         """The last words of the child session that is this task's body."""
@@ -211,7 +210,7 @@ class Keeper:
         waited = [task for task in tasks if task.wish.waited]
         waiting = set(await self._on.store.waiting()) if waited else set[str]()
         for task in waited:
-            if task.session not in waiting:
+            if task.session not in waiting and task.id not in self._killed:
                 await self.flip(task, "always" if self._on.can_tell(task.wish.address) else "never")
 
     async def _now(self, task: Task) -> Task:
