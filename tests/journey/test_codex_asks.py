@@ -1,5 +1,7 @@
 """What Codex asks becomes a question of ours: to be answered from anywhere, also after a restart, or by nobody."""
 
+import os
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -238,3 +240,14 @@ async def test_a_tool_of_ours_asks_for_what_it_needs_and_codex_hears_what_came_o
     assert count == (1 if answer == "once" else 0)
     assert [line.split()[0] for line in journal[4:]].count("result") == 1
     assert journal[-2:] == ["reply ok", "ended done"]
+
+
+async def test_what_waited_for_an_answer_when_codex_died_was_not_run(tmp_path: Path) -> None:
+    async with at_work(tmp_path, steps(says("", shell("touch yes", **WANTS)), says("ok"))) as agent:
+        session = await begin(agent)
+        await asked(agent, session)
+        (process,) = processes(tmp_path)
+        os.kill(process, signal.SIGKILL)
+        journal = await ended(agent, session)
+    assert journal[5:7] == ["asked", "result not run: it waited for an answer when the work was interrupted"]
+    assert not (tmp_path / "work" / "yes").exists()

@@ -18,12 +18,11 @@ from outrider.runtimes.codex.tools import Overheard, is_ours
 from outrider.runtimes.codex.wire import CodexTurn, Fault, Item, parse_turns
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.outside.asking import Asking
-from outrider.runtimes.outside.ledger import Ledger, Outcome, call_id
+from outrider.runtimes.outside.ledger import NOT_ALLOWED_YET, Ledger, Outcome, call_id
 
 _MARK = "outrider-"
 _TURNS = 5
 _FINAL = "final_answer"
-_NOT_RUN = "not run: it waited for an answer when the work was interrupted"
 
 
 class Standing(Struct):
@@ -123,9 +122,9 @@ class Recovery:
         elif call.id in state.answers and call.id not in state.begun:
             verdict = meaning(state.answers[call.id])
             standing.answers[asked_for(call)] = verdict
-            said = "allowed it" if verdict == "allow" else "did not allow it"
-            standing.notes.append(f"You wanted to run {_shown(call)}. It was not run; the person was asked and {said}.")
-            await self._ledger.settle(call, Outcome(f"{_NOT_RUN}; the person {said}", failed=True))
+            said = "the person allowed it" if verdict == "allow" else "it was not allowed"
+            standing.notes.append(f"You wanted to run {_shown(call)}. It was not run; {said}.")
+            await self._ledger.settle(call, Outcome(f"{NOT_ALLOWED_YET}; {said}", failed=True))
         else:
             standing.notes.append(f"Whether this was done, and how far, is not known: {_shown(call)}. Check it.")
             await self._ledger.settle(call, Outcome(UNKNOWN, failed=True))

@@ -17,6 +17,7 @@ LONGEST = 20_000
 """Characters of one text that are kept; more is cut in its middle."""
 GOES_ON = "[it goes on in the background]"
 LATER = "[this began earlier and went on in the background]\n"
+NOT_ALLOWED_YET = "not run: it waited for an answer when the work was interrupted"
 CUT_OFF = "interrupted: this may or may not have happened; check before trying again"
 
 Redact = Callable[[str], str]
@@ -158,7 +159,10 @@ class Ledger:
         """The turn is over there: nothing of it stays open here."""
         await self.flush()
         while self._open:
-            await self._close(self._open, Outcome(why, failed=why == CUT_OFF))
+            call = call_id(self._runtime, self._open.item)
+            is_asked = any(asked.call == call for asked in self._turn.state().asks.values())
+            came = Outcome(NOT_ALLOWED_YET if is_asked else why, failed=is_asked or why == CUT_OFF)
+            await self._close(self._open, came)
         state = self._turn.state()
         if state.owes_reply or state.saw < self.saw:
             await self._reply(Reply("", self.saw), None)
