@@ -263,6 +263,8 @@ def test_a_chat_may_begin_with_another_runtime_and_a_model_of_ours_ends_that(kee
         terminal.sees("› parrot")
         terminal.says("/runtime parrot")
         terminal.sees("parrot carries the turns of this session already")
+        terminal.says("/compact")
+        terminal.sees("parrot keeps its own memory of the session")
         terminal.says("/runtime parot")
         terminal.sees("did you mean parrot?")
         terminal.says("/model practice")

@@ -141,6 +141,8 @@ async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
 async def _compact(chat: "Conversation", argument: str) -> Sequence[Show]:
     if chat.session is None or chat.view.head == 0:
         return [Note("there is nothing to summarise yet")]
+    if chat.carrier.name != NATIVE:
+        return [Note(f"{chat.carrier.name} keeps its own memory of the session, and shortens it by itself")]
     session = await chat.agent.find(chat.session.id)
     await chat.agent.change(session, {"compact": str(session.head)})
     return [Note("the earlier part of this session will be summarised before the next reply")]
