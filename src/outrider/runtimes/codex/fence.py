@@ -1,4 +1,4 @@
-"""What the commands of a thread may do, and which of them Codex asks about. Pure."""
+"""What the commands of a thread may do, and which of them Codex asks about."""
 
 import os
 from collections.abc import Iterable
