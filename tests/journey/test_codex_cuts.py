@@ -80,7 +80,8 @@ async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_
 
 
 async def test_words_that_come_during_a_turn_reach_it(tmp_path: Path) -> None:
-    lines = script(says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done")), says("heard you"))
+    waits = says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done"))
+    lines = Script(((waits,), (says("not yet"),)), (Rule("and be quick", ((says("heard you"),),)),))
     async with serving(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
@@ -92,8 +93,8 @@ async def test_words_that_come_during_a_turn_reach_it(tmp_path: Path) -> None:
             journal = await over(agent, session)
     assert journal.count("input and be quick") == 1
     assert journal[-2:] == ["reply heard you", "ended done"]
-    assert len(server.requests) == 2
-    assert texts(server.requests[1]).count("and be quick") == 1
+    assert len(server.requests) <= 3  # two, unless they came just after the command had ended
+    assert texts(server.requests[-1]).count("and be quick") == 1
 
 
 async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class Worker:
                 finally:
                     self._group = None
         finally:
+            for turn in [turn for turn in self._warm.values() if turn.state().is_open]:
+                await self._let_go(turn)  # It rests, and waits for an answer.
             self._at_ease.set()
 
     async def rest(self, gently: float = 0.0) -> None:
@@ -160,9 +162,9 @@ class Worker:
                 with carrying.scope:
                     await self._carry_safely(session, carrying)
             if self._is_leaving:
-                await self._let_go(carrying)
+                await self._let_go(carrying.turn)
         except anyio.get_cancelled_exc_class():
-            await self._let_go(carrying)
+            await self._let_go(carrying.turn)
             raise
         finally:
             del self._carrying[session]
@@ -173,11 +175,11 @@ class Worker:
         if carrying.again or carrying.scope.cancelled_caught:
             await self._wake_if_waiting(session)
 
-    async def _let_go(self, carrying: _Carrying) -> None:
+    async def _let_go(self, turn: OpenTurn | None) -> None:
         """We are shutting down: say that the turn was left in order, so that taking it up does not count as a crash."""
-        if carrying.turn:
+        if turn:
             with anyio.CancelScope(shield=True), suppress(Refused, Unavailable):
-                await self._store.release(carrying.turn.session.id, carrying.turn.generation)
+                await self._store.release(turn.session.id, turn.generation)
 
     async def _wake_if_waiting(self, session: str) -> None:
         """After a stop: an input that came in meanwhile begins a turn of its own."""
@@ -193,7 +195,7 @@ class Worker:
             self._warm.pop(session, None)
             carrying.again = True
         except NotHere as error:
-            await self._let_go(carrying)
+            await self._let_go(carrying.turn)
             self._hub.break_off(session, error)
         except NotKept as error:
             log.warning("a turn stands still: %s", error, extra={"session": session})
