@@ -43,7 +43,8 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
         case found if found in _CLOSED:
             return _read_only(home, str(error))
         case found if found in _BUSY:
-            return Unavailable(f"another program keeps the store in {home} locked, and nothing can be saved; close it", 5.0)
+            text = f"another program keeps the store in {home} locked, and nothing can be saved; close it"
+            return Unavailable(text, 5.0)
         case found if found in _DAMAGE:
             return Damaged(
                 f"the store in {home} is damaged ({error}); start Outrider again: "
