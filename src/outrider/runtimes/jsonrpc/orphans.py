@@ -29,12 +29,12 @@ _MARK = re.compile(r"[0-9a-zA-Z_-]{16,128}")
 _log = logging.getLogger("outrider.jsonrpc")
 
 
-class Process(Struct, frozen=True):
-    """One process, never mistaken for a later one with its number."""
+class Process(Struct, frozen=True, order=True):
+    """One process, never mistaken for a later one with its number. The oldest is the least."""
 
-    pid: int
     started: int
     """Ticks since boot."""
+    pid: int
 
 
 class _Row(Struct, frozen=True):
@@ -91,7 +91,8 @@ class Kin:
         begun, pause = anyio.current_time(), _ROUND
         while rest := await anyio.to_thread.run_sync(self.look):
             is_asked = anyio.current_time() < begun + _GRACE
-            for process in rest if not is_asked else rest - asked:
+            # The oldest first: whoever sees its child die has no time to start another, which nobody could trace.
+            for process in sorted(rest if not is_asked else rest - asked):
                 _send(process, signal.SIGTERM if is_asked else signal.SIGKILL)
                 # One that is stopped would never notice.
                 _send(process, signal.SIGCONT)
@@ -140,7 +141,7 @@ def _row(pid: int) -> _Row | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, parent, _, session = fields[:4]
-    return None if state in b"ZXx" else _Row(Process(pid, int(fields[19])), int(parent), int(session))
+    return None if state in b"ZXx" else _Row(Process(int(fields[19]), pid), int(parent), int(session))
 
 
 def _carries(pid: int, variable: bytes) -> bool:
