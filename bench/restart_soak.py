@@ -11,7 +11,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from bench.ports import free_port
 from outrider.models.script_server import Script, ScriptServer
 from outrider.models.script_server.script import Rule
 from outrider.models.scripted import Says
@@ -105,7 +105,7 @@ class Home:
 
     def __init__(self, folder: Path, model: str) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.odd: list[str] = []
         self._environ = {
             "PATH": os.defpath,
@@ -187,18 +187,6 @@ def _judge(home: Home, clients: Clients, key: str, restarts: int) -> Verdict:
 
 def _inputs_between(journal: Sequence[Mapping[str, Any]], after: int, until: int) -> int:
     return sum(entry["type"] == "input" and after < entry["seq"] <= until for entry in journal)
-
-
-def _free_port() -> int:
-    """Outside the range from which the system takes ports for clients, so that it stays free between two lives."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def main() -> None:

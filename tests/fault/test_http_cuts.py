@@ -15,11 +15,12 @@ import httpx2
 import openai
 import pytest
 
+from bench.ports import free_port
 from outrider.models.script_server import ScriptServer, Stall, script
 from outrider.models.scripted import call, says
 from tests.journey.support import PATIENCE, Person
 from tests.support.cutting import Line, cutting, until
-from tests.support.up import begin, free_port, say, up
+from tests.support.up import begin, say, up
 
 Frames = list[bytes]
 WORDS = " ".join(f"wörd-{n}\n" if n % 7 == 0 else f"word-{n}" for n in range(120))

@@ -11,11 +11,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from bench.ports import free_port
 from bench.restart_soak import Verdict, soak
 from outrider.models.script_server import ScriptServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person
-from tests.support.up import Event, begin, entries, following, free_port, say, up
+from tests.support.up import Event, begin, entries, following, say, up
 
 
 @pytest.fixture

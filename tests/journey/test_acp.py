@@ -15,7 +15,8 @@ from outrider.models.scripted import ScriptedModel, says
 from outrider.runtimes.acp.faults import STOPS
 from outrider.runtimes.calls import DENIED
 from outrider.runtimes.outside.ledger import call_id
-from tests.support.acp import PIPE, TERMINAL, World, asked, deltas, do, rest, said, text, tool
+from tests.support.acp import PIPE, TERMINAL, World, deltas, do, rest, said, text, tool
+from tests.support.asks import asked
 
 pytestmark = pytest.mark.anyio
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}

@@ -12,13 +12,14 @@ import pytest
 import outrider
 from outrider.config.load import Config, load
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
+from outrider.core.prompt import UNKNOWN
 from outrider.models.script_server import Rule, Script, ScriptServer, Stall
 from outrider.models.scripted import call, says
 from outrider.runtimes.acp.pool import mark_of
 from outrider.runtimes.calls import DENIED
-from outrider.runtimes.outside.ledger import CUT_OFF
 from tests.journey.support import Person
-from tests.support.acp import asked, deltas, rest, said
+from tests.support.acp import deltas, rest, said
+from tests.support.asks import asked
 from tests.support.npm import installed
 
 pytestmark = pytest.mark.timeout(240)  # the first time, 289 MB are installed
@@ -130,7 +131,7 @@ async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_nex
                 await anyio.sleep(0.05)
             os.kill(pids(person)[0], signal.SIGKILL)
             journal = await rest(agent)
-    assert [body.text for body in journal if isinstance(body, Result)] == [CUT_OFF]
+    assert [body.text for body in journal if isinstance(body, Result)] == [UNKNOWN]
     assert [body.text for body in journal if isinstance(body, Reply)][-1] == "I see that it was cut off"
     assert len({body.thread for body in journal if isinstance(body, Bound)}) == 1
     assert pids(person) == []

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from outrider.core.events import Bound, Ended, Reply, Result
+from outrider.core.prompt import UNKNOWN
 from outrider.runtimes.acp.faults import BACK, CANNOT_GO_ON
-from outrider.runtimes.outside.ledger import CUT_OFF
 from tests.journey.support import Person, Ran
-from tests.support.acp import World, asked, deltas, do, rest, said, text, tool
+from tests.support.acp import World, deltas, do, rest, said, text, tool
+from tests.support.asks import asked
 
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
 RUNS = [
@@ -71,7 +72,7 @@ async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(w
         await said(agent, do(["say", "better"]))
         after = await rest(agent)
     assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {BACK}'
-    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", CUT_OFF]
+    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert isinstance(after[-1], Ended)
     assert after[-1].outcome == "done"
     assert len(world.heard("session/new")) == 1
@@ -86,7 +87,7 @@ async def test_an_agent_that_dies_in_the_midst_is_started_again_and_goes_on(worl
         shown = [delta.text for delta in await deltas(agent, session, "started again") if delta.kind == "reset"]
         journal = await rest(agent)
     assert shown == ["python ended with exit status 3; it is started again and goes on"]
-    assert [body.text for body in journal if isinstance(body, Result)] == [CUT_OFF, "rang"]
+    assert [body.text for body in journal if isinstance(body, Result)] == [UNKNOWN, "rang"]
     assert isinstance(journal[-1], Ended)
     assert journal[-1].outcome == "done"
     again = world.prompts()[1]
@@ -126,7 +127,7 @@ async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_be
         notes = [delta.text for delta in await deltas(agent, session, "is told what") if delta.kind == "note"]
         after = await rest(agent)
     assert reason(journal) == f"python ended with exit status 3: something broke inside; {BACK}"
-    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", CUT_OFF]
+    assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert notes == [
         "scripted cannot take up a session of an earlier process. A new one begins",
         "scripted is told what was said here before",

@@ -16,6 +16,7 @@ from outrider.core.events import Answered, Asked, Begun, Ended, Entry, Result
 from outrider.core.ports import Session
 from outrider.models.scripted import ScriptedModel, call, says
 from outrider.workspaces.sandbox import NoSandbox, detect
+from tests.support import asks
 
 pytestmark = [
     pytest.mark.anyio,
@@ -49,14 +50,8 @@ async def opened(folder: Path, model: ScriptedModel, rules: str = "", **settings
 
 
 async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
-    """The so-many-th question of this session, once it is asked."""
     with anyio.fail_after(30):
-        async for event in agent.follow(session):
-            if isinstance(event, Entry) and isinstance(event.body, Asked):
-                count -= 1
-                if not count:
-                    return event.body
-    raise AssertionError("never asked")
+        return await asks.asked(agent, session, count)
 
 
 async def begin(agent: Agent, text: str = "go", address: str = TERMINAL) -> Session:

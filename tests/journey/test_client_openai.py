@@ -12,10 +12,11 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
+from bench.ports import free_port
 from outrider.models.script_server import Script, ScriptServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person
-from tests.support.up import Running, free_port, up
+from tests.support.up import Running, up
 
 ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "how are things?"}]
 ONCE = {"Idempotency-Key": "only once"}

@@ -11,11 +11,12 @@ import anyio
 import pytest
 
 from outrider.app.agent import Agent
-from outrider.core.events import Asked, Ended, Entry, Resumed
+from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.ports import Session
 from outrider.models.script_server import Rule, Script, serving
 from outrider.models.scripted import Says, Wanted, call, says
 from outrider.runtimes.outside import asking
+from tests.support.asks import asked
 from tests.support.codex import codex_home, opened, processes, shell, shown
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
@@ -40,15 +41,6 @@ async def begin(agent: Agent, address: str = TERMINAL) -> Session:
     session = await agent.session("s")
     await agent.post("go", session=session, address=address)
     return await agent.find(session.id)
-
-
-async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
-    async for event in agent.follow(session):
-        if isinstance(event, Entry) and isinstance(event.body, Asked):
-            count -= 1
-            if not count:
-                return event.body
-    raise AssertionError("never asked")
 
 
 async def ended(agent: Agent, session: Session) -> list[str]:

@@ -7,7 +7,8 @@ import pytest
 
 from outrider.models.script_server import serving
 from outrider.models.scripted import Wanted, says
-from tests.journey.test_codex_asks import asked, at_work, begin, ended, steps
+from tests.journey.test_codex_asks import at_work, begin, ended, steps
+from tests.support.asks import asked
 from tests.support.codex import codex_home, opened, shell, shown
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]

@@ -15,6 +15,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from bench.ports import free_port
 from outrider.app.agent import Agent
 from outrider.channels.http import routes_health, routes_responses
 from outrider.channels.http.app import build
@@ -31,7 +32,7 @@ from tests.support.http import client as client_for
 from tests.support.receiver import SECRET, Answer, Heard, Receiver, receiving
 from tests.support.talking import client_of
 from tests.support.tasking import opened
-from tests.support.up import free_port, up
+from tests.support.up import up
 
 pytestmark = pytest.mark.anyio
 

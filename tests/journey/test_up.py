@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from outrider.models.script_server import ScriptServer, script
 from outrider.workspaces.process.identity import is_alive, mark_of
 from tests.journey.support import OUTRIDER, PATIENCE, Person, held, interrupt
-from tests.support.up import begin, entries, following, free_port, say, up
+from tests.support.up import begin, entries, following, say, up
 
 
 def test_it_says_where_it_listens_and_where_the_key_is_and_answers(person: Person) -> None:

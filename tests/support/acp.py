@@ -13,7 +13,7 @@ import anyio
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
-from outrider.core.events import Asked, Body, Delta, Entry
+from outrider.core.events import Body, Delta
 from outrider.core.ports import Session
 
 SCRIPT = Path(__file__).with_name("acp_agent.py")
@@ -88,16 +88,6 @@ async def rest(agent: Agent, name: str = "s") -> list[Body]:
     """What stands in the journal once nothing is left to do."""
     await agent.wait(await agent.session(name))
     return [entry.body for entry in await agent.journal(await agent.session(name))]
-
-
-async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
-    """The so-many-th question of this session, once it is asked."""
-    async for event in agent.follow(session):
-        if isinstance(event, Entry) and isinstance(event.body, Asked):
-            count -= 1
-            if not count:
-                return event.body
-    raise AssertionError("never asked")
 
 
 async def deltas(agent: Agent, session: Session, until: str) -> list[Delta]:

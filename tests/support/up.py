@@ -1,10 +1,8 @@
 """A real `outrider up` and a client that talks to it as a program elsewhere would."""
 
 import json
-import random
 import select
 import signal
-import socket
 import subprocess
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -75,18 +73,6 @@ def caller(url: str, key: str) -> Generator[httpx2.Client]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE, trust_env=False) as client:
         yield client
-
-
-def free_port() -> int:
-    """One that nothing uses, outside the range from which the system takes ports for clients."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def begin(client: httpx2.Client, name: str) -> str:

@@ -85,12 +85,25 @@ class Calls:
                 await turn.record(Result(call.id, DENIED, failed=True))
                 return None
             case "ask":
-                # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
-                choices = ANSWERS if request.needs else (ONCE, NO)
-                asked = Asked(f"ask-{call.id}", question(request), call.id, choices, request.needs)
-                await turn.record(asked, key=f"ask/{call.id}")
-                point("J10")
+                await ask(turn, call, request)
                 return None
+
+
+async def ask(turn: Turn, call: Call, request: Request) -> None:
+    """Put a call to a person: the turn waits from here on."""
+    # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
+    choices = ANSWERS if request.needs else (ONCE, NO)
+    await turn.record(Asked(f"ask-{call.id}", question(request), call.id, choices, request.needs), key=f"ask/{call.id}")
+    point("J10")
+
+
+async def answer_for_nobody(turn: Turn, place: Place) -> bool:
+    """A question that nobody can answer is a no. True when at least one was answered so."""
+    state = turn.state()
+    answers = place.parked(turn.session, tuple(state.asks.values()), state.address)
+    for answered in answers:
+        await turn.record(answered, key=f"answer/{answered.ask}")
+    return bool(answers)
 
 
 def _plain(call: Call, here: Here) -> Request:

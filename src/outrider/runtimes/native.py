@@ -15,7 +15,7 @@ from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, 
 from outrider.core.ports import Model, Models, Place, Tools, Turn
 from outrider.core.prompt import FromPerson, Prompt
 from outrider.core.traits import Replay, RuntimeTraits
-from outrider.runtimes.calls import Calls
+from outrider.runtimes.calls import Calls, answer_for_nobody
 from outrider.runtimes.kit import Kit
 from outrider.runtimes.system import system_prompt
 
@@ -73,18 +73,10 @@ class NativeRuntime:
                     for call in calls:
                         await self._calls.settle(turn, call)
                 case Wait():
-                    if not await self._answer_for_nobody(turn):
+                    if not await answer_for_nobody(turn, self._place):
                         return
                 case Begin() | Finish() | Stop() | Idle():
                     return
-
-    async def _answer_for_nobody(self, turn: Turn) -> bool:
-        """A question that nobody can answer is a no. True when at least one was answered so."""
-        state = turn.state()
-        answers = self._place.parked(turn.session, tuple(state.asks.values()), state.address)
-        for answered in answers:
-            await turn.record(answered, key=f"answer/{answered.ask}")
-        return bool(answers)
 
     async def _ask(self, turn: Turn, model: Model) -> None:
         if self._is_full(turn, model):

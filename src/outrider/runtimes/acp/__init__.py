@@ -14,10 +14,11 @@ from outrider.runtimes.acp.faults import NO_COMMAND, explain
 from outrider.runtimes.acp.pool import Pool, Terms
 from outrider.runtimes.acp.wire import AuthMethod
 from outrider.runtimes.acp.words import NAME, is_done
+from outrider.runtimes.calls import answer_for_nobody
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.jsonrpc.group import open_group
 from outrider.runtimes.kit import Kit
-from outrider.runtimes.outside.asking import Asking, News, Parked
+from outrider.runtimes.outside.asking import Parked
 
 
 class AcpRuntime:
@@ -35,7 +36,7 @@ class AcpRuntime:
 
     async def carry(self, turn: Turn) -> None:
         if turn.state().asks:
-            await Asking(turn, self._kit.place, News(turn)).answer_for_nobody()
+            await answer_for_nobody(turn, self._kit.place)
             if turn.state().asks:
                 return
         if is_done(turn.state()):

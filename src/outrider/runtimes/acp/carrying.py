@@ -8,7 +8,7 @@ import anyio
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
-from outrider.core.prompt import FromPerson, Message
+from outrider.core.prompt import UNKNOWN, FromPerson, Message
 from outrider.runtimes.acp.deeds import ENDS, Wanted, changed, deed_of, outcome_of
 from outrider.runtimes.acp.faults import CANNOT_GO_ON, STOPS, wants_login
 from outrider.runtimes.acp.hearing import Hearing, Settled
@@ -18,7 +18,7 @@ from outrider.runtimes.acp.words import (
     ALLOWED,
     DENIED,
     NAME,
-    UNKNOWN,
+    NOT_KNOWN,
     Beginning,
     Known,
     beginning,
@@ -30,7 +30,7 @@ from outrider.runtimes.jsonrpc import ChildGone, RpcError
 from outrider.runtimes.jsonrpc.group import open_group
 from outrider.runtimes.kit import Kit
 from outrider.runtimes.outside.asking import Asking, News
-from outrider.runtimes.outside.ledger import CUT_OFF, Ledger, Outcome, call_id
+from outrider.runtimes.outside.ledger import Ledger, Outcome, call_id
 
 _PROBE = 5.0
 """Seconds an agent has at least to say that it lives."""
@@ -121,8 +121,8 @@ class Carrying:
             elif wanted := ended.pop(call.id, None):
                 await self._ledger.settle(call, outcome_of(wanted), deed_of(wanted, prompt).item)
             else:
-                known.append(Known(call, UNKNOWN))
-                await self._ledger.settle(call, Outcome(CUT_OFF, failed=True))
+                known.append(Known(call, NOT_KNOWN))
+                await self._ledger.settle(call, Outcome(UNKNOWN, failed=True))
         for wanted in ended.values():
             await self._ledger.ended(deed_of(wanted, prompt), outcome_of(wanted))
         return known
@@ -191,7 +191,7 @@ class Carrying:
             case ChildGone() as gone if may_die and can_go_on:
                 raise Died(str(gone)) from gone
             case RpcError() | Unavailable() as error:
-                await self._hearing.settle(CUT_OFF)
+                await self._hearing.settle(UNKNOWN)
                 await self._hearing.speak()
                 await self._ledger.close()
                 raise Failed(error)

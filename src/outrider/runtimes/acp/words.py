@@ -18,7 +18,7 @@ CUT = (
 )
 ALLOWED = "the person has allowed it since: do it again"
 DENIED = "the person did not allow it: do without it"
-UNKNOWN = "it may or may not have happened"
+NOT_KNOWN = "it may or may not have happened"
 _LONGEST = 500
 
 

@@ -4,12 +4,10 @@ from collections.abc import Callable
 
 import anyio
 
-from outrider.config.fail import point
-from outrider.core.approve import ANSWERS, Request, Verdict, question
-from outrider.core.events import Answered, Asked
+from outrider.core.approve import Request, Verdict
 from outrider.core.parts import Call
 from outrider.core.ports import Place, Turn
-from outrider.runtimes.calls import meaning
+from outrider.runtimes.calls import answer_for_nobody, ask, meaning
 
 PATIENCE = 600.0
 """Seconds a question is waited for while the other program is kept running for its answer."""
@@ -56,9 +54,7 @@ class Asking:
         verdict = await self._place.verdict(request, self._turn.session)
         if verdict != "ask":
             return verdict
-        asked = Asked(f"ask-{call.id}", question(request), call.id, ANSWERS, request.needs)
-        await self._turn.record(asked, key=f"ask/{call.id}")
-        point("J10")
+        await ask(self._turn, call, request)
         await self.answer_for_nobody()
         return await self.answered(call)
 
@@ -77,8 +73,4 @@ class Asking:
 
     async def answer_for_nobody(self) -> bool:
         """A question that nobody can answer is a no. True when at least one was answered so."""
-        state = self._turn.state()
-        answers = self._place.parked(self._turn.session, tuple(state.asks.values()), state.address)
-        for answered in answers:
-            await self._turn.record(Answered(answered.ask, answered.answer), key=f"answer/{answered.ask}")
-        return bool(answers)
+        return await answer_for_nobody(self._turn, self._place)

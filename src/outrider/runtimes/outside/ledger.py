@@ -12,13 +12,13 @@ from outrider.config.fail import point
 from outrider.core.events import Begun, Reply, Result
 from outrider.core.parts import Call, Usage
 from outrider.core.ports import Turn
+from outrider.core.prompt import UNKNOWN
 
 LONGEST = 20_000
 """Characters of one text that are kept; more is cut in its middle."""
 GOES_ON = "[it goes on in the background]"
 LATER = "[this began earlier and went on in the background]\n"
 NOT_ALLOWED_YET = "not run: it waited for an answer when the work was interrupted"
-CUT_OFF = "interrupted: this may or may not have happened; check before trying again"
 
 Redact = Callable[[str], str]
 Keep = Callable[[bytes], str]
@@ -155,13 +155,13 @@ class Ledger:
         if self._open and self._open.item == item:
             await self._free(item)
 
-    async def close(self, why: str = CUT_OFF) -> None:
+    async def close(self, why: str = UNKNOWN) -> None:
         """The turn is over there: nothing of it stays open here."""
         await self.flush()
         while self._open:
             call = call_id(self._runtime, self._open.item)
             is_asked = any(asked.call == call for asked in self._turn.state().asks.values())
-            came = Outcome(NOT_ALLOWED_YET if is_asked else why, failed=is_asked or why == CUT_OFF)
+            came = Outcome(NOT_ALLOWED_YET if is_asked else why, failed=is_asked or why == UNKNOWN)
             await self._close(self._open, came)
         state = self._turn.state()
         if state.owes_reply or state.saw < self.saw:
