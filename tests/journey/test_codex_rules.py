@@ -95,7 +95,7 @@ async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path
     async with at_work(tmp_path, steps(says("", shell(f"sleep 0.3; cat {secret}; echo end")), says("ok"))) as agent:
         journal = await ended(agent, await begin(agent))
     assert "nobody's business" not in "".join(journal)
-    assert any(line.endswith("end\n") for line in journal)
+    assert any(line.endswith("end\n") for line in journal), journal
 
 
 async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Path) -> None:
