@@ -22,7 +22,7 @@ import msgspec
 import outrider
 from bench.codex import config, home
 from outrider.app.agent import Agent
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.models.script_server import Rule, Script, ScriptServer
 from outrider.models.scripted import call, says
 from outrider.runtimes.codex.faults import BACK
@@ -91,7 +91,7 @@ class Soak:
         self._folder = folder
         self._chance = random.Random(seed)
         self.killed = 0
-        self.ended: dict[str, Finished | None] = {}
+        self.ended: dict[str, TurnResult | None] = {}
 
     async def turn(self, agent: Agent, number: int, *, is_killed: bool) -> None:
         bill = f"b{number}"

@@ -22,9 +22,9 @@ import outrider
 from outrider.core.events import Reply
 from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
-from outrider.core.prompt import UNKNOWN, FromPerson, FromTools, Prompt
+from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ModelTraits, Replay
-from outrider.tools.define import Here
+from outrider.tools.define import ToolContext
 
 SESSIONS = 5
 
@@ -35,8 +35,8 @@ class PayingModel:
     traits = ModelTraits("paying", "paying")
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        bills = [m.text.removeprefix("pay ") for m in prompt.messages if isinstance(m, FromPerson)]
-        asked = sum(isinstance(m, FromTools) for m in prompt.messages)
+        bills = [m.text.removeprefix("pay ") for m in prompt.messages if isinstance(m, UserMessage)]
+        asked = sum(isinstance(m, ToolMessage) for m in prompt.messages)
         await anyio.sleep(0.002)
         if asked < len(bills):
             return Reply("", prompt.saw, (Call(call_id(prompt.saw, 0), "pay", {"bill": bills[asked]}),))
@@ -44,7 +44,7 @@ class PayingModel:
 
 
 @outrider.tool(replay=Replay.NEVER)
-async def pay(here: Here, bill: str) -> str:
+async def pay(here: ToolContext, bill: str) -> str:
     """Pay a bill."""
     with Path(here.workspace.root, "paid").open("a") as file:
         file.write(bill + "\n")

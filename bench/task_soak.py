@@ -27,7 +27,7 @@ from outrider.core.approve import HOST, Rule
 from outrider.core.events import Reply
 from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ModelTraits
 
 TICKS = (2, 5, 8, 12, 16, 22, 30, 40, 50, 60)
@@ -71,8 +71,8 @@ class Witness:
         self._book = folder / "seen"
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        words = [m for m in prompt.messages if isinstance(m, FromPerson)]
-        results = [r.text for m in prompt.messages if isinstance(m, FromTools) for r in m.results]
+        words = [m for m in prompt.messages if isinstance(m, UserMessage)]
+        results = [r.text for m in prompt.messages if isinstance(m, ToolMessage) for r in m.results]
         is_child = words[0].text == _WORK
         seen = Seen(is_child, [m.text for m in words if m.source == "task"], results)
         descriptor = os.open(self._book, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -80,7 +80,7 @@ class Witness:
             os.write(descriptor, msgspec.json.encode(seen) + b"\n")
         finally:
             os.close(descriptor)
-        if any(isinstance(m, FromModel) for m in prompt.messages):
+        if any(isinstance(m, AssistantMessage) for m in prompt.messages):
             return Reply("the child is done" if is_child else "heard", prompt.saw)
         calls = [("shell", _shell(CHILD))] if is_child else _everything()
         return Reply(

@@ -25,8 +25,8 @@ from outrider.core.approve import HOST
 from outrider.core.events import Entry, Input, Reply
 from outrider.core.parts import Call, call_id
 from outrider.core.ports import Commands, Emit
-from outrider.core.prompt import FromPerson, FromTools, Prompt
-from outrider.core.tasks import Task, Wish
+from outrider.core.prompt import Prompt, ToolMessage, UserMessage
+from outrider.core.tasks import Task, TaskSpec
 from outrider.core.traits import ModelTraits
 from outrider.workspaces.commands import LocalCommands, Means
 from outrider.workspaces.sandbox import NoSandbox, detect
@@ -43,9 +43,9 @@ class Starter:
     traits = ModelTraits("starter", "starter")
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        asked = [m.text for m in prompt.messages if isinstance(m, FromPerson) and m.source == "person"][-1]
+        asked = [m.text for m in prompt.messages if isinstance(m, UserMessage) and m.source == "person"][-1]
         count, _, command = asked.partition(" ")
-        begun = sum(len(m.results) for m in prompt.messages if isinstance(m, FromTools))
+        begun = sum(len(m.results) for m in prompt.messages if isinstance(m, ToolMessage))
         wanted = range(begun, min(begun + _TOGETHER, int(count)))
         calls: list[dict[str, object]] = [
             {"command": command.replace("NUMBER", str(n)), "background": count != "1"} for n in wanted
@@ -156,12 +156,12 @@ async def _quiet(count: int, seconds: float) -> Row:
 
 
 async def _one(commands: Commands, work: Path, number: int, grants: tuple[str, ...]) -> float:
-    wish = Wish(kind="command", call=f"c{number}", command="true", grants=grants)
+    wish = TaskSpec(kind="command", call=f"c{number}", command="true", grants=grants)
     id = f"t{number:06}{''.join(grants)}"
-    task = Task(id=id, session="s", person="p", workspace=str(work), wish=wish, state="queued", created=0)
+    task = Task(id=id, session="s", person="p", workspace=str(work), spec=wish, state="queued", created=0)
     begun = time.perf_counter()
     mark = await anyio.to_thread.run_sync(commands.start, task)
-    end = await commands.ended(msgspec.structs.replace(task, mark=mark))
+    end = await commands.wait_for_end(msgspec.structs.replace(task, mark=mark))
     taken = time.perf_counter() - begun
     if end.code:
         raise RuntimeError(f"true ended with {end}")

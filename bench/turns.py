@@ -12,7 +12,7 @@ from outrider.config.load import load
 from outrider.core.events import Delta, Reply
 from outrider.core.parts import Call, Usage, call_id
 from outrider.core.ports import Emit
-from outrider.core.prompt import FromPerson, FromTools, Prompt
+from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ModelTraits
 from outrider.models.script_server import Rule, Script, ScriptServer
 from outrider.models.scripted import Says
@@ -27,10 +27,10 @@ class InstantModel:
         emit(Delta("ok"))
         words, steps = "", 0
         for message in reversed(prompt.messages):
-            if isinstance(message, FromPerson):
+            if isinstance(message, UserMessage):
                 words = message.text
                 break
-            steps += isinstance(message, FromTools)
+            steps += isinstance(message, ToolMessage)
         wanted = int(words.removeprefix("calls ")) if words.startswith("calls ") else 0
         calls = (Call(call_id(prompt.saw, 0), "list", {"path": f"./{'./' * steps}"}),) if steps < wanted else ()
         return Reply("ok", prompt.saw, calls, usage=Usage(1, 1))

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from outrider.app.compose import open_agent as open
     from outrider.core.errors import Refused, Unavailable
     from outrider.core.events import Delta, Entry
-    from outrider.core.outcome import Finished
+    from outrider.core.outcome import TurnResult
     from outrider.tools.define import tool
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Delta", "Entry", "Finished", "Refused", "Unavailable", "open", "open_blocking", "tool"]
+__all__ = ["Agent", "Delta", "Entry", "TurnResult", "Refused", "Unavailable", "open", "open_blocking", "tool"]
 
 _HOMES = {
     "Agent": ("outrider.app.agent", "Agent"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.approve import Grant
+from outrider.core.approve import Permission
 from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Started
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write
@@ -38,7 +38,7 @@ async def test_an_answer_is_recorded_once_and_fences_nobody_out(store: WholeStor
     assert await store.answer(session.id, "a2", "once", "ann") is None
     assert (await bodies(store, session.id))[4:] == [Answered("a1", "once", "ann"), Answered("a2", "no")]
     assert await store.append(session.id, Answered("a1", "no"), claim.generation, "answer/a1") is None
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
 
 
 async def test_what_was_not_asked_in_a_session_cannot_be_answered_there(store: WholeStore) -> None:
@@ -68,26 +68,26 @@ async def test_of_many_answers_at_once_one_counts(store: WholeStore) -> None:
 
 
 async def test_a_grant_holds_until_it_is_taken_back(store: WholeStore) -> None:
-    grant = await store.grant("ann", "workspace", "/garden", "network")
-    assert grant == Grant(grant.id, "ann", "workspace", "/garden", "network", grant.created)
+    grant = await store.add_permission("ann", "workspace", "/garden", "network")
+    assert grant == Permission(grant.id, "ann", "workspace", "/garden", "network", grant.created)
     assert (grant.id[:2], len(grant.id)) == ("g-", 8)
-    assert await store.grant("ann", "workspace", "/garden", "network") == grant
-    other = await store.grant("ann", "workspace", "/garden", "host")
-    assert await store.grants("ann") == [other, grant]
-    assert await store.forget_grant("ann", grant.id)
-    assert not await store.forget_grant("ann", grant.id)
-    assert await store.grants("ann") == [other]
+    assert await store.add_permission("ann", "workspace", "/garden", "network") == grant
+    other = await store.add_permission("ann", "workspace", "/garden", "host")
+    assert await store.list_permissions("ann") == [other, grant]
+    assert await store.revoke_permission("ann", grant.id)
+    assert not await store.revoke_permission("ann", grant.id)
+    assert await store.list_permissions("ann") == [other]
 
 
 async def test_what_one_person_allowed_is_nothing_to_another(store: WholeStore) -> None:
-    grant = await store.grant("ann", "workspace", "/garden", "network")
-    theirs = await store.grant("bob", "workspace", "/garden", "network")
+    grant = await store.add_permission("ann", "workspace", "/garden", "network")
+    theirs = await store.add_permission("bob", "workspace", "/garden", "network")
     assert theirs.id != grant.id
-    assert not await store.forget_grant("bob", grant.id)
-    assert (await store.grants("ann"), await store.grants("bob")) == ([grant], [theirs])
+    assert not await store.revoke_permission("bob", grant.id)
+    assert (await store.list_permissions("ann"), await store.list_permissions("bob")) == ([grant], [theirs])
 
 
 async def test_a_yes_to_one_call_is_no_grant(store: WholeStore) -> None:
     with pytest.raises(Refused):
-        await store.grant("ann", "once", "/garden", "network")
-    assert await store.grants("ann") == []
+        await store.add_permission("ann", "once", "/garden", "network")
+    assert await store.list_permissions("ann") == []

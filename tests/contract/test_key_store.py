@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.errors import Refused, Stale
+from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Body, Compacted, Input, Reply
-from outrider.core.key_ports import Key, KeyStore, KeyWish, Person, Spend
+from outrider.core.key_ports import Key, KeySpec, KeyStore, Person, SpendLimit
 from outrider.store import open_store
 from outrider.store.key_text import digest_of, opens, split_key
 from outrider.store.keys import ensure_key, first_key_file, make_key
@@ -37,8 +37,8 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[KeyStore]:
         yield opened
 
 
-def wish(name: str = "laptop", person: str = "ann") -> KeyWish:
-    return KeyWish(name, person, ("chat", "read"), rate=60, concurrent=3, spend=Spend(2.5, "month"))
+def wish(name: str = "laptop", person: str = "ann") -> KeySpec:
+    return KeySpec(name, person, ("chat", "read"), rate=60, concurrent=3, spend=SpendLimit(2.5, "month"))
 
 
 async def test_a_key_is_found_as_it_was_made_also_after_a_restart(opener: Opener, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_what_an_entry_cost_is_paid_by_the_key_of_the_newest_input(tmp_pat
         await happens(Reply("told", 4, cost=0.25))
         await store.accept(session.id, Input("hi", payer="bbbbbbbb"), None, queue=20)
         await happens(Reply("another's", 5, cost=4.0))
-        with pytest.raises(Stale):
+        with pytest.raises(StaleClaim):
             await store.append(session.id, Reply("too late", 5, cost=8.0), claim.generation - 1)
         assert [await store.spent("aaaaaaaa", since) for since in (0, 10, 11, 12)] == [1.5, 1.5, 0.5, 0.0]
     async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
@@ -158,13 +158,13 @@ async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStor
 
 
 @pytest.mark.parametrize("bad", [wish(""), wish(" x"), wish("a\nb"), wish("x" * 61), wish(person="")])
-async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeyWish) -> None:
+async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeySpec) -> None:
     with pytest.raises(Refused):
         await make_key(store, bad)
     with pytest.raises(Refused):
-        await make_key(store, KeyWish("x", "ann", ()))
+        await make_key(store, KeySpec("x", "ann", ()))
     with pytest.raises(Refused):
-        await make_key(store, KeyWish("x", "ann", ("chat",), rate=0))
+        await make_key(store, KeySpec("x", "ann", ("chat",), rate=0))
     assert await store.list_keys() == []
 
 
@@ -175,7 +175,7 @@ async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tm
         assert text
         assert await ensure_key(tmp_path, store) is None
         (key,) = await store.list_keys()
-        assert key.wish == KeyWish("first", "owner", ("admin",))
+        assert key.spec == KeySpec("first", "owner", ("admin",))
         path = first_key_file(tmp_path)
         assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (text + "\n", 0o600)
         await store.revoke_key(key.id)

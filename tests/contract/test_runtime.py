@@ -21,7 +21,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, transcript
 from outrider.models.wire import Past
@@ -51,7 +51,7 @@ class Tried:
             async with outrider.open(config=config, workspace=self.folder / "work") as agent:
                 yield agent
 
-    async def say(self, agent: Agent, plan: str) -> Finished:
+    async def say(self, agent: Agent, plan: str) -> TurnResult:
         session = await agent.session("s")
         return await agent.say(self.harness.words(plan), session=session.id, address=TERMINAL)
 
@@ -248,7 +248,7 @@ def test_the_table_above_is_what_the_runtimes_say_of_themselves(tmp_path: Path) 
     for name, opens in RUNTIMES.items():
         with opens(tmp_path) as harness:
             traits = harness.traits
-        can = (traits.steers, traits.resumes, traits.bounded, traits.lends)
+        can = (traits.steers, traits.resumes, traits.bounded, traits.takes_client_tools)
         rows.append([name, *("yes" if each else "no" for each in can)])
     lines = [line for line in (__doc__ or "").splitlines() if line.startswith("|")][2:]
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] == rows

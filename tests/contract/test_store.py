@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.errors import Refused, Stale
+from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Begun, Body, Changed, Ended, Input, Reply, Result, Started
 from outrider.core.parts import Call, Image, Reasoning, Usage
 from outrider.core.ports import Session, Store
@@ -42,7 +42,7 @@ async def test_a_new_session_is_empty_and_has_nothing_to_do(store: Store) -> Non
     )
     assert len(made.id) == 32
     assert await store.read(made.id) == []
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 async def test_creating_a_name_again_gives_the_same_session_to_the_same_person_only(store: Store) -> None:
@@ -131,9 +131,9 @@ async def test_whoever_claims_shuts_out_the_one_before(store: Store) -> None:
     session = await session_with(store, "hi")
     old = await store.claim(session.id)
     new = await store.claim(session.id)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleClaim):
         await store.append(session.id, Reply("from the grave", 1), old.generation)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleClaim):
         await store.append(session.id, Reply("from the future", 1), new.generation + 1)
     assert await store.append(session.id, Reply("alive", 1), new.generation)
     assert await bodies(store, session.id) == [Input("hi", person="ann"), Reply("alive", 1)]
@@ -144,7 +144,7 @@ async def test_a_stale_writer_is_told_so_even_for_a_key_that_is_there(store: Sto
     old = await store.claim(session.id)
     await store.append(session.id, Begun("c1"), old.generation, "k")
     await store.claim(session.id)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleClaim):
         await store.append(session.id, Begun("c1"), old.generation, "k")
 
 
@@ -179,12 +179,12 @@ async def test_stopping_an_open_turn_ends_it_and_silences_its_owner(store: Store
     ended = await store.stop(session.id, "the person stopped it", "half a")
     assert ended
     assert ended.body == Ended("interrupted", 3, "the person stopped it", "half a")
-    with pytest.raises(Stale):
+    with pytest.raises(StaleClaim):
         await store.append(session.id, Reply("late", 1), claim.generation)
     now = await store.find("ann", session.id)
     assert now
     assert (now.is_open, now.has_work, now.head) == (False, False, 4)
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 async def test_stopping_deals_with_inputs_that_no_turn_has_taken_up(store: Store) -> None:
@@ -192,7 +192,7 @@ async def test_stopping_deals_with_inputs_that_no_turn_has_taken_up(store: Store
     ended = await store.stop(session.id, "stopped")
     assert ended
     assert ended.body == Ended("interrupted", 1, "stopped")
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 async def test_stopping_a_session_at_rest_changes_nothing_and_fences_nobody(store: Store) -> None:
@@ -210,7 +210,7 @@ async def test_a_setting_is_recorded_without_a_claim_and_is_no_work(store: Store
     assert await store.append(session.id, Started(), claim.generation)
     await store.stop(session.id, "stopped")
     await store.change(session.id, "model", "")
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 @pytest.mark.parametrize("act", ["accept", "claim", "append", "stop", "change"])
@@ -229,13 +229,13 @@ async def test_writing_to_a_session_that_is_not_there_is_refused(store: Store, a
 async def test_sessions_wait_from_their_first_unseen_input_until_their_turn_has_ended(store: Store) -> None:
     first, second = await session_with(store, "a"), await session_with(store, "b")
     await store.accept(first.id, Input("again"), None, queue=20)
-    assert await store.waiting() == [first.id, second.id]
+    assert await store.sessions_with_work() == [first.id, second.id]
     await write(store, first.id, Started(), Reply("ok", saw=2))
-    assert await store.waiting() == [first.id, second.id]
+    assert await store.sessions_with_work() == [first.id, second.id]
     await write(store, first.id, Ended("done", 2))
-    assert await store.waiting() == [second.id]
+    assert await store.sessions_with_work() == [second.id]
     await store.accept(first.id, Input("once more"), None, queue=20)
-    assert await store.waiting() == [second.id, first.id]
+    assert await store.sessions_with_work() == [second.id, first.id]
 
 
 async def test_an_input_that_a_turn_did_not_see_still_waits_when_it_ends(store: Store) -> None:
@@ -247,7 +247,7 @@ async def test_an_input_that_a_turn_did_not_see_still_waits_when_it_ends(store: 
     found = await store.find("ann", session.id)
     assert found
     assert (found.is_open, found.has_work) == (False, True)
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
 
 
 async def test_a_session_is_found_by_its_whole_id_or_name_alone(store: Store) -> None:
@@ -298,7 +298,7 @@ async def test_a_deleted_session_is_gone_with_its_journal_and_its_words(store: S
     assert not await store.delete("ann", gone.id)
     assert await store.find("ann", "gone") is None
     assert await store.read(gone.id) == []
-    assert await store.waiting() == [kept.id]
+    assert await store.sessions_with_work() == [kept.id]
     assert [found.session for found in await store.search("ann", "secret")] == [kept.id]
 
 
@@ -346,7 +346,7 @@ async def test_one_refused_write_does_not_hurt_the_writes_beside_it(store: Store
     refused: list[int] = []
 
     async def wrong() -> None:
-        with pytest.raises(Stale):
+        with pytest.raises(StaleClaim):
             await store.append(bad.id, Started(), stale)
         refused.append(1)
 
@@ -380,9 +380,13 @@ async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener
         claim = await store.claim(session.id)
         await store.append(session.id, Started(), claim.generation)
         await store.release(session.id, claim.generation)
-        before = (await store.find("ann", "garden"), await store.read(session.id), await store.waiting())
+        before = (await store.find("ann", "garden"), await store.read(session.id), await store.sessions_with_work())
     async with opener(tmp_path / "home") as store:
-        assert (await store.find("ann", "garden"), await store.read(session.id), await store.waiting()) == before
+        assert (
+            await store.find("ann", "garden"),
+            await store.read(session.id),
+            await store.sessions_with_work(),
+        ) == before
         assert [found.session for found in await store.search("ann", "remember")] == [session.id]
         with pytest.raises(Refused):
             await store.accept(session.id, Input("full"), None, queue=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.events import Reply, Result, Started
-from outrider.core.ports import Found, Store
+from outrider.core.ports import SearchHit, Store
 from tests.contract.stores import STORES, session_with, write
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +27,8 @@ async def test_inputs_and_replies_are_found_latest_first_and_results_are_not(sto
     await write(store, session.id, Started(), Reply("the ROOF is mended", 1), Result("c1", "roof"))
     entries = await store.read(session.id)
     assert await store.search("ann", "roof") == [
-        Found(session.id, "house", 3, entries[2].at, "the ROOF is mended"),
-        Found(session.id, "house", 1, entries[0].at, "the roof leaks"),
+        SearchHit(session.id, "house", 3, entries[2].at, "the ROOF is mended"),
+        SearchHit(session.id, "house", 1, entries[0].at, "the roof leaks"),
     ]
     assert await words_found(store, "roof leaks") == ["the roof leaks"]
     assert len(await store.search("ann", "roof", limit=1)) == 1

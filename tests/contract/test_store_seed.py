@@ -42,7 +42,7 @@ async def test_an_empty_session_is_given_a_past_and_has_nothing_to_do(store: Sto
     assert await bodies(store, session.id) == PAST
     assert found
     assert (found.title, found.head, found.has_work) == ("hello", 7, False)
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 async def test_a_session_with_a_past_is_given_no_other(store: Store) -> None:
@@ -63,7 +63,7 @@ async def test_a_past_that_cannot_be_written_down_leaves_nothing_of_it(store: St
 async def test_a_turn_left_open_by_the_past_waits_to_be_taken_up_in_order(store: Store) -> None:
     session = await session_with(store)
     await store.seed(session.id, PAST[:5])
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
     assert (await store.claim(session.id)).handed_over
 
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input, Reply, Started
 from outrider.core.ports import TaskEnd
-from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write
 
 pytestmark = pytest.mark.anyio
 
-MARK = Mark(4711, 123_456_789, "boot-1")
+MARK = ProcessIdentity(4711, 123_456_789, "boot-1")
 DONE = TaskEnd("succeeded", 0, "", 1_700_000_000_000)
 FAILED = TaskEnd("failed", 2, "", 1_700_000_000_000)
 
@@ -32,15 +32,15 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[WholeStore]:
         yield opened
 
 
-def wish(call: str = "c1", notify: Notify = "always", *, waited: bool = False) -> Wish:
-    return Wish(kind="command", call=call, command="make", address="telegram:1", notify=notify, waited=waited)
+def wish(call: str = "c1", notify: Notify = "always", *, waited: bool = False) -> TaskSpec:
+    return TaskSpec(kind="command", call=call, command="make", address="telegram:1", notify=notify, is_awaited=waited)
 
 
-async def task_in(store: WholeStore, session: str, wanted: Wish | None = None) -> Task:
+async def task_in(store: WholeStore, session: str, wanted: TaskSpec | None = None) -> Task:
     """A new task that runs."""
     task, is_new = await store.create_task(session, wanted or wish(), most=1000)
     assert is_new
-    return await store.begin_task(task.id, MARK)
+    return await store.mark_task_started(task.id, MARK)
 
 
 def told(text: str, person: str = "ann") -> Input:
@@ -49,19 +49,19 @@ def told(text: str, person: str = "ann") -> Input:
 
 async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
     session = await store.create("ann", "garden", "/garden")
-    wanted = Wish(
+    wanted = TaskSpec(
         kind="session",
         call="c1",
         command="weed 日本 \u0000",
         description="weeding",
         address="telegram:1",
         notify="failures",
-        waited=True,
+        is_awaited=True,
         watch="done|gone",
         ceiling=1.5,
         workdir="beds",
         stdin="",
-        is_open=True,
+        keeps_stdin_open=True,
         grants=("network", "write:/seeds"),
         model="practice:echo",
         tools=("read", "list"),
@@ -74,13 +74,13 @@ async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
         session=session.id,
         person="ann",
         workspace="/garden",
-        wish=wanted,
+        spec=wanted,
         state="queued",
         created=made.created,
     )
     assert made.created >= session.created
     assert await store.find_task("ann", made.id) == made
-    assert await store.waiting() == []
+    assert await store.sessions_with_work() == []
 
 
 async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
@@ -118,7 +118,7 @@ async def test_a_session_with_too_many_open_tasks_is_refused_another_until_one_e
     with pytest.raises(Refused, match="2 tasks of this session have not ended"):
         await store.create_task(session.id, wish("c3"), most=2)
     assert (await store.create_task(other.id, wish("c3"), most=2))[1]
-    await store.end_task_and_tell_session(first.id, DONE, "done")
+    await store.end_task_and_notify(first.id, DONE, "done")
     assert (await store.create_task(session.id, wish("c3"), most=2))[1]
 
 
@@ -126,8 +126,8 @@ async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore)
     session = await session_with(store)
     command, _ = await store.create_task(session.id, wish("c1"), most=9)
     asked, _ = await store.create_task(session.id, replace(wish("c2"), kind="session"), most=9)
-    running = await store.begin_task(command.id, MARK)
-    child = await store.begin_task(asked.id, None, "child-session")
+    running = await store.mark_task_started(command.id, MARK)
+    child = await store.mark_task_started(asked.id, None, "child-session")
     assert running == replace(command, state="running", mark=MARK)
     assert child == replace(asked, state="running", child="child-session")
     assert [await store.find_task("ann", task.id) for task in (command, asked)] == [running, child]
@@ -137,19 +137,19 @@ async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore
     session = await session_with(store)
     task, _ = await store.create_task(session.id, wish(), most=9)
     await task_in(store, session.id, wish("c2"))
-    task = await store.begin_task(task.id, None, "child")
+    task = await store.mark_task_started(task.id, None, "child")
     assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
-    await store.end_task_and_tell_session(task.id, DONE, "done")
+    await store.end_task_and_notify(task.id, DONE, "done")
     assert await store.task_of_child("child") is None
 
 
 @pytest.mark.parametrize("act", ["begin", "flip", "end", "note"])
 async def test_what_happens_to_a_task_that_is_not_there_is_refused(store: WholeStore, act: str) -> None:
     calls = {
-        "begin": lambda: store.begin_task("t-gone22", MARK),
-        "flip": lambda: store.flip_task("t-gone22", "always"),
-        "end": lambda: store.end_task_and_tell_session("t-gone22", DONE, "done"),
-        "note": lambda: store.note_task("t-gone22", "stalled", "hm", "k"),
+        "begin": lambda: store.mark_task_started("t-gone22", MARK),
+        "flip": lambda: store.detach_task("t-gone22", "always"),
+        "end": lambda: store.end_task_and_notify("t-gone22", DONE, "done"),
+        "note": lambda: store.update_task_and_notify("t-gone22", "stalled", "hm", "k"),
     }
     with pytest.raises(Refused, match="this task does not exist"):
         await calls[act]()
@@ -163,12 +163,12 @@ async def test_a_task_in_a_session_that_is_not_there_is_refused(store: WholeStor
 async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    assert await store.waiting() == []
-    ended = await store.end_task_and_tell_session(task.id, FAILED, "[it failed]")
+    assert await store.sessions_with_work() == []
+    ended = await store.end_task_and_notify(task.id, FAILED, "[it failed]")
     assert ended == replace(task, state="failed", exit_code=2, ended=FAILED.ended, is_told=True)
     assert await store.find_task("ann", task.id) == ended
     assert await bodies(store, session.id) == [told("[it failed]")]
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
     found = await store.find("ann", session.id)
     assert found
     assert (found.head, found.has_work, found.is_open, found.title) == (1, True, False, "[it failed]")
@@ -177,8 +177,8 @@ async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -
 async def test_a_task_ends_once(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    ended = await store.end_task_and_tell_session(task.id, TaskEnd("killed", None, "you said so", 5), "killed")
-    assert await store.end_task_and_tell_session(task.id, DONE, "done") == ended
+    ended = await store.end_task_and_notify(task.id, TaskEnd("killed", None, "you said so", 5), "killed")
+    assert await store.end_task_and_notify(task.id, DONE, "done") == ended
     assert (ended.state, ended.exit_code, ended.why, ended.ended) == ("killed", None, "you said so", 5)
     assert await bodies(store, session.id) == [told("killed")]
 
@@ -187,7 +187,7 @@ async def test_the_end_is_accepted_once_under_a_key_that_names_the_task(store: W
     session = await session_with(store)
     task = await task_in(store, session.id)
     entry, _ = await store.accept(session.id, told("told before"), f"task/{task.id}", queue=20)
-    assert (await store.end_task_and_tell_session(task.id, DONE, "done")).is_told
+    assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
     assert await store.read(session.id) == [entry]
 
 
@@ -204,33 +204,33 @@ async def test_the_end_is_accepted_once_under_a_key_that_names_the_task(store: W
     ids=["always", "always, failed", "failures only", "failures only, failed", "never", "someone waits"],
 )
 async def test_an_end_is_told_where_it_is_wanted(
-    store: WholeStore, wanted: Wish, end: TaskEnd, is_noticed: bool, is_told: bool
+    store: WholeStore, wanted: TaskSpec, end: TaskEnd, is_noticed: bool, is_told: bool
 ) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, wanted)
-    ended = await store.end_task_and_tell_session(task.id, end, "over")
-    assert ended.is_told == is_told
+    ended = await store.end_task_and_notify(task.id, end, "over")
+    assert ended.is_delivered == is_told
     assert await bodies(store, session.id) == ([told("over")] if is_noticed else [])
-    assert await store.waiting() == ([session.id] if is_noticed else [])
+    assert await store.sessions_with_work() == ([session.id] if is_noticed else [])
 
 
 async def test_a_task_nobody_waits_for_any_more_is_told(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, wish(notify="never", waited=True))
-    flipped = await store.flip_task(task.id, "always")
+    flipped = await store.detach_task(task.id, "always")
     assert flipped == replace(task, wish=wish(notify="always", waited=False))
     assert await store.find_task("ann", task.id) == flipped
-    assert (await store.end_task_and_tell_session(task.id, DONE, "done")).is_told
+    assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
     assert await bodies(store, session.id) == [told("done")]
 
 
 async def test_a_task_that_ended_while_someone_waited_stays_as_it_is(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, wish(waited=True))
-    ended = await store.end_task_and_tell_session(task.id, DONE, "done")
-    assert await store.flip_task(task.id, "always") == ended
-    assert await store.begin_task(task.id, Mark(1, 2, "other")) == ended
-    assert ended.wish.waited
+    ended = await store.end_task_and_notify(task.id, DONE, "done")
+    assert await store.detach_task(task.id, "always") == ended
+    assert await store.mark_task_started(task.id, ProcessIdentity(1, 2, "other")) == ended
+    assert ended.spec.is_awaited
     assert await bodies(store, session.id) == []
 
 
@@ -240,11 +240,11 @@ async def test_whether_flipped_or_ended_first_an_end_is_given_or_told_but_not_bo
     flipped: dict[str, Task] = {}
 
     async def flip(task: str) -> None:
-        flipped[task] = await store.flip_task(task, "always")
+        flipped[task] = await store.detach_task(task, "always")
 
     async with anyio.create_task_group() as group:
         for number, task in enumerate(tasks):
-            end = (store.end_task_and_tell_session, task.id, DONE, task.id)
+            end = (store.end_task_and_notify, task.id, DONE, task.id)
             if number % 2:
                 group.start_soon(flip, task.id)
                 group.start_soon(*end)
@@ -253,7 +253,7 @@ async def test_whether_flipped_or_ended_first_an_end_is_given_or_told_but_not_bo
                 group.start_soon(flip, task.id)
     notices = sorted(body.text for body in await bodies(store, session.id) if isinstance(body, Input))
     assert notices == sorted(id for id, task in flipped.items() if task.is_open)
-    assert all(task.is_told for task in await store.list_tasks("ann"))
+    assert all(task.is_delivered for task in await store.list_tasks("ann"))
 
 
 async def test_a_notice_fences_nobody_out_and_no_queue_keeps_it_away(store: WholeStore) -> None:
@@ -262,8 +262,8 @@ async def test_a_notice_fences_nobody_out_and_no_queue_keeps_it_away(store: Whol
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
         await store.accept(session.id, Input("full"), None, queue=20)
-    await store.note_task(task.id, "stalled", "[it waits]", "note/1")
-    await store.end_task_and_tell_session(task.id, DONE, "[done]")
+    await store.update_task_and_notify(task.id, "stalled", "[it waits]", "note/1")
+    await store.end_task_and_notify(task.id, DONE, "[done]")
     assert (await bodies(store, session.id))[20:] == [told("[it waits]"), told("[done]")]
     assert await store.append(session.id, Started(), claim.generation)
 
@@ -272,29 +272,29 @@ async def test_a_notice_that_comes_while_a_turn_runs_waits_for_the_next_step(sto
     session = await session_with(store, "build it")
     await write(store, session.id, Started())
     task = await task_in(store, session.id)
-    await store.end_task_and_tell_session(task.id, DONE, "done")
+    await store.end_task_and_notify(task.id, DONE, "done")
     await write(store, session.id, Reply("it runs", saw=1), Ended("done", 2))
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
 
 
 async def test_a_note_says_what_a_running_task_does_once_by_its_key(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    stalled = await store.note_task(task.id, "stalled", "it waits", "note/1")
+    stalled = await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1")
     assert stalled == replace(task, state="stalled", notices=1)
-    again = await store.note_task(task.id, "running", "it waits", "note/1")
+    again = await store.update_task_and_notify(task.id, "running", "it waits", "note/1")
     assert again == replace(task, state="running", notices=1)
-    assert await store.note_task(task.id, "running", "", "note/2") == again
-    assert await store.note_task(task.id, "running", "it wrote", "note/3") == replace(again, notices=2)
+    assert await store.update_task_and_notify(task.id, "running", "", "note/2") == again
+    assert await store.update_task_and_notify(task.id, "running", "it wrote", "note/3") == replace(again, notices=2)
     assert await bodies(store, session.id) == [told("it waits"), told("it wrote")]
-    assert await store.waiting() == [session.id]
+    assert await store.sessions_with_work() == [session.id]
 
 
 async def test_nothing_is_noted_of_a_task_that_has_ended(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    ended = await store.end_task_and_tell_session(task.id, DONE, "done")
-    assert await store.note_task(task.id, "stalled", "it waits", "note/1") == ended
+    ended = await store.end_task_and_notify(task.id, DONE, "done")
+    assert await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1") == ended
     assert await bodies(store, session.id) == [told("done")]
 
 
@@ -303,7 +303,7 @@ async def test_a_task_cannot_end_as_something_that_is_no_end(store: WholeStore, 
     session = await session_with(store)
     task = await task_in(store, session.id)
     with pytest.raises(ValueError, match=state):
-        await store.end_task_and_tell_session(task.id, TaskEnd(state, None, "", 1), "over")
+        await store.end_task_and_notify(task.id, TaskEnd(state, None, "", 1), "over")
     assert await store.find_task("ann", task.id) == task
 
 
@@ -330,8 +330,8 @@ async def test_another_persons_tasks_are_as_good_as_none(store: WholeStore) -> N
 async def test_tasks_are_listed_latest_first(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
     tasks = [await task_in(store, place.id, wish(f"c{n}")) for n, place in enumerate([one, two, one, two, one])]
-    tasks[0] = await store.end_task_and_tell_session(tasks[0].id, DONE, "done")
-    tasks[3] = await store.end_task_and_tell_session(tasks[3].id, DONE, "done")
+    tasks[0] = await store.end_task_and_notify(tasks[0].id, DONE, "done")
+    tasks[3] = await store.end_task_and_notify(tasks[3].id, DONE, "done")
     zero, first, second, third, fourth = tasks
     assert await store.list_tasks("ann") == [fourth, third, second, first, zero]
     assert await store.list_tasks("ann", limit=2) == [fourth, third]
@@ -361,26 +361,26 @@ async def test_a_deleted_session_is_gone_with_its_tasks_and_what_was_allowed_in_
     kept, gone = await session_with(store), await session_with(store)
     task, lost = await task_in(store, kept.id), await task_in(store, gone.id)
     stays = [
-        await store.grant("ann", "session", kept.id, "network"),
-        await store.grant("ann", "workspace", "/folder", "network"),
+        await store.add_permission("ann", "session", kept.id, "network"),
+        await store.add_permission("ann", "workspace", "/folder", "network"),
     ]
-    await store.grant("ann", "session", gone.id, "network")
+    await store.add_permission("ann", "session", gone.id, "network")
     assert await store.delete("ann", gone.id)
     assert await store.list_tasks("ann") == [task] == await store.open_tasks()
-    assert await store.grants("ann") == stays
+    assert await store.list_permissions("ann") == stays
     with pytest.raises(Refused, match="this task does not exist"):
-        await store.end_task_and_tell_session(lost.id, DONE, "done")
+        await store.end_task_and_notify(lost.id, DONE, "done")
 
 
 async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path / "home") as store:
         session = await session_with(store)
-        await store.flip_task((await task_in(store, session.id, wish("c1", waited=True))).id, "failures")
-        await store.end_task_and_tell_session((await task_in(store, session.id, wish("c2"))).id, FAILED, "failed")
-        await store.grant("ann", "session", session.id, "network")
-        before = (await store.list_tasks("ann"), await store.open_tasks(), await store.grants("ann"))
+        await store.detach_task((await task_in(store, session.id, wish("c1", waited=True))).id, "failures")
+        await store.end_task_and_notify((await task_in(store, session.id, wish("c2"))).id, FAILED, "failed")
+        await store.add_permission("ann", "session", session.id, "network")
+        before = (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann"))
     async with opener(tmp_path / "home") as store:
-        assert (await store.list_tasks("ann"), await store.open_tasks(), await store.grants("ann")) == before
+        assert (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann")) == before
         assert [task.state for task in before[0]] == ["failed", "running"]
         assert (await store.create_task(session.id, wish("c1"), most=0))[0] == before[1][0]
 
@@ -393,5 +393,5 @@ async def test_what_would_not_come_back_as_it_is_is_refused(store: WholeStore) -
         await store.create_task(session.id, replace(wish(), ceiling=float("inf")), most=9)
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
-        await store.end_task_and_tell_session(task.id, DONE, "half a pair: \ud800")
+        await store.end_task_and_notify(task.id, DONE, "half a pair: \ud800")
     assert (await store.find_task("ann", task.id), await store.read(session.id)) == (task, [])

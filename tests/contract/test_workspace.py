@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.core.errors import Refused
-from outrider.core.ports import Item, Listing, Workspace
+from outrider.core.ports import FileListing, Workspace, WorkspaceItem
 from outrider.workspaces.local import LocalWorkspace, open_local
 
 pytestmark = pytest.mark.promise("S16")
@@ -118,7 +118,7 @@ def test_links_that_lead_out_are_refused_and_what_they_point_to_stays(ground: Gr
             ground.refuses(lambda path=path: ground.workspace.list(path)),
         ]
         assert told == [f"{path} leads out of the workspace; paths start at its folder, {ground.root}"] * 3
-    assert ground.workspace.walk(".") == Listing([])
+    assert ground.workspace.walk(".") == FileListing([])
 
 
 def test_links_in_a_circle_end_in_a_refusal(ground: Ground) -> None:
@@ -129,7 +129,7 @@ def test_links_in_a_circle_end_in_a_refusal(ground: Ground) -> None:
     assert ground.refuses(lambda: ground.workspace.read("a")) == "a goes through too many links, maybe in a circle"
     ground.refuses(lambda: ground.workspace.write("self", b"x"))
     ground.refuses(lambda: ground.workspace.read("here/" * 60 + "x"))
-    assert ground.workspace.walk(".") == Listing([])
+    assert ground.workspace.walk(".") == FileListing([])
 
 
 def test_links_that_stay_inside_work_for_reading_and_writing(ground: Ground) -> None:
@@ -343,7 +343,9 @@ def test_names_that_are_no_text_are_shown_escaped_and_can_be_given_back(ground: 
     with open(os.fsencode(ground.root) + b"/caf\xe9.txt", "wb") as file:
         file.write(b"hi")
     ground.workspace.write("two\nlines", b"ho")
-    assert ground.workspace.list(".") == Listing([Item("caf\\xe9.txt", "file", 2), Item("two\\x0alines", "file", 2)])
+    assert ground.workspace.list(".") == FileListing(
+        [WorkspaceItem("caf\\xe9.txt", "file", 2), WorkspaceItem("two\\x0alines", "file", 2)]
+    )
     assert [ground.workspace.read(path) for path in ("caf\\xe9.txt", "two\\x0alines")] == [b"hi", b"ho"]
     ground.workspace.write("caf\\xe9.txt", b"there")
     assert os.listdir(os.fsencode(ground.root)).count(b"caf\xe9.txt") == 1
@@ -355,22 +357,24 @@ def test_a_walk_skips_noise_and_does_not_follow_links(ground: Ground) -> None:
         ground.workspace.write(path, b"12")
     (ground.root / "src/again").symlink_to("..")
     (ground.root / "out").symlink_to(ground.outside)
-    assert ground.workspace.walk(".") == Listing([Item("src/a.py", "file", 2), Item("z.txt", "file", 2)])
-    assert ground.workspace.walk("src/a.py") == Listing([Item("src/a.py", "file", 2)])
+    assert ground.workspace.walk(".") == FileListing(
+        [WorkspaceItem("src/a.py", "file", 2), WorkspaceItem("z.txt", "file", 2)]
+    )
+    assert ground.workspace.walk("src/a.py") == FileListing([WorkspaceItem("src/a.py", "file", 2)])
 
 
 def test_a_walk_that_is_too_deep_says_that_it_is_cut(ground: Ground) -> None:
     ground.workspace.write("d/" * 50 + "x", b"")
     ground.workspace.write("d/y", b"")
-    assert ground.workspace.walk(".") == Listing([Item("d/y", "file", 0)], cut=True)
+    assert ground.workspace.walk(".") == FileListing([WorkspaceItem("d/y", "file", 0)], cut=True)
     assert ground.refuses(lambda: ground.workspace.write("e/" * 70 + "x", b"")).endswith("64 folders are the limit")
 
 
 def test_a_walk_over_too_many_files_says_that_it_is_cut(ground: Ground) -> None:
     for number in range(9):
         ground.workspace.write(f"{number}/x", b"")
-    assert LocalWorkspace(str(ground.root), most_items=5).walk(".") == Listing(
-        [Item("0/x", "file", 0), Item("1/x", "file", 0)], cut=True
+    assert LocalWorkspace(str(ground.root), most_items=5).walk(".") == FileListing(
+        [WorkspaceItem("0/x", "file", 0), WorkspaceItem("1/x", "file", 0)], cut=True
     )
 
 

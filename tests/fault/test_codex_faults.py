@@ -15,7 +15,7 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Reply, Result
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from tests.support.scripted_codex import ScriptedCodex, Step, at
 from tests.support.survivors import end_all, living
 
@@ -66,7 +66,7 @@ def codex(tmp_path: Path) -> Iterator[ScriptedCodex]:
     end_all(tmp_path)
 
 
-async def say(agent: Agent, text: str = "go") -> Finished:
+async def say(agent: Agent, text: str = "go") -> TurnResult:
     with anyio.fail_after(_PATIENCE):
         return await agent.say(text, session="s")
 
@@ -272,7 +272,7 @@ async def test_a_stop_that_codex_does_not_obey_costs_it_its_process(
 
 async def stop_in_a_command(agent: Agent, codex: ScriptedCodex) -> None:
     """Say something, stop it while its command runs, and see that the command is over and what was done is kept."""
-    outcomes: list[Finished] = []
+    outcomes: list[TurnResult] = []
 
     async def speak() -> None:
         outcomes.append(await say(agent))

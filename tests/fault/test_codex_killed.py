@@ -14,7 +14,7 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Begun, Bound, Delta, Ended, Entry, Event, Reply, Result, Started
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.models.script_server import ScriptServer, script
 from outrider.models.scripted import says
 from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
@@ -79,7 +79,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     end_all(tmp_path)
 
 
-async def taken_up(agent: Agent) -> Finished:
+async def taken_up(agent: Agent) -> TurnResult:
     """The turn that was left open, once it has ended."""
     await agent.finish()
     ended = await agent.wait(await agent.find("s"))
@@ -171,7 +171,7 @@ MOMENTS: dict[str, Callable[[Event], bool]] = {
 }
 
 
-async def say(agent: Agent, text: str, on_event: Callable[[Event], None] | None = None) -> Finished:
+async def say(agent: Agent, text: str, on_event: Callable[[Event], None] | None = None) -> TurnResult:
     session = await agent.session("s")
     return await agent.say(text, session=session.id, address="terminal:test", on_event=on_event)
 
@@ -201,7 +201,7 @@ async def test_a_turn_whose_codex_was_killed_is_told_and_the_next_one_goes_on_in
             await anyio.sleep(0.01)
 
     async with world.again() as agent:
-        outcomes: list[Finished] = []
+        outcomes: list[TurnResult] = []
         async with anyio.create_task_group() as group:
             group.start_soon(kill)
             outcomes.append(await say(agent, ASKED, watch))

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from outrider.core.events import Body, Ended, Reply, Result
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script, serving
 from outrider.models.scripted import Wanted, says
 from tests.support.codex import codex_home, codex_settings, opened, processes, texts
@@ -72,7 +72,7 @@ async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repea
     assert len(calls) == len([body for body in journal if isinstance(body, Result)]) == 1
 
 
-async def _killed_codex(folder: Path, server: ScriptServer) -> tuple[Finished, list[Body], list[str]]:
+async def _killed_codex(folder: Path, server: ScriptServer) -> tuple[TurnResult, list[Body], list[str]]:
     async with opened(folder, server.url, codex_tools="mcp") as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address="terminal:t")
@@ -83,4 +83,4 @@ async def _killed_codex(folder: Path, server: ScriptServer) -> tuple[Finished, l
         server.release()
         done = await agent.say("and now?", session="s")
         journal = [entry.body for entry in await agent.journal(session)]
-        return done, journal, [task.wish.kind for task in await agent.tasks()]
+        return done, journal, [task.spec.kind for task in await agent.tasks()]

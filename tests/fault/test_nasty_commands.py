@@ -19,7 +19,7 @@ from outrider.config.load import load
 from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
-from outrider.core.prompt import FromModel, FromPerson, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.tasks import Task
 from outrider.core.traits import ModelTraits
 from outrider.workspaces.sandbox import Sandbox
@@ -40,9 +40,9 @@ class Obeys:
     traits = ModelTraits("obeys", "obeys")
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson) and m.source == "person"][-1]
+        words = [m.text for m in prompt.messages if isinstance(m, UserMessage) and m.source == "person"][-1]
         kind, _, command = words.partition(" ")
-        is_new = not any(isinstance(m, FromModel) for m in prompt.messages)
+        is_new = not any(isinstance(m, AssistantMessage) for m in prompt.messages)
         if kind not in ("run", "talk") or not is_new:
             return Reply("hello", prompt.saw)
         args: dict[str, object] = {"command": command, "background": True, "interactive": kind == "talk"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.errors import Damaged
+from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Result, Started
 from outrider.store import open_store
 from outrider.store.salvage import LOST
@@ -158,7 +158,7 @@ async def test_an_entry_that_cannot_be_read_is_told_and_mended_by_the_next_start
         assert store.notices == ()
         session = await store.find("ann", "s7")
         assert session
-        with pytest.raises(Damaged, match=r"entry 15 .* is damaged .*; start Outrider again"):
+        with pytest.raises(StoreDamaged, match=r"entry 15 .* is damaged .*; start Outrider again"):
             await store.read(session.id)
         assert [found.name for found in await store.search("ann", "answer 6")] == ["s6"]
     notices, after = await open_again(tmp_path / "home")
@@ -178,11 +178,11 @@ async def test_damage_met_while_running_is_told_and_mended_by_the_next_start(
     async with open_store(tmp_path / "home") as opened:
         session = await opened.find("ann", "s7")
         assert session
-        with pytest.raises(Damaged, match="start Outrider again"):
+        with pytest.raises(StoreDamaged, match="start Outrider again"):
             await opened.read(session.id)
-        with pytest.raises(Damaged, match="start Outrider again"):
+        with pytest.raises(StoreDamaged, match="start Outrider again"):
             await opened.accept(session.id, Input("lost?"), None, queue=20)
-        with pytest.raises(Damaged, match="start Outrider again"):
+        with pytest.raises(StoreDamaged, match="start Outrider again"):
             await opened.search("ann", "question")
     notices, after = await open_again(tmp_path / "home")
     assert ("The store was damaged" in notices[0], set(after)) == (True, set(before))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from outrider.core.approve import Grant
-from outrider.core.errors import Damaged
+from outrider.core.approve import Permission
+from outrider.core.errors import StoreDamaged
 from outrider.core.tasks import Task
 from outrider.store import open_store
 from outrider.store.migrate import MIGRATIONS
@@ -21,14 +21,14 @@ PAGE = 4096
 
 class Kept(Struct, frozen=True):
     tasks: Sequence[Task]
-    grants: Sequence[Grant]
+    grants: Sequence[Permission]
 
 
 async def kept(home: Path) -> tuple[tuple[str, ...], Kept]:
     """What the person is told, and what tasks and grants there are."""
     async with open_store(home) as store:
         assert await store.check() == []
-        return store.notices, Kept(await store.list_tasks("ann", limit=1000), await store.grants("ann"))
+        return store.notices, Kept(await store.list_tasks("ann", limit=1000), await store.list_permissions("ann"))
 
 
 async def furnish(home: Path) -> Kept:
@@ -36,12 +36,12 @@ async def furnish(home: Path) -> Kept:
     async with open_store(home) as store:
         for number in range(10):
             session = await store.create("ann", f"s{number}", "/folder")
-            await store.grant("ann", "session", session.id, "network")
+            await store.add_permission("ann", "session", session.id, "network")
             for call in range(10):
                 task, _ = await store.create_task(session.id, wish(f"c{call}"), 20)
                 if call % 2:
-                    await store.end_task_and_tell_session(task.id, DONE, f"{task.id} is done")
-        await store.grant("ann", "workspace", "/folder", "host")
+                    await store.end_task_and_notify(task.id, DONE, f"{task.id} is done")
+        await store.add_permission("ann", "workspace", "/folder", "host")
     return (await kept(home))[1]
 
 
@@ -120,10 +120,10 @@ async def test_what_was_taken_back_or_deleted_does_not_come_back_with_a_repair(t
         gone = await store.find("ann", "s3")
         assert gone
         assert await store.delete("ann", gone.id)
-        assert await store.forget_grant("ann", before.grants[-1].id)
+        assert await store.revoke_permission("ann", before.grants[-1].id)
     overwrite(tmp_path / "store.db", root_of(tmp_path / "store.db", "tasks"))
     _, after = await kept(tmp_path)
-    assert after.grants == [grant for grant in before.grants[:-1] if grant.place != gone.id]
+    assert after.grants == [grant for grant in before.grants[:-1] if grant.applies_to != gone.id]
     assert gone.id not in {task.session for task in after.tasks}
 
 
@@ -140,7 +140,7 @@ async def test_tasks_of_a_session_that_is_lost_are_dropped_with_it(tmp_path: Pat
     assert "The store was damaged" in notices[0]
     assert after == Kept(
         [task for task in before.tasks if task.session != lost],
-        [grant for grant in before.grants if grant.place != lost],
+        [grant for grant in before.grants if grant.applies_to != lost],
     )
 
 
@@ -160,7 +160,7 @@ async def test_a_task_that_cannot_be_read_is_told_and_dropped_by_the_next_start(
     db.execute(change, (torn.id,))
     db.close()
     async with open_store(tmp_path) as store:
-        with pytest.raises(Damaged, match=rf"task {torn.id} is damaged .*{why}.*; start Outrider again"):
+        with pytest.raises(StoreDamaged, match=rf"task {torn.id} is damaged .*{why}.*; start Outrider again"):
             await store.find_task("ann", torn.id)
         assert [problem for problem in await store.check() if problem.startswith(f"task {torn.id} cannot be read")]
     notices, after = await kept(tmp_path)
@@ -174,7 +174,7 @@ async def test_a_grant_that_cannot_be_read_is_told_and_asked_for_again(tmp_path:
     db.execute("UPDATE grants SET scope = 'everywhere' WHERE id = ?", (torn.id,))
     db.close()
     async with open_store(tmp_path) as store:
-        with pytest.raises(Damaged, match=rf"grant {torn.id} is damaged"):
-            await store.grants("ann")
+        with pytest.raises(StoreDamaged, match=rf"grant {torn.id} is damaged"):
+            await store.list_permissions("ann")
     notices, after = await kept(tmp_path)
     assert (notices[1:], after) == ((LOST_GRANTS,), Kept(before.tasks, rest))

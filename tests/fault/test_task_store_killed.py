@@ -69,11 +69,11 @@ async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there
     killed_at(tmp_path / "home", point, "ended")
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.list_tasks("ann")
-        assert (task.is_open, task.is_told) == (not is_there, is_there)
+        assert (task.is_open, task.is_delivered) == (not is_there, is_there)
         assert await notices(store, task.session) == ([task.id] if is_there else [])
-        assert await store.waiting() == ([task.session] if is_there else [])
-        ended = await store.end_task_and_tell_session(task.id, DONE, task.id)
-        assert (ended.state, ended.is_told) == ("succeeded", True)
+        assert await store.sessions_with_work() == ([task.session] if is_there else [])
+        ended = await store.end_task_and_notify(task.id, DONE, task.id)
+        assert (ended.state, ended.is_delivered) == ("succeeded", True)
         assert await notices(store, task.session) == [task.id]
         assert (store.notices, await store.check()) == ((), [])
 
@@ -86,8 +86,8 @@ async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
     killed_at(tmp_path / "home", point, "flipped")
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.open_tasks()
-        assert task.wish == wish("c", waited=not is_there)
-        assert (await store.end_task_and_tell_session(task.id, DONE, task.id)).is_told
+        assert task.spec == wish("c", waited=not is_there)
+        assert (await store.end_task_and_notify(task.id, DONE, task.id)).is_delivered
         assert await notices(store, task.session) == ([task.id] if is_there else [])
 
 
@@ -131,7 +131,7 @@ async def test_killed_at_any_moment_every_task_is_told_exactly_once(tmp_path: Pa
         assert {line.split()[1] for line in said} <= {task.id for task in tasks}
         assert await all_notices(store) == sorted(ended)
         for task in tasks:
-            await store.end_task_and_tell_session(task.id, DONE, task.id)
+            await store.end_task_and_notify(task.id, DONE, task.id)
         assert await all_notices(store) == sorted(task.id for task in tasks)
         assert (store.notices, await store.check()) == ((), [])
 

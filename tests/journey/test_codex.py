@@ -7,7 +7,7 @@ import anyio.to_thread
 import pytest
 
 from outrider.core.events import Bound, Reply
-from outrider.core.prompt import FromModel, FromTools
+from outrider.core.prompt import AssistantMessage, ToolMessage
 from outrider.models.script_server import Status, script, serving
 from outrider.models.scripted import ScriptedModel, Wanted, says
 from tests.journey.support import Person
@@ -94,12 +94,12 @@ async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_pat
             await agent.change(await agent.find("s"), {"runtime": "native"})
             done = await agent.say("second", session="s")
     (prompt,) = native.prompts
-    calls = [call for m in prompt.messages if isinstance(m, FromModel) for call in m.calls]
-    results = [result.text for m in prompt.messages if isinstance(m, FromTools) for result in m.results]
+    calls = [call for m in prompt.messages if isinstance(m, AssistantMessage) for call in m.calls]
+    results = [result.text for m in prompt.messages if isinstance(m, ToolMessage) for result in m.results]
     assert (done.text, done.thread) == ("native here", "")
     assert [call.args for call in calls] == [{"command": "echo from-codex", "cwd": str(tmp_path / "work")}]
     assert results == ["from-codex\n"]
-    assert [m.text for m in prompt.messages if isinstance(m, FromModel)] == ["", "codex here"]
+    assert [m.text for m in prompt.messages if isinstance(m, AssistantMessage)] == ["", "codex here"]
 
 
 @pytest.mark.behaviour("A1")

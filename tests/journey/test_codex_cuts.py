@@ -252,13 +252,13 @@ async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_
                 session = await agent.session("s")
                 await agent.post("go", session=session, address="terminal:t")
                 await server.asked(3)
-                (task,) = [task for task in await agent.tasks() if task.wish.kind == "command"]
+                (task,) = [task for task in await agent.tasks() if task.spec.kind == "command"]
             async with opened(tmp_path, server.url) as agent:
                 await agent.finish()
                 await until(lambda: len(server.requests) > 3)
                 server.release()
                 journal = await over(agent, session)
-                kinds = sorted(task.wish.kind for task in await agent.tasks())
+                kinds = sorted(task.spec.kind for task in await agent.tasks())
                 await agent.kill_task(await agent.find_task(task.id))
     assert (tmp_path / "work" / "ran").read_text() == "x\n"
     assert kinds == ["command", "session"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.prompt import Prompt, UserMessage
 from outrider.models.scripted import Says, ScriptedModel, call, says
 from tests.support.tasking import PIPE, last_results, opened, results, says_to
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
     def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["count the files"]:
             return says("there are seven")
         return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
@@ -23,13 +23,13 @@ async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_p
         turn = await agent.say("how many?", session="s")
         (task,) = await agent.tasks(await agent.session("s"))
     assert turn.text == "the child says: there are seven"
-    assert (task.wish.kind, task.state) == ("session", "succeeded")
+    assert (task.spec.kind, task.state) == ("session", "succeeded")
 
 
 @pytest.mark.behaviour("B6")
 async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
     def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["look it up"]:
             return says("it is blue")
         return (

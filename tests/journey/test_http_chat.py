@@ -13,7 +13,7 @@ from openai import OpenAI
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Entry, Input
 from outrider.core.parts import Usage
-from outrider.core.prompt import FromModel, FromPerson
+from outrider.core.prompt import AssistantMessage, UserMessage
 from outrider.models.scripted import call, fails, says, stalls
 from tests.support.http import client as bare_client
 from tests.support.http import key_of
@@ -112,11 +112,11 @@ async def test_the_messages_are_the_history(tmp_path: Path) -> None:
     assert answer.choices[0].message.content == "you are Ann"
     assert prompt.system.endswith("speak plainly\n\nbe brief")
     assert list(prompt.messages) == [
-        FromPerson("I am Ann"),
-        FromModel("hello Ann"),
-        FromPerson("and\nso?"),
-        FromModel("so"),
-        FromPerson("who am I?"),
+        UserMessage("I am Ann"),
+        AssistantMessage("hello Ann"),
+        UserMessage("and\nso?"),
+        AssistantMessage("so"),
+        UserMessage("who am I?"),
     ]
 
 
@@ -132,7 +132,11 @@ async def test_a_session_named_by_a_header_goes_on_with_only_the_new_words(tmp_p
         (session,) = await talk.agent.sessions()
     assert first.headers["x-session-id"] == "dead" == session.name
     assert second.choices[0].message.content == "you are Ann"
-    assert list(talk.model.prompts[1].messages) == [FromPerson("I am Ann"), FromModel("hello Ann"), FromPerson("who?")]
+    assert list(talk.model.prompts[1].messages) == [
+        UserMessage("I am Ann"),
+        AssistantMessage("hello Ann"),
+        UserMessage("who?"),
+    ]
 
 
 async def test_a_session_the_server_named_can_be_gone_on_with(tmp_path: Path) -> None:
@@ -160,7 +164,7 @@ async def test_a_picture_is_seen_by_the_model(tmp_path: Path) -> None:
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
         await talk.ask({"role": "user", "content": parts})
     (message,) = talk.model.prompts[0].messages
-    assert isinstance(message, FromPerson)
+    assert isinstance(message, UserMessage)
     assert (message.text, [image.media for image in message.images]) == ("what?", ["image/png"])
 
 

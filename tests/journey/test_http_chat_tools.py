@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from outrider.core.events import Input, Result
-from outrider.core.prompt import UNKNOWN, FromPerson, FromTools, Prompt
+from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
 from outrider.models.scripted import Says, call, says
 from tests.support.talking import RING, talking, text_of
 
@@ -28,7 +28,7 @@ async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_p
     assert (second.choices[0].message.content, second.choices[0].finish_reason) == ("it rang", "stop")
     assert again.choices[0].message.content == "it rang"
     results = talk.model.prompts[1].messages[-1]
-    assert isinstance(results, FromTools)
+    assert isinstance(results, ToolMessage)
     assert results.results[0].text == "ding dong"
     assert (len(talk.model.prompts), session.has_work) == (2, False)
 
@@ -47,7 +47,7 @@ async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
         rest = await talk.chunks("ring", {"role": "assistant", "tool_calls": calls}, *results, tools=[RING])
     assert text_of(rest) == "done"
     told = talk.model.prompts[1].messages[-1]
-    assert isinstance(told, FromTools)
+    assert isinstance(told, ToolMessage)
     assert [one.text for one in told.results] == ["ding 0", "ding 1"]
 
 
@@ -59,9 +59,9 @@ async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path:
         (session,) = await talk.agent.sessions()
     assert second.choices[0].message.content == "never mind then"
     *_, results, words = talk.model.prompts[1].messages
-    assert isinstance(results, FromTools)
+    assert isinstance(results, ToolMessage)
     assert [(one.text, one.failed) for one in results.results] == [("not run: the client went on", True)]
-    assert words == FromPerson("stop that")
+    assert words == UserMessage("stop that")
     assert (len(talk.model.prompts), session.has_work) == (2, False)
 
 
@@ -82,9 +82,9 @@ async def test_a_session_whose_client_left_its_calls_can_be_gone_on_with_elsewhe
         session = await talk.agent.find("s")
     assert (gone_on.text, again.text, session.has_work) == ("as you like", "still here", False)
     *_, results, words = talk.model.prompts[1].messages
-    assert isinstance(results, FromTools)
+    assert isinstance(results, ToolMessage)
     assert [(one.text, one.failed) for one in results.results] == [(UNKNOWN, True)]
-    assert words == FromPerson("leave it")
+    assert words == UserMessage("leave it")
     assert not Path(session.workspace, "oh.txt").exists()
 
 
@@ -117,17 +117,17 @@ async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_pat
     assert heard.address == f"chat:{answer.id}"
     assert '"notify":false' in result.text
     assert "Poll it" in result.text
-    assert task.wish.notify == "never"
+    assert task.spec.notify == "never"
 
 
 @pytest.mark.behaviour("B6")
 async def test_work_delegated_in_the_background_is_done_within_the_completion(tmp_path: Path) -> None:
     def answer(prompt: Prompt) -> Says:
-        words = [m.text for m in prompt.messages if isinstance(m, FromPerson)]
+        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["look it up"]:
             return says("it is blue")
         results = prompt.messages[-1]
-        if not isinstance(results, FromTools):
+        if not isinstance(results, ToolMessage):
             return says("", call("delegate", work="look it up", background=True))
         return says("done at once" if "not in the background" in results.results[0].text else "promised")
 

@@ -15,7 +15,7 @@ from outrider.channels.http.routes_responses import ROUTES
 from outrider.core.errors import Refused
 from outrider.core.events import Input
 from outrider.core.parts import Usage
-from outrider.core.prompt import FromModel, FromPerson, FromTools
+from outrider.core.prompt import AssistantMessage, ToolMessage, UserMessage
 from outrider.models.scripted import ScriptedModel, call, fails, says, stalls
 from tests.support.http import serving
 from tests.support.talking import client_of
@@ -234,7 +234,7 @@ async def test_a_response_goes_on_from_the_last_one_and_from_no_other(tmp_path: 
         with pytest.raises(openai.ConflictError):
             await there.client.responses.delete(first.id)
     assert (second.output_text, again) == ("you are Ann", second)
-    said = [FromPerson("I am Ann"), FromModel("hello Ann"), FromPerson("who am I?")]
+    said = [UserMessage("I am Ann"), AssistantMessage("hello Ann"), UserMessage("who am I?")]
     assert [list(prompt.messages) for prompt in there.model.prompts] == [said[:1], said]
 
 
@@ -284,7 +284,7 @@ async def test_a_clients_tool_is_run_by_the_client_and_the_turn_goes_on(tmp_path
         items = [item async for item in there.client.responses.input_items.list(second.id)]
         (session,) = await there.agent.sessions()
     told = there.model.prompts[1].messages[-1]
-    assert isinstance(told, FromTools)
+    assert isinstance(told, ToolMessage)
     assert [one.text for one in told.results] == ["ding dong"]
     assert (second.output_text, again, first.id != second.id) == ("it rang", second, True)
     assert [(item.type, item.output) for item in items] == [("function_call_output", "ding dong")]  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from outrider.channels.http import (
     routes_tasks,
 )
 from outrider.core.events import Input
-from outrider.core.prompt import FromPerson
+from outrider.core.prompt import UserMessage
 from outrider.models.scripted import ScriptedModel, says, stalls
 from tests.shape.repository import ROOT
 from tests.support.http import client, serving
@@ -191,7 +191,7 @@ async def test_a_picture_reaches_the_model_and_what_is_none_is_refused(tmp_path:
         assert agent.home.blobs.get(kept.images[0].blob) == PIXEL
         no_picture = await owner.post(path, json={"images": [base64.b64encode(b"<svg/>").decode()]})
         no_base64 = await owner.post(path, json={"images": ["%%%"]})
-    assert model.prompts[0].messages == [FromPerson("what is this?", images=kept.images)]
+    assert model.prompts[0].messages == [UserMessage("what is this?", images=kept.images)]
     assert (code(no_picture), code(no_base64)) == ((400, "refused"), (400, "invalid_body"))
 
 

@@ -15,7 +15,7 @@ from outrider.channels.http.app import build
 from outrider.channels.http.context import Context
 from outrider.channels.http.guards import guards_of, key_store
 from outrider.channels.http.routes import ROUTES
-from outrider.core.key_ports import KeyWish
+from outrider.core.key_ports import KeySpec
 from outrider.core.prompt import Prompt
 from outrider.models.scripted import ScriptedModel, call, says, stalls
 from outrider.store.keys import make_key
@@ -46,7 +46,7 @@ class Served:
     @asynccontextmanager
     async def client(self, spend: str = "", name: str = "app") -> AsyncGenerator[tuple[httpx2.AsyncClient, str]]:
         """Somebody with a key of this limit, and the key's id."""
-        wish = KeyWish(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
+        wish = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
         key, text = await make_key(key_store(self.agent), wish)
         headers = {"authorization": f"Bearer {text}"}
         async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as opened:

@@ -14,7 +14,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.channels.http import routes_asks, routes_events, routes_sessions, routes_tasks
 from outrider.config.load import load
-from outrider.core.prompt import FromPerson, FromTools, Prompt
+from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.models.scripted import Line, Says, ScriptedModel, call, says
 from tests.support.http import client, serving
 
@@ -159,7 +159,7 @@ async def test_another_persons_tasks_are_as_good_as_none(tmp_path: Path) -> None
 
 async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
     def first(prompt: Prompt) -> Says:
-        is_child = FromPerson("look around") in prompt.messages
+        is_child = UserMessage("look around") in prompt.messages
         return says("all quiet") if is_child else says("", call("delegate", work="look around"))
 
     async with served(tmp_path, first, says("thanks")) as (_, url, _), client(url) as owner:
@@ -195,5 +195,5 @@ async def test_a_question_is_listed_answered_once_and_its_turn_goes_on(tmp_path:
     assert answers[2].json() == {"ask": ask["ask"], "answer": "once"}
     assert left == {"asks": []}
     assert entries[-1]["outcome"] == "done"
-    told = [message for message in model.prompts[-1].messages if isinstance(message, FromTools)]
+    told = [message for message in model.prompts[-1].messages if isinstance(message, ToolMessage)]
     assert "allowed" in told[0].results[0].text

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from outrider.config.load import load
-from outrider.core.errors import Full, Refused
+from outrider.core.errors import QueueFull, Refused
 from outrider.models.scripted import Line, ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
 from tests.support.tasking import opened
@@ -48,7 +48,7 @@ async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Pa
         session = await agent.session("s")
         for number in range(3):
             await agent.post(f"message {number}", session=session)
-        with pytest.raises(Full, match="3 messages already wait in this session"):
+        with pytest.raises(QueueFull, match="3 messages already wait in this session"):
             await agent.post("one more", session=session)
         gate.release()
         with anyio.fail_after(60):

@@ -26,7 +26,7 @@ async def test_no_tool_takes_an_address_and_what_is_told_later_goes_where_the_me
         (notice,) = await until_told(agent, session)
         (task,) = await agent.tasks(session)
         journal = await agent.journal(session)
-    assert (notice.address, task.wish.address) == (TERMINAL, TERMINAL)
+    assert (notice.address, task.spec.address) == (TERMINAL, TERMINAL)
     assert [_is_refused(entry) for entry in journal if isinstance(entry.body, Result)] == [True, True, False]
     assert {entry.body.address for entry in journal if isinstance(entry.body, Input)} == {TERMINAL}
 

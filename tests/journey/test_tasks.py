@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from outrider.core.events import Input, Result
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.prompt import Prompt, UserMessage
 from outrider.models.scripted import ScriptedModel, call, says
 from tests.support.tasking import PIPE, TERMINAL, opened, results, says_to, until_told, using
 
@@ -56,7 +56,7 @@ async def test_a_task_that_ends_during_the_turn_is_heard_in_the_next_step(tmp_pa
     async with opened(tmp_path, model) as agent:
         session = await says_to(agent, "build")
         (started, _) = await results(agent, session)
-    (notice,) = [m for m in model.prompts[2].messages if isinstance(m, FromPerson) and m.source == "task"]
+    (notice,) = [m for m in model.prompts[2].messages if isinstance(m, UserMessage) and m.source == "task"]
     lines = notice.text.splitlines()
     assert lines[0] == f"[Task {started['task']} failed]"
     assert lines[1:4] == ["command: echo built; exit 2", "description: the build", "exit code: 2"]
@@ -206,7 +206,7 @@ async def test_a_task_that_waits_at_a_prompt_is_marked_once_and_its_end_is_still
 
 
 def task_in(prompt: Prompt) -> str:
-    notices = [m.text for m in prompt.messages if isinstance(m, FromPerson) and m.source == "task"]
+    notices = [m.text for m in prompt.messages if isinstance(m, UserMessage) and m.source == "task"]
     return notices[-1].split()[1]
 
 
@@ -242,7 +242,7 @@ async def test_where_nothing_can_be_said_later_a_background_command_is_not_promi
     assert (started["status"], started["notify"]) == ("background_started", False)
     assert "cannot be told" in started["message"]
     assert "Poll it" in started["message"]
-    assert (ended.state, ended.wish.notify, ended.wish.watch) == ("succeeded", "never", "")
+    assert (ended.state, ended.spec.notify, ended.spec.watch) == ("succeeded", "never", "")
     assert [e for e in journal if isinstance(e.body, Input) and e.body.source == "task"] == []
 
 
@@ -304,7 +304,7 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
             while len(await agent.tasks(session)) < 2:
                 await anyio.sleep(0.05)
             await agent.stop(session)
-        states = {task.wish.command: task.state for task in await agent.tasks(session)}
+        states = {task.spec.command: task.state for task in await agent.tasks(session)}
         await agent.stop(session, tasks=True)
         after = [task.state for task in await agent.tasks(session)]
     assert states == {"sleep 300": "running", "cat fifo": "killed"}
@@ -330,7 +330,7 @@ async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, m
     async with opened(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
         session = await says_to(agent, "go")
-        running = next(task for task in await agent.tasks(session) if task.wish.command == "cat fifo")
+        running = next(task for task in await agent.tasks(session) if task.spec.command == "cat fifo")
         for task in await agent.tasks(session):
             if task.id != running.id:
                 await agent.wait_task(task)

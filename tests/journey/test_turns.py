@@ -10,12 +10,12 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.core.errors import ContextTooLong, Damaged, Refused, Unavailable
+from outrider.core.errors import ContextTooLong, Refused, StoreDamaged, Unavailable
 from outrider.core.events import Body, Compacted, Delta, Ended, Entry, Input, Reply, Resumed
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.core.parts import Usage
-from outrider.core.ports import Emit, Here
-from outrider.core.prompt import NOT_RUN, FromModel, FromPerson, FromTools, Prompt
+from outrider.core.ports import Emit, ToolContext
+from outrider.core.prompt import NOT_RUN, AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ModelTraits, Replay
 from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 @outrider.tool(replay=Replay.NEVER)
-async def pay(here: Here, amount: int = 1) -> str:
+async def pay(here: ToolContext, amount: int = 1) -> str:
     """Pay someone."""
     with (Path(here.workspace.root) / "paid").open("a") as file:
         file.write(f"{amount}\n")
@@ -54,7 +54,7 @@ async def test_a_turn_gives_text_outcome_steps_usage_and_no_error(work: Path) ->
         turn = await agent.say("pay three", session="s")
         known = await agent.session("s")
     assert turn.usage.input > 20
-    assert msgspec.structs.replace(turn, usage=Usage()) == Finished(
+    assert msgspec.structs.replace(turn, usage=Usage()) == TurnResult(
         known.id, "paid.", "done", 2, Usage(), None, "", turn.seq
     )
     assert paid(work) == ["3"]
@@ -75,10 +75,10 @@ async def test_five_inputs_typed_while_a_turn_runs_are_all_answered_in_order(wor
             turn = await agent.wait(await agent.session("s"))
     assert turn is not None
     assert (turn.text, turn.outcome) == ("and here are the other five", "done")
-    assert [m for m in model.prompts[-1].messages if isinstance(m, FromPerson)] == [
-        FromPerson(word) for word in ("one", "two", "three", "four", "five", "six")
+    assert [m for m in model.prompts[-1].messages if isinstance(m, UserMessage)] == [
+        UserMessage(word) for word in ("one", "two", "three", "four", "five", "six")
     ]
-    assert model.prompts[-1].messages[1] == FromModel("first is done")
+    assert model.prompts[-1].messages[1] == AssistantMessage("first is done")
 
 
 async def test_a_stop_keeps_what_was_said_and_the_next_message_works(work: Path) -> None:
@@ -153,7 +153,7 @@ async def test_an_unknown_tool_and_broken_arguments_are_told_to_the_model(work: 
     async with opened(work, model) as agent:
         turn = await agent.say("go", session="s")
     results = model.prompts[-1].messages[-1]
-    assert isinstance(results, FromTools)
+    assert isinstance(results, ToolMessage)
     assert all(result.failed for result in results.results)
     assert "there is no tool called 'fly'" in results.results[0].text
     assert "not a JSON object" in results.results[1].text
@@ -186,7 +186,7 @@ async def test_a_session_that_outgrows_the_window_is_summarised_and_goes_on(work
     assert turn.outcome == "done"
     assert len(compacted) == 1
     assert len(model.prompts[-1].messages) < len(model.prompts[-3].messages)
-    assert model.prompts[-1].messages[-1] == FromPerson("and now?")
+    assert model.prompts[-1].messages[-1] == UserMessage("and now?")
 
 
 async def test_an_input_that_alone_is_too_long_for_the_model_is_refused_in_plain_words(work: Path) -> None:
@@ -315,7 +315,7 @@ async def test_a_stop_between_steps_repeats_no_call_and_loses_no_result(work: Pa
 
 async def test_a_bug_in_a_tool_ends_the_turn_and_not_the_process(work: Path) -> None:
     @outrider.tool()
-    async def crash(here: Here) -> str:
+    async def crash(here: ToolContext) -> str:
         """Crash."""
         raise ZeroDivisionError("oops")
 
@@ -383,7 +383,7 @@ async def test_a_home_that_is_removed_under_a_running_agent_is_noticed(work: Pat
     async with opened(work, ScriptedModel(says("one"), says("two"))) as agent:
         await agent.say("hi", session="s")
         shutil.rmtree(work.parent / "home")
-        with pytest.raises(Damaged, match="was removed or replaced"):
+        with pytest.raises(StoreDamaged, match="was removed or replaced"):
             await agent.say("anyone there?", session="s")
 
 

@@ -9,8 +9,8 @@ from starlette.routing import Route
 
 from outrider.app import channels
 from outrider.channels.http.routes import ROUTES
-from outrider.core.route import route
-from outrider.core.traits import ChannelTraits, Later
+from outrider.core.route import check_delivery
+from outrider.core.traits import ChannelTraits, DeliveryMode
 from tests.shape.repository import SRC, parse, python_files
 from tests.support.doors import knocks
 
@@ -76,8 +76,12 @@ def test_a_channel_that_does_not_say_how_words_reach_people_later_cannot_be_made
 def test_every_channel_says_how_words_reach_people_later_and_an_unknown_one_is_promised_nothing() -> None:
     named = {value for name, value in vars(channels).items() if name.isupper() and isinstance(value, str)}
     assert named == set(channels.CHANNELS)
-    later = {name: traits.later for name, traits in channels.CHANNELS.items()}
-    assert later["terminal"] is Later.PUSH
-    assert (later["responses"], later["sessions"], later["chat"]) == (Later.PULL, Later.PULL, Later.NONE)
-    for name, how in (*later.items(), ("carrier pigeon", Later.NONE), ("", Later.NONE)):
-        assert route(f"{name}:x", channels.CHANNELS).can_tell is (how is not Later.NONE)
+    later = {name: traits.delivery for name, traits in channels.CHANNELS.items()}
+    assert later["terminal"] is DeliveryMode.PUSH
+    assert (later["responses"], later["sessions"], later["chat"]) == (
+        DeliveryMode.PULL,
+        DeliveryMode.PULL,
+        DeliveryMode.NONE,
+    )
+    for name, how in (*later.items(), ("carrier pigeon", DeliveryMode.NONE), ("", DeliveryMode.NONE)):
+        assert check_delivery(f"{name}:x", channels.CHANNELS).can_deliver is (how is not DeliveryMode.NONE)

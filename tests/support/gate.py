@@ -18,7 +18,7 @@ from outrider.channels.http.guards import Admission, guards, key_store
 from outrider.channels.http.limits import Limits
 from outrider.channels.http.reading import parse_body
 from outrider.config.choice import Secret
-from outrider.core.key_ports import KeyStore, KeyWish
+from outrider.core.key_ports import KeySpec, KeyStore
 from outrider.store.keys import make_key
 
 HERE = "http://127.0.0.1:8642"
@@ -76,7 +76,7 @@ class Gate:
         return Response("stayed")
 
     async def key(self, name: str = "laptop", person: str = "ann", **more: Any) -> str:
-        return (await make_key(self.keys, KeyWish(name, person, ("chat", "read"), **more)))[1]
+        return (await make_key(self.keys, KeySpec(name, person, ("chat", "read"), **more)))[1]
 
     @asynccontextmanager
     async def client(self, key: str = "", peer: str = "10.0.0.1") -> AsyncGenerator[httpx2.AsyncClient]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from outrider.core.compact import choose
+from outrider.core.compact import choose_cut
 from outrider.core.events import (
     Answered,
     Asked,
@@ -20,7 +20,19 @@ from outrider.core.events import (
     Started,
 )
 from outrider.core.parts import Call, Reasoning, Usage, call_id
-from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide, fold
+from outrider.core.plan import (
+    AskModel,
+    AwaitAnswer,
+    Begin,
+    Bounds,
+    Finish,
+    Idle,
+    ReconcileCalls,
+    RunCalls,
+    Stop,
+    decide,
+    fold,
+)
 from outrider.core.prompt import UNKNOWN, Transcript
 from outrider.core.traits import Replay
 
@@ -72,14 +84,14 @@ class _Growing:
                 self.ask()
             case RunCalls(calls=calls):
                 self.run(calls[0])
-            case Settle(calls=calls):
+            case ReconcileCalls(calls=calls):
                 self.add(*(Result(call.id, UNKNOWN, failed=True) for call in calls))
             case Finish():
                 self.add(Ended("done", fold(self.journal).saw))
             case Stop(reason=reason):
                 self.add(Ended("failed", len(self.journal), reason))
-            case Wait():
-                self.add(*(Answered(ask, "no", "owner") for ask in fold(self.journal).asks))
+            case AwaitAnswer():
+                self.add(*(Answered(ask, "no", "owner") for ask in fold(self.journal).questions))
             case Idle():
                 self.add(Input(self.text() or "next"))
 
@@ -111,7 +123,7 @@ class _Growing:
     def compact(self) -> None:
         transcript = Transcript()
         transcript.add(self.journal)
-        if (upto := choose(transcript)) is not None:
+        if (upto := choose_cut(transcript)) is not None:
             self.add(Compacted(upto, "what happened before"))
 
 

@@ -12,7 +12,7 @@ import anyio
 
 from outrider.core.events import Asked, Started
 from outrider.core.ports import TaskEnd
-from outrider.core.tasks import Mark, Wish
+from outrider.core.tasks import ProcessIdentity, TaskSpec
 from outrider.store import open_store
 from outrider.store.sqlite import SqliteStore
 
@@ -24,8 +24,8 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def wish(call: str, *, waited: bool = False) -> Wish:
-    return Wish(kind="command", call=call, command="make", address="a", notify="always", waited=waited)
+def wish(call: str, *, waited: bool = False) -> TaskSpec:
+    return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=waited)
 
 
 async def one(store: SqliteStore) -> None:
@@ -33,11 +33,11 @@ async def one(store: SqliteStore) -> None:
     say("session")
     task, _ = await store.create_task(session.id, wish("c", waited=True), 9)
     say("task")
-    await store.begin_task(task.id, Mark(1, 2, "boot"))
+    await store.mark_task_started(task.id, ProcessIdentity(1, 2, "boot"))
     say("begun")
-    await store.flip_task(task.id, "always")
+    await store.detach_task(task.id, "always")
     say("flipped")
-    await store.end_task_and_tell_session(task.id, DONE, task.id)
+    await store.end_task_and_notify(task.id, DONE, task.id)
     say("ended")
     claim = await store.claim(session.id)
     await store.append(session.id, Started(), claim.generation)
@@ -53,9 +53,9 @@ async def many(store: SqliteStore, name: str) -> None:
     while True:
         number += 1
         task, _ = await store.create_task(session.id, wish(f"c{number}"), 9)
-        await store.begin_task(task.id, Mark(number, 2, "boot"))
+        await store.mark_task_started(task.id, ProcessIdentity(number, 2, "boot"))
         say("begun", task.id)
-        await store.end_task_and_tell_session(task.id, DONE, task.id)
+        await store.end_task_and_notify(task.id, DONE, task.id)
         say("ended", task.id)
 
 

@@ -13,7 +13,7 @@ from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Entry, Input, Result
 from outrider.core.ports import Session
-from outrider.core.prompt import FromTools, Prompt
+from outrider.core.prompt import Prompt, ToolMessage
 from outrider.models.scripted import Says, ScriptedModel
 
 TERMINAL, PIPE = "terminal:test", "pipe:test"
@@ -55,7 +55,7 @@ async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Inp
 
 
 def last_results(prompt: Prompt) -> list[dict[str, Any]]:
-    tools = [message for message in prompt.messages if isinstance(message, FromTools)]
+    tools = [message for message in prompt.messages if isinstance(message, ToolMessage)]
     return [json.loads(result.text) for result in tools[-1].results]
 
 

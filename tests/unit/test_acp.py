@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approve import Request
+from outrider.core.approve import ApprovalRequest
 from outrider.core.events import Begun, Bound, Ended, Entry, Input, Reply, Result, Resumed, Started
 from outrider.core.parts import Call, Usage
 from outrider.core.plan import fold
-from outrider.core.prompt import FromPerson, Transcript
+from outrider.core.prompt import Transcript, UserMessage
 from outrider.runtimes.acp.deeds import (
     Wanted,
     changed,
@@ -73,11 +73,11 @@ def test_what_came_of_a_call_is_its_content_or_else_its_output(told: dict[str, A
 
 def test_what_a_person_is_asked_shows_what_would_be_done() -> None:
     run = changed(None, _tool({"toolCallId": "c", "kind": "execute", "rawInput": {"command": ["rm", "a b"]}}))
-    assert request_of(run, "/w") == Request("shell", "rm 'a b'", ("host",), "/w")
+    assert request_of(run, "/w") == ApprovalRequest("shell", "rm 'a b'", ("host",), "/w")
     told = changed(
         None, _tool({"toolCallId": "c", "kind": "execute", "rawInput": {"command": "rm x", "description": "tidy"}})
     )
-    assert request_of(told, "/w") == Request("shell", "rm x", ("host",), "/w", "tidy")
+    assert request_of(told, "/w") == ApprovalRequest("shell", "rm x", ("host",), "/w", "tidy")
     fetch = changed(None, _tool({"toolCallId": "c", "title": "Fetch", "rawInput": {"url": "http://a"}}))
     assert request_of(fetch, "/w").command == 'Fetch\n{"url": "http://a"}'
     edit = {"toolCallId": "c", "title": "Edit a", "kind": "edit"}
@@ -176,7 +176,7 @@ def test_a_prompt_begins_with_what_the_agent_does_not_know() -> None:
     transcript.add(journal)
     state = fold(journal)
     begins = beginning(state, transcript, transcript.before(state.head), None)
-    assert (begins.inputs, begins.saw, prompt_name(state)) == ((FromPerson("go on"),), 5, "prompt-5.6")
+    assert (begins.inputs, begins.saw, prompt_name(state)) == ((UserMessage("go on"),), 5, "prompt-5.6")
     assert "Person: where?\nAgent: Rome\n" in begins.before
 
 
@@ -185,5 +185,5 @@ def test_a_prompt_after_a_cut_says_so_and_repeats_the_request() -> None:
     transcript = Transcript()
     transcript.add(journal)
     begins = beginning(fold(journal), transcript, (), [Known(CALL, "it may have happened")])
-    assert begins == Beginning((FromPerson("go"),), 1, begins.before)
+    assert begins == Beginning((UserMessage("go"),), 1, begins.before)
     assert begins.before.splitlines()[1] == '- shell {"command":"ls"}: it may have happened]'

@@ -30,7 +30,7 @@ from outrider.core.events import (
     Started,
 )
 from outrider.core.parts import Call
-from outrider.core.tasks import Task, TaskState, Wish, ended_notice, stalled_notice, watch_notice
+from outrider.core.tasks import Task, TaskSpec, TaskState, ended_notice, stalled_notice, watch_notice
 
 ASKED = [Asked(f"ask-{n}", f"May {n}?\n| run {n}", n, ANSWERS, ("network",)) for n in ("a", "b")]
 CALLS = tuple(Call(n, "shell", {"command": f"run {n}"}) for n in ("a", "b"))
@@ -38,9 +38,9 @@ BEFORE = (Input("go"), Started(), Reply("", saw=2, calls=CALLS))
 
 
 def task(state: TaskState = "succeeded", code: int | None = 0, why: str = "", **wish: str) -> Task:
-    asked = Wish(kind="command", call="c", command=wish.pop("command", "make test"), **wish)  # pyright: ignore[reportArgumentType]
+    asked = TaskSpec(kind="command", call="c", command=wish.pop("command", "make test"), **wish)  # pyright: ignore[reportArgumentType]
     return Task(
-        id="t-1", session="s", person="p", workspace="/w", wish=asked, state=state, created=0, ended=3_200,
+        id="t-1", session="s", person="p", workspace="/w", spec=asked, state=state, created=0, ended=3_200,
         exit_code=code, why=why,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approve import Request
+from outrider.core.approve import ApprovalRequest
 from outrider.runtimes.codex.faults import is_login, of_fault, of_gone, of_rpc
 from outrider.runtimes.codex.items import is_aborted, missing, outcome, parse_deed, plain_command
 from outrider.runtimes.codex.launch import trust
@@ -178,16 +178,18 @@ def test_who_must_log_in_is_known_beforehand() -> None:
 def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
     wish = Wish(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
     asked = parse_request(COMMAND, wish, None, Asker("/w"))
-    assert asked == Request("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
+    assert asked == ApprovalRequest("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
     wants_network = Wish(command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}})
-    assert parse_request(COMMAND, wants_network, None, Asker("/w")) == Request("shell", "curl x", ("network",), "/w")
+    assert parse_request(COMMAND, wants_network, None, Asker("/w")) == ApprovalRequest(
+        "shell", "curl x", ("network",), "/w"
+    )
 
 
 def test_a_patch_is_put_to_the_person_with_every_file_it_writes() -> None:
     changes = [{"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"}]
     item = parse_item(raw({"type": "fileChange", "id": "1", "changes": changes}))
     asked = parse_request(PATCH, Wish(item_id="1"), item, Asker("/w"))
-    assert asked == Request("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
+    assert asked == ApprovalRequest("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
 
 
 def test_a_form_to_fill_in_is_no_question_that_yes_or_no_answers() -> None:

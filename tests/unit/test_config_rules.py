@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.core.approve import Request, Rule, decide_access
+from outrider.core.approve import ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
 
@@ -69,7 +69,7 @@ def test_a_rule_that_was_read_decides(tmp_path: Path) -> None:
         '[[rules]]\nverdict = "deny"\nargv = ["git", "push"]\n',
     )
     verdicts = {
-        command: decide_access(Request("shell", command, ("network",), "/w"), known, frozenset())
+        command: decide_access(ApprovalRequest("shell", command, ("network",), "/w"), known, frozenset())
         for command in ("git fetch origin", "git fetch; git push", "git push", "git pull")
     }
     assert verdicts == {

@@ -16,9 +16,9 @@ from outrider.config.load import load
 from outrider.core.events import Body, Changed, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.parts import Call, Image, Usage
 from outrider.core.plan import Bounds, State, fold
-from outrider.core.prompt import FromModel, FromPerson, FromTools, transcript
+from outrider.core.prompt import AssistantMessage, ToolMessage, UserMessage, transcript
 from outrider.core.traits import ToolSpec
-from outrider.engine.follow import BEHIND
+from outrider.engine.follow import FELL_BEHIND
 
 SPEC = ToolSpec("ring", "Ring.", {"type": "object"})
 RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "description": "Ring."}}
@@ -127,7 +127,7 @@ def test_a_past_is_the_journal_it_would_have_left() -> None:
 def test_a_past_that_ends_with_results_is_an_open_turn_that_owes_a_reply() -> None:
     said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Outcome("x", "ding"))
     state = fold(journal(*render_past((), said, keep, (SPEC,))))
-    assert (state.is_open, state.owes_reply, state.calls, dict(state.lent)) == (True, True, (), {"ring": SPEC})
+    assert (state.is_open, state.owes_reply, state.calls, dict(state.client_tools)) == (True, True, (), {"ring": SPEC})
     with pytest.raises(HttpError, match="no user's words"):
         render_past((), said[1:], keep, ())
 
@@ -145,13 +145,13 @@ def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_promp
     state = fold(entries)
     assert (state.is_open, state.has_unseen and isinstance(said[-1], Answer)) == (False, False)
     assert all(entry.body.saw < entry.seq for entry in entries if isinstance(entry.body, Reply | Ended))
-    told = [message.text for message in transcript(entries) if isinstance(message, FromPerson | FromModel)]
+    told = [message.text for message in transcript(entries) if isinstance(message, UserMessage | AssistantMessage)]
     assert told == [one.text for one in said]
 
 
 def test_a_call_without_a_result_is_told_as_not_run() -> None:
     said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Words("b"), Answer("c"))
-    (results,) = [m for m in transcript(journal(*render_past((), said, keep))) if isinstance(m, FromTools)]
+    (results,) = [m for m in transcript(journal(*render_past((), said, keep))) if isinstance(m, ToolMessage)]
     assert [result.failed for result in results.results] == [True]
 
 
@@ -194,8 +194,8 @@ def test_two_replies_are_two_paragraphs_with_and_without_deltas() -> None:
     ("events", "expected"),
     [
         ([Delta("one "), Delta("busy", "reset"), Delta("one "), Delta("two")], "one two three"),
-        ([Delta("one "), BEHIND, Delta("three")], "one two three"),
-        ([BEHIND, Delta("three")], "one two three"),
+        ([Delta("one "), FELL_BEHIND, Delta("three")], "one two three"),
+        ([FELL_BEHIND, Delta("three")], "one two three"),
         ([Delta("busy", "reset"), Delta("one ")], "one two three"),
         ([Delta("uno "), Delta("busy", "reset"), Delta("one "), Delta("two")], f"uno {GAP}one two three"),
     ],
@@ -205,7 +205,8 @@ def test_words_are_never_told_twice_though_deltas_were_lost_or_taken_back(events
 
 
 @given(
-    st.lists(st.one_of(st.just(BEHIND), st.just(Delta("x", "reset")), st.builds(Delta, st.text(max_size=3)))), st.text()
+    st.lists(st.one_of(st.just(FELL_BEHIND), st.just(Delta("x", "reset")), st.builds(Delta, st.text(max_size=3)))),
+    st.text(),
 )
 def test_whatever_deltas_say_the_reply_is_told_last_and_whole(deltas: list[Delta], text: str) -> None:
     one = progress()

@@ -13,7 +13,7 @@ from outrider.channels.http.context import Context
 from outrider.channels.http.guards import Admission, guards, guards_of, key_store
 from outrider.channels.http.limits import Limits
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.key_ports import Key, KeyStore, KeyWish, Person
+from outrider.core.key_ports import Key, KeySpec, KeyStore, Person
 from outrider.models.scripted import ScriptedModel
 from outrider.store.keys import ensure_key
 from tests.support.gate import HERE, Gate, take, told, who
@@ -227,7 +227,7 @@ class Broken:
     async def touch_key(self, id: str) -> None:
         raise Refused("/home/ann/.outrider cannot be written to")
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         raise AssertionError
 
     async def list_keys(self) -> list[Key]:

@@ -30,7 +30,7 @@ from outrider.channels.link.wire import (
     render_args,
     render_error,
 )
-from outrider.core.errors import HomeBusy, Refused, Taken, Unavailable
+from outrider.core.errors import HomeBusy, NameTaken, Refused, Unavailable
 from outrider.models.scripted import ScriptedModel, says
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_calls_and_their_errors_cross_as_they_are(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="no session is called 'none'"):
                 await guest.call("find", {"name": "none"})
             await guest.call("session", {"name": "taken"})
-            with pytest.raises(Taken, match="another session is called 'taken'"):
+            with pytest.raises(NameTaken, match="another session is called 'taken'"):
                 await guest.call("rename", {"session": session, "name": "taken"})
 
 

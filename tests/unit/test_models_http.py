@@ -18,7 +18,7 @@ from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
 from outrider.core.parts import Reasoning
 from outrider.core.ports import Blobs, Model
-from outrider.core.prompt import FromModel, FromPerson, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
 from outrider.models import anthropic, openai_chat, openai_responses
 from outrider.models.asking import open_wire
@@ -26,7 +26,7 @@ from outrider.models.asking import open_wire
 pytestmark = pytest.mark.anyio
 RECORDED = Path(__file__).parent / "recorded"
 KEY = "topsecretkey"
-PROMPT = Prompt("be kind", [FromPerson("hi")], (), 7)
+PROMPT = Prompt("be kind", [UserMessage("hi")], (), 7)
 WIRES = ["openai-chat", "openai-responses", "anthropic"]
 
 
@@ -262,7 +262,7 @@ async def test_a_server_that_does_not_hang_up_after_its_last_word_is_not_waited_
 
 
 THOUGHT = Reasoning("hm", "anthropic", '{"type":"thinking","thinking":"hm","signature":"s"}')
-LATER = Prompt("", [FromPerson("hi"), FromModel("ho", (), (THOUGHT,)), FromPerson("more")], (), 7)
+LATER = Prompt("", [UserMessage("hi"), AssistantMessage("ho", (), (THOUGHT,)), UserMessage("more")], (), 7)
 
 
 async def test_thinking_that_no_longer_fits_is_dropped_by_leave_and_stays_so(provider: Provider) -> None:
@@ -281,11 +281,11 @@ async def test_thinking_that_no_longer_fits_is_dropped_by_leave_and_stays_so(pro
 
 async def test_reasoning_that_cannot_be_read_back_is_left_out(provider: Provider) -> None:
     item = '{"type":"reasoning","id":"rs","encrypted_content":"x","summary":[]}'
-    said = FromModel("ho", (), (Reasoning("hm", "openai-responses", item),))
+    said = AssistantMessage("ho", (), (Reasoning("hm", "openai-responses", item),))
     refusal = '{"error":{"message":"The encrypted content could not be verified.","code":"invalid_encrypted_content"}}'
     provider.acts = [status(400, refusal), Act(answer(recorded("openai-responses")))]
     async with opened(choice_of("openai-responses", provider)) as model:
-        prompt = Prompt("", [FromPerson("hi"), said, FromPerson("more")], (), 7)
+        prompt = Prompt("", [UserMessage("hi"), said, UserMessage("more")], (), 7)
         assert (await model.reply(prompt, lambda _: None)).text == "Grüße, wörld 🌍."
     kinds = [[item.get("type") for item in body["input"]] for _, body in provider.requests]
     assert kinds == [[None, "reasoning", None, None], [None, None, None]]

@@ -8,7 +8,7 @@ from outrider.config.choice import ModelChoice, Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Result
 from outrider.core.parts import Call, call_id
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.open import open_by_choice
 from outrider.models.script_server import Cut, Empty, Garbage, Overflow, ScriptServer, Stall, Status, script, serving
@@ -17,7 +17,7 @@ from outrider.models.scripted import broken_call, call, says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic"])]
 TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)
-PROMPT = Prompt("be kind", [FromPerson("hi")], TOOLS, 1)
+PROMPT = Prompt("be kind", [UserMessage("hi")], TOOLS, 1)
 
 
 class NoBlobs:
@@ -50,9 +50,9 @@ async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
         assert [delta.text for delta in heard if delta.kind == "call"] == ["read", "read"]
         assert reply.usage.input > 0
         assert reply.usage.output > 0
-        results = FromTools((Result(one, "x"), Result(two, "y", failed=True)))
-        said = FromModel(reply.text, reply.calls, reply.reasoning)
-        after = Prompt("be kind", [FromPerson("hi"), said, results, FromPerson("and?")], TOOLS, 5, "tail")
+        results = ToolMessage((Result(one, "x"), Result(two, "y", failed=True)))
+        said = AssistantMessage(reply.text, reply.calls, reply.reasoning)
+        after = Prompt("be kind", [UserMessage("hi"), said, results, UserMessage("and?")], TOOLS, 5, "tail")
         assert (await model.reply(after, lambda _: None)).text == "done"
 
 

@@ -26,7 +26,7 @@ from outrider.config.choice import ModelChoice, Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Result
 from outrider.core.parts import Call, Image, Reasoning, call_id
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.errors import NotServed
 from outrider.models.pydantic_ai import open_model
@@ -36,7 +36,7 @@ from outrider.models.pydantic_ai_render import render
 pytestmark = pytest.mark.anyio
 CHOICE = ModelChoice("pydantic-ai:test:m", "pydantic-ai", "test:m", key=Secret("topsecretkey"))
 TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)
-PROMPT = Prompt("be kind", [FromPerson("hi")], TOOLS, 7)
+PROMPT = Prompt("be kind", [UserMessage("hi")], TOOLS, 7)
 
 
 class Blobs:
@@ -143,21 +143,21 @@ async def test_without_the_extra_the_refusal_says_how_to_get_it(monkeypatch: pyt
 
 async def test_pydantic_ais_own_test_model_can_be_opened() -> None:
     async with open_model(ModelChoice("t", "pydantic-ai", "test", attempts=1), Blobs()) as model:
-        reply = await model.reply(Prompt("", [FromPerson("hi")], (), 7), lambda _: None)
+        reply = await model.reply(Prompt("", [UserMessage("hi")], (), 7), lambda _: None)
     assert reply.text
 
 
 def test_signatures_go_back_on_the_parts_they_came_on() -> None:
     signed = '{"kind":"call","at":0,"provider":"google","details":{"thought_signature":"s"}}'
     thought = '{"kind":"thinking","signature":"s","provider":"google"}'
-    said = FromModel(
+    said = AssistantMessage(
         "on it",
         (Call("c00000001", "read", {"path": "a"}),),
         (Reasoning("hm", "pydantic-ai", thought), Reasoning("", "pydantic-ai", signed), Reasoning("no", "other")),
     )
     picture = Image("dot", "image/png")
-    results = FromTools((Result("c00000001", "", images=(picture,)),))
-    prompt = Prompt("be kind", [FromPerson("hi"), FromPerson("see", images=(picture,)), said, results], (), 7, "tail")
+    results = ToolMessage((Result("c00000001", "", images=(picture,)),))
+    prompt = Prompt("be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), said, results], (), 7, "tail")
     messages = render(prompt, Blobs())
     dot = BinaryContent(b"\x89PNG", media_type="image/png")
     asked, replied, answered = messages
@@ -180,11 +180,11 @@ CALL = Call("c00000001", "read", {})
 messages = st.lists(
     st.sampled_from(
         [
-            (FromPerson("hi"),),
-            (FromPerson(" "),),
-            (FromModel("ho"),),
-            (FromModel(""),),
-            (FromModel("", (CALL,)), FromTools((Result("c00000001", ""),))),
+            (UserMessage("hi"),),
+            (UserMessage(" "),),
+            (AssistantMessage("ho"),),
+            (AssistantMessage(""),),
+            (AssistantMessage("", (CALL,)), ToolMessage((Result("c00000001", ""),))),
         ]
     ),
     max_size=8,

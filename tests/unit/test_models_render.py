@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.core.events import Entry
-from outrider.core.prompt import FromModel, FromPerson, Prompt, transcript
+from outrider.core.prompt import AssistantMessage, Prompt, UserMessage, transcript
 from outrider.models.wire import Past
 from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_of
 
@@ -64,7 +64,7 @@ def test_each_prompt_extends_the_one_before_it(name: str, journal: Sequence[Entr
     messages = transcript(journal)
     before = ""
     for length, message in enumerate(messages, 1):
-        if isinstance(message, FromModel) or (isinstance(message, FromPerson) and not message.text.strip()):
+        if isinstance(message, AssistantMessage) or (isinstance(message, UserMessage) and not message.text.strip()):
             continue
         now = said(name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), Past.WHOLE)))
         assert now.startswith(before)

@@ -8,16 +8,16 @@ import pytest
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call, Reasoning
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.models.wire import Past
 from tests.support.requests import CHECKS, PNG, TOOLS, Json, render, wire_of
 
 CALL = Call("c00000001", "read", {"path": "a"})
 STORY = (
-    FromPerson("one"),
-    FromPerson("two", "task", (PNG,)),
-    FromModel("on it", (CALL,)),
-    FromTools((Result("c00000001", "", images=(PNG,)),)),
+    UserMessage("one"),
+    UserMessage("two", "task", (PNG,)),
+    AssistantMessage("on it", (CALL,)),
+    ToolMessage((Result("c00000001", "", images=(PNG,)),)),
 )
 URL = "data:image/png;base64,iVBORw=="
 
@@ -151,7 +151,7 @@ def test_a_messages_request_marks_the_cache_before_the_tail() -> None:
     }
 
 
-def thinking(model: str, effort: str, messages: Sequence[FromPerson | FromModel | FromTools] = ()) -> Json:
+def thinking(model: str, effort: str, messages: Sequence[UserMessage | AssistantMessage | ToolMessage] = ()) -> Json:
     request = render("anthropic", Prompt("", messages), model=model, effort=effort)
     return {name: request[name] for name in ("thinking", "output_config", "max_tokens") if name in request}
 
@@ -184,7 +184,9 @@ ELSEWHERE = '{"host":"other.test","field":"reasoning_content"}'
 
 
 def thoughtful(*reasoning: Reasoning) -> Prompt:
-    return Prompt("", [FromPerson("go"), FromModel("", (CALL,), reasoning), FromTools((Result("c00000001", "x"),))])
+    return Prompt(
+        "", [UserMessage("go"), AssistantMessage("", (CALL,), reasoning), ToolMessage((Result("c00000001", "x"),))]
+    )
 
 
 def test_reasoning_goes_back_before_the_calls_it_led_to_and_only_over_its_own_wire() -> None:
@@ -237,15 +239,17 @@ def test_signatures_of_calls_go_back_and_gemini_gets_a_stand_in_where_there_is_n
 
 
 def test_mistral_says_a_word_between_results_and_the_persons() -> None:
-    prompt = Prompt("", [*thoughtful().messages, FromPerson("more")], (), 7, "tail")
+    prompt = Prompt("", [*thoughtful().messages, UserMessage("more")], (), 7, "tail")
     request = render("openai-chat", prompt, model="devstral-medium", url="https://api.mistral.ai/v1")
     assert [message["role"] for message in request["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
     assert "stream_options" not in request
 
 
 def test_the_phase_of_a_message_is_given_back() -> None:
-    said = FromModel("on it", (), (Reasoning("", "openai-responses", '{"type":"phase","phase":"final_answer"}'),))
-    items = render("openai-responses", Prompt("", [FromPerson("go"), said, FromPerson("more")]))["input"]
+    said = AssistantMessage(
+        "on it", (), (Reasoning("", "openai-responses", '{"type":"phase","phase":"final_answer"}'),)
+    )
+    items = render("openai-responses", Prompt("", [UserMessage("go"), said, UserMessage("more")]))["input"]
     assert items[1] == {"role": "assistant", "content": "on it", "phase": "final_answer"}
 
 

@@ -8,7 +8,7 @@ from outrider.config.choice import ModelChoice
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
 from outrider.core.traits import ModelTraits
 from outrider.models.asking import traits_of
@@ -19,7 +19,7 @@ from outrider.models.prices import known
 from outrider.models.retrying import RetryingModel
 
 pytestmark = pytest.mark.anyio
-PROMPT = Prompt("", [FromPerson("hi")], (), 1)
+PROMPT = Prompt("", [UserMessage("hi")], (), 1)
 
 
 class Told:

@@ -22,15 +22,15 @@ from outrider.core.parts import Call, Prices, Usage, call_id, cost
 from outrider.core.plan import (
     MAX_RESUMES,
     AskModel,
+    AwaitAnswer,
     Begin,
     Bounds,
     Finish,
     Idle,
+    ReconcileCalls,
     RunCalls,
-    Settle,
     State,
     Stop,
-    Wait,
     decide,
     fold,
 )
@@ -54,7 +54,7 @@ def test_a_turn_goes_through_its_steps_in_order() -> None:
         Ended("done", 5),
     ]
     steps = [type(decide(fold(entries(*whole[:n])), REPLAY)) for n in range(len(whole) + 1)]
-    assert steps == [Idle, Begin, AskModel, RunCalls, Settle, AskModel, Finish, Idle]
+    assert steps == [Idle, Begin, AskModel, RunCalls, ReconcileCalls, AskModel, Finish, Idle]
 
 
 def test_an_input_that_arrives_while_the_model_writes_belongs_to_the_next_step() -> None:
@@ -71,7 +71,7 @@ def test_an_input_that_arrives_after_a_failed_turn_starts_the_next() -> None:
 
 def test_a_call_that_only_looks_is_run_again_after_a_crash_and_one_that_pays_is_settled() -> None:
     journal = entries(HI, Started(), Reply("", 2, (LOOK, PAY)), Begun("c1"), Resumed())
-    assert decide(fold(journal), REPLAY) == Settle((PAY,))
+    assert decide(fold(journal), REPLAY) == ReconcileCalls((PAY,))
     assert decide(fold([*journal, Entry(6, 6, Result("c1", UNKNOWN))]), REPLAY) == RunCalls((LOOK,))
 
 
@@ -156,10 +156,10 @@ def test_any_prefix_of_any_journal_can_be_carried_to_its_end(journal: list[Entry
                 body: Body = Started()
             case AskModel():
                 body = Reply("done", len(carried))
-            case RunCalls(calls=calls) | Settle(calls=calls):
+            case RunCalls(calls=calls) | ReconcileCalls(calls=calls):
                 body = Result(calls[0].id, "ok")
-            case Wait():
-                body = Answered(next(iter(fold(carried).asks)), "no", "owner")
+            case AwaitAnswer():
+                body = Answered(next(iter(fold(carried).questions)), "no", "owner")
             case Finish():
                 body = Ended("done", fold(carried).saw)
             case Stop(reason=reason):
@@ -194,7 +194,7 @@ def test_a_turn_waits_for_an_answer_and_goes_on_with_it() -> None:
     journal = entries(HI, Started(), Reply("", 2, (PAY, LOOK)), Asked("a1", "pay?", "c1"))
     assert decide(fold(journal), REPLAY) == RunCalls((LOOK,))
     journal = entries(*(e.body for e in journal), Result("c2", "seen"))
-    assert decide(fold(journal), REPLAY) == Wait()
+    assert decide(fold(journal), REPLAY) == AwaitAnswer()
     journal = entries(*(e.body for e in journal), Answered("a1", "once", "owner"))
     assert decide(fold(journal), REPLAY) == RunCalls((PAY,))
     assert fold(journal).answers == {"c1": "once"}
@@ -203,7 +203,7 @@ def test_a_turn_waits_for_an_answer_and_goes_on_with_it() -> None:
 def test_a_turn_that_waits_for_an_answer_through_many_crashes_is_not_given_up() -> None:
     crashes = [Resumed()] * 20
     journal = entries(HI, Started(), Reply("", 2, (PAY,)), Asked("a1", "pay?", "c1"), *crashes)
-    assert decide(fold(journal), REPLAY) == Wait()
+    assert decide(fold(journal), REPLAY) == AwaitAnswer()
 
 
 def test_a_turn_that_keeps_asking_where_nobody_answers_is_stopped() -> None:
@@ -221,6 +221,6 @@ def test_a_call_of_a_lent_tool_is_left_to_whoever_lent_it() -> None:
     journal = entries(Input("hi", tools=lent), Started(), Reply("", 2, (ring, LOOK)))
     assert decide(fold(journal), REPLAY) == RunCalls((LOOK,))
     journal = entries(*(e.body for e in journal), Result("c2", "seen"), *[Resumed()] * 9)
-    assert decide(fold(journal), REPLAY) == Wait()
+    assert decide(fold(journal), REPLAY) == AwaitAnswer()
     journal = entries(*(e.body for e in journal), Result("c3", "ding"))
     assert decide(fold(journal), REPLAY) == AskModel()

@@ -10,8 +10,8 @@ from outrider.config.choice import ModelChoice
 from outrider.core.compact import SUMMARISE
 from outrider.core.events import Delta, Result
 from outrider.core.parts import Call, Image, call_id
-from outrider.core.ports import Here, Session
-from outrider.core.prompt import STOPPED, SUMMARY, UNKNOWN, FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.ports import Session, ToolContext
+from outrider.core.prompt import STOPPED, SUMMARY, UNKNOWN, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.practice import open_model, practise
 from outrider.models.practice.answer import MOST_CALLS
@@ -34,23 +34,23 @@ class Home:
 
     def __init__(self, root: Path, blobs: Path, specs: tuple[ToolSpec, ...] = SPECS) -> None:
         session = Session("s", "p", "n", str(root), "", 0, 0, 0, False, False)
-        self.here = Here(session, open_local(root), FileBlobs(blobs))
+        self.here = ToolContext(session, open_local(root), FileBlobs(blobs))
         self.root = root
         self.specs = specs
         self.messages: list[Message] = []
         self.calls: list[Call] = []
 
     async def say(self, text: str) -> str:
-        self.messages.append(FromPerson(text))
+        self.messages.append(UserMessage(text))
         while True:
             said = practise(Prompt("", self.messages, self.specs))
             first = len(self.calls)
             calls = tuple(Call(call_id(1, first + n), w.tool, w.args) for n, w in enumerate(said.calls))
-            self.messages.append(FromModel(said.text, calls))
+            self.messages.append(AssistantMessage(said.text, calls))
             if not calls:
                 return said.text
             self.calls += calls
-            self.messages.append(FromTools(tuple([await TOOLS[call.tool].run(call, self.here) for call in calls])))
+            self.messages.append(ToolMessage(tuple([await TOOLS[call.tool].run(call, self.here) for call in calls])))
 
 
 @pytest.fixture
@@ -175,19 +175,19 @@ async def test_one_request_takes_a_bounded_number_of_calls(home: Home) -> None:
 
 
 def test_words_that_arrive_during_a_turn_are_dealt_with_in_it() -> None:
-    called = FromModel("", (Call("c1", "list", {"path": "."}),)), FromTools((Result("c1", "a.txt  1 bytes"),))
-    said = practise(Prompt("", [FromPerson("list the files"), *called, FromPerson("say done")], SPECS))
+    called = AssistantMessage("", (Call("c1", "list", {"path": "."}),)), ToolMessage((Result("c1", "a.txt  1 bytes"),))
+    said = practise(Prompt("", [UserMessage("list the files"), *called, UserMessage("say done")], SPECS))
     assert said.text == f"In this folder there are 1 file and 0 folders:\n\n- `a.txt`\n\ndone\n\n{INTRODUCTION}"
 
 
 def test_a_stopped_request_is_not_taken_up_again() -> None:
-    messages = [FromPerson("write a.txt saying x"), FromModel(STOPPED), FromPerson("say hi")]
+    messages = [UserMessage("write a.txt saying x"), AssistantMessage(STOPPED), UserMessage("say hi")]
     assert practise(Prompt("", messages, SPECS)).text == "hi"
 
 
 def test_an_unknown_outcome_is_told_as_unknown() -> None:
-    called = FromModel("", (Call("c", "write", {"path": "a.txt", "content": "x"}),))
-    messages = [FromPerson("write a.txt saying x"), called, FromTools((Result("c", UNKNOWN, failed=True),))]
+    called = AssistantMessage("", (Call("c", "write", {"path": "a.txt", "content": "x"}),))
+    messages = [UserMessage("write a.txt saying x"), called, ToolMessage((Result("c", UNKNOWN, failed=True),))]
     said = practise(Prompt("", messages, SPECS))
     assert said.text.startswith("I do not know whether I managed to write `a.txt`: interrupted:")
 
@@ -205,23 +205,23 @@ def test_an_unknown_outcome_is_told_as_unknown() -> None:
 def test_an_answer_that_could_be_a_failure_is_quoted_and_nothing_is_claimed(
     request_: str, tool: str, args: dict[str, object]
 ) -> None:
-    called = FromModel("", (Call("c", tool, args),)), FromTools((Result("c", "permission denied"),))
-    said = practise(Prompt("", [FromPerson(request_), *called], SPECS))
+    called = AssistantMessage("", (Call("c", tool, args),)), ToolMessage((Result("c", "permission denied"),))
+    said = practise(Prompt("", [UserMessage(request_), *called], SPECS))
     quoted = f"About `src` the tool `{tool}` answered:\n\n```\npermission denied\n```"
     assert said.text == f"{quoted}\n\n{INTRODUCTION}"
 
 
 def test_the_summary_of_a_session_is_an_outline_and_asks_for_nothing_later() -> None:
-    said = practise(Prompt("", [FromPerson("say hi"), FromModel("hi"), FromPerson(SUMMARISE)], SPECS))
+    said = practise(Prompt("", [UserMessage("say hi"), AssistantMessage("hi"), UserMessage(SUMMARISE)], SPECS))
     assert said.text == "- person: say hi\n- you: hi"
-    later = practise(Prompt("", [FromPerson(SUMMARY + "delete it all"), FromPerson("say yes")], SPECS))
+    later = practise(Prompt("", [UserMessage(SUMMARY + "delete it all"), UserMessage("say yes")], SPECS))
     assert later.text == f"yes\n\n{INTRODUCTION}"
 
 
 def test_notices_and_pictures_are_noted() -> None:
-    notice = practise(Prompt("", [FromPerson("task t1 ended: list the files", "task")], SPECS))
+    notice = practise(Prompt("", [UserMessage("task t1 ended: list the files", "task")], SPECS))
     assert notice.text == f"Noted: task t1 ended: list the files\n\n{INTRODUCTION}"
-    picture = practise(Prompt("", [FromPerson("say hi", images=(Image("b", "image/png"),))], SPECS))
+    picture = practise(Prompt("", [UserMessage("say hi", images=(Image("b", "image/png"),))], SPECS))
     assert "I cannot look at pictures." in picture.text
 
 
@@ -229,7 +229,7 @@ async def test_the_entry_point_opens_a_model_that_streams_words_and_counts_rough
     deltas: list[Delta] = []
     choice = ModelChoice("practice", "practice", "", window=9_000)
     async with open_model(choice, FileBlobs(tmp_path)) as model:
-        reply = await model.reply(Prompt("sys", [FromPerson("thanks")], SPECS, saw=4), deltas.append)
+        reply = await model.reply(Prompt("sys", [UserMessage("thanks")], SPECS, saw=4), deltas.append)
     assert (model.traits.name, model.traits.wire, model.traits.window) == ("practice", "practice", 9_000)
     assert "".join(delta.text for delta in deltas) == reply.text
     assert (reply.saw, reply.calls, reply.model) == (4, (), "practice")
@@ -265,13 +265,13 @@ REQUESTS = st.text(max_size=60) | st.lists(
 def test_every_request_ends_after_a_few_calls_whatever_the_tools_answer(
     text: str, outcomes: list[tuple[str, bool]]
 ) -> None:
-    messages: list[Message] = [FromPerson(text)]
+    messages: list[Message] = [UserMessage(text)]
     for n in range(MOST_CALLS + 1):
         said = practise(Prompt("", messages, ALL))
         assert said.text or said.calls
         if not said.calls:
             return
         answer, failed = outcomes[n % len(outcomes)]
-        messages.append(FromModel("", (Call(str(n), said.calls[0].tool, said.calls[0].args),)))
-        messages.append(FromTools((Result(str(n), answer, failed),)))
+        messages.append(AssistantMessage("", (Call(str(n), said.calls[0].tool, said.calls[0].args),)))
+        messages.append(ToolMessage((Result(str(n), answer, failed),)))
     raise AssertionError("the practice model does not come to an end")

@@ -4,7 +4,7 @@ import itertools
 
 from hypothesis import given
 
-from outrider.core.compact import choose, outline, size
+from outrider.core.compact import choose_cut, message_size, outline
 from outrider.core.events import Begun, Body, Compacted, Ended, Entry, Input, Reply, Result, Started
 from outrider.core.parts import Call
 from outrider.core.prompt import (
@@ -12,11 +12,11 @@ from outrider.core.prompt import (
     STOPPED,
     SUMMARY,
     UNKNOWN,
-    FromModel,
-    FromPerson,
-    FromTools,
+    AssistantMessage,
     Message,
+    ToolMessage,
     Transcript,
+    UserMessage,
     transcript,
 )
 from tests.support.journals import entries, journals
@@ -30,18 +30,18 @@ def test_results_stand_in_the_order_of_their_calls_and_late_inputs_after_them() 
         HI, Started(), Reply("x", 2, (PAY, LOOK)), Input("late"), Result("c2", "seen"), Result("c1", "paid")
     )
     assert transcript(journal) == [
-        FromPerson("hi"),
-        FromModel("x", (PAY, LOOK)),
-        FromTools((Result("c1", "paid"), Result("c2", "seen"))),
-        FromPerson("late"),
+        UserMessage("hi"),
+        AssistantMessage("x", (PAY, LOOK)),
+        ToolMessage((Result("c1", "paid"), Result("c2", "seen"))),
+        UserMessage("late"),
     ]
 
 
 def test_an_input_typed_while_the_model_wrote_comes_after_that_reply() -> None:
     assert transcript(entries(HI, Started(), Input("also"), Reply("bye", 2))) == [
-        FromPerson("hi"),
-        FromModel("bye"),
-        FromPerson("also"),
+        UserMessage("hi"),
+        AssistantMessage("bye"),
+        UserMessage("also"),
     ]
 
 
@@ -55,18 +55,18 @@ def test_a_stopped_turn_keeps_what_was_said_and_closes_its_calls() -> None:
         Input("go on"),
     )
     assert transcript(journal) == [
-        FromPerson("hi"),
-        FromModel("", (PAY, LOOK)),
-        FromTools((Result("c1", UNKNOWN, failed=True), Result("c2", NOT_RUN, failed=True))),
-        FromModel(f"half a sent\n\n{STOPPED}"),
-        FromPerson("go on"),
+        UserMessage("hi"),
+        AssistantMessage("", (PAY, LOOK)),
+        ToolMessage((Result("c1", UNKNOWN, failed=True), Result("c2", NOT_RUN, failed=True))),
+        AssistantMessage(f"half a sent\n\n{STOPPED}"),
+        UserMessage("go on"),
     ]
 
 
 def test_a_compaction_puts_a_summary_in_place_of_what_went_before() -> None:
     journal = entries(HI, Started(), Reply("one", 2), Ended("done", 2), Input("next"), Started(), Reply("two", 6))
     journal = [*journal, Entry(8, 8, Compacted(3, "they said hi"))]
-    assert transcript(journal) == [FromPerson(SUMMARY + "they said hi"), FromPerson("next"), FromModel("two")]
+    assert transcript(journal) == [UserMessage(SUMMARY + "they said hi"), UserMessage("next"), AssistantMessage("two")]
 
 
 def _prompts(journal: list[Entry]) -> list[tuple[int, list[Message]]]:
@@ -91,11 +91,11 @@ def test_each_prompt_extends_the_one_before_until_a_compaction(journal: list[Ent
 def test_wherever_a_journal_is_cut_every_call_is_followed_by_its_result(journal: list[Entry]) -> None:
     messages = list(transcript(journal))
     for message, following in itertools.pairwise([*messages, None]):
-        if isinstance(message, FromModel) and message.calls:
-            assert isinstance(following, FromTools)
+        if isinstance(message, AssistantMessage) and message.calls:
+            assert isinstance(following, ToolMessage)
             assert [result.call for result in following.results] == [call.id for call in message.calls]
-    assert sum(isinstance(m, FromTools) for m in messages) == sum(
-        isinstance(m, FromModel) and bool(m.calls) for m in messages
+    assert sum(isinstance(m, ToolMessage) for m in messages) == sum(
+        isinstance(m, AssistantMessage) and bool(m.calls) for m in messages
     )
 
 
@@ -103,7 +103,7 @@ def test_wherever_a_journal_is_cut_every_call_is_followed_by_its_result(journal:
 def test_no_input_is_ever_missing_from_the_prompt_before_a_compaction(journal: list[Entry]) -> None:
     until = next((n for n, e in enumerate(journal) if isinstance(e.body, Compacted)), len(journal))
     said = [e.body.text for e in journal[:until] if isinstance(e.body, Input)]
-    assert [m.text for m in transcript(journal[:until]) if isinstance(m, FromPerson)] == said
+    assert [m.text for m in transcript(journal[:until]) if isinstance(m, UserMessage)] == said
 
 
 @given(journals())
@@ -123,7 +123,7 @@ def test_a_compaction_drops_exactly_what_was_summarised(journal: list[Entry]) ->
     for upto, gone in whole.cuts():
         assert list(whole.before(upto)) == before[:gone]
         compacted = [*journal, Entry(len(journal) + 1, 0, Compacted(upto, "short"))]
-        assert list(transcript(compacted)) == [FromPerson(SUMMARY + "short"), *before[gone:]]
+        assert list(transcript(compacted)) == [UserMessage(SUMMARY + "short"), *before[gone:]]
 
 
 def _long(turns: int) -> list[Body]:
@@ -137,16 +137,16 @@ def _long(turns: int) -> list[Body]:
 def test_the_choice_keeps_about_a_quarter_of_the_prompt() -> None:
     whole = Transcript()
     whole.add(entries(*_long(40)))
-    upto = choose(whole)
+    upto = choose_cut(whole)
     assert upto is not None
-    kept = sum(map(size, whole.messages())) - sum(map(size, whole.before(upto)))
-    assert 0.15 < kept / sum(map(size, whole.messages())) < 0.3
+    kept = sum(map(message_size, whole.messages())) - sum(map(message_size, whole.before(upto)))
+    assert 0.15 < kept / sum(map(message_size, whole.messages())) < 0.3
 
 
 def test_one_message_alone_cannot_be_compacted() -> None:
     whole = Transcript()
     whole.add(entries(HI, Started()))
-    assert choose(whole) is None
+    assert choose_cut(whole) is None
 
 
 def test_an_outline_is_bounded_and_names_what_was_called() -> None:

@@ -6,12 +6,12 @@ import pytest
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply, Result
 from outrider.core.parts import Call, Reasoning, Usage, call_id
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
 
 pytestmark = pytest.mark.anyio
 
-HI = FromPerson("hi")
+HI = UserMessage("hi")
 
 
 def prompt(*messages: Message, saw: int = 7) -> Prompt:
@@ -26,10 +26,12 @@ async def test_the_line_that_answers_is_chosen_by_the_replies_in_the_prompt_so_a
     None
 ):
     lines = says("one", call("read", path="a")), says("two")
-    after = FromModel("one", (Call("c1", "read", {"path": "a"}),)), FromTools((Result("c1", "x"),))
+    after = AssistantMessage("one", (Call("c1", "read", {"path": "a"}),)), ToolMessage((Result("c1", "x"),))
     assert (await ScriptedModel(*lines).reply(prompt(HI), ignore)).text == "one"
     assert (await ScriptedModel(*lines).reply(prompt(HI, *after), ignore)).text == "two"
-    assert (await ScriptedModel(*lines).reply(prompt(HI, *after, FromModel("two")), ignore)).text == "(script ended)"
+    assert (
+        await ScriptedModel(*lines).reply(prompt(HI, *after, AssistantMessage("two")), ignore)
+    ).text == "(script ended)"
 
 
 async def test_a_reply_is_streamed_word_by_word_and_returned_whole() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call, Usage
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.script_server import (
     Cut,
     Empty,
@@ -97,47 +97,49 @@ def test_no_text_makes_the_script_reader_fail_otherwise_than_by_refusing(source:
 
 def test_faults_are_met_once_each_and_the_last_line_of_a_place_stays() -> None:
     progress = Progress(script([Status(429), Cut(5), says("hi")], [Status(401)]))
-    first, second = prompt(FromPerson("x")), prompt(FromPerson("x"), FromModel("hi"))
+    first, second = prompt(UserMessage("x")), prompt(UserMessage("x"), AssistantMessage("hi"))
     assert [progress.choose(first).line for _ in range(4)] == [Status(429), Cut(5), Says("hi"), Says("hi")]
     assert [progress.choose(second).line for _ in range(2)] == [Status(401), Status(401)]
 
 
 def test_what_a_cut_stream_is_the_beginning_of_is_the_reply_of_its_place() -> None:
-    assert Progress(script([Cut(5), says("hi")])).choose(prompt(FromPerson("x"))).says == Says("hi")
+    assert Progress(script([Cut(5), says("hi")])).choose(prompt(UserMessage("x"))).says == Says("hi")
 
 
 def test_rules_go_before_replies_and_count_the_steps_since_the_words_they_match() -> None:
     rule = Rule("weather", ((Says("", (Wanted("look"),)),), (Says("rain"),)))
     progress = Progress(Script(replies=((Says("plain"),),), rules=(rule,)))
-    looked = FromModel("", (Call("c", "look", {}),)), FromTools((Result("c", "wet"),))
-    asked = FromModel("before"), FromPerson("the Weather?")
-    assert progress.choose(prompt(FromPerson("hi"))).line == Says("plain")
-    assert progress.choose(prompt(FromPerson("hi"), *asked)).line == Says("", (Wanted("look"),))
-    assert progress.choose(prompt(FromPerson("hi"), *asked, *looked)).line == Says("rain")
-    assert progress.choose(prompt(FromPerson("hi"), *asked, *looked, FromModel("rain"))).line == Says("(script ended)")
+    looked = AssistantMessage("", (Call("c", "look", {}),)), ToolMessage((Result("c", "wet"),))
+    asked = AssistantMessage("before"), UserMessage("the Weather?")
+    assert progress.choose(prompt(UserMessage("hi"))).line == Says("plain")
+    assert progress.choose(prompt(UserMessage("hi"), *asked)).line == Says("", (Wanted("look"),))
+    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked)).line == Says("rain")
+    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked, AssistantMessage("rain"))).line == Says(
+        "(script ended)"
+    )
 
 
 def test_faults_of_the_whole_script_are_met_by_the_first_requests() -> None:
     progress = Progress(Script(replies=((Says("hi"),),), faults=(Status(500), Garbage())))
-    assert [progress.choose(prompt(FromPerson("x"))).line for _ in range(3)] == [Status(500), Garbage(), Says("hi")]
+    assert [progress.choose(prompt(UserMessage("x"))).line for _ in range(3)] == [Status(500), Garbage(), Says("hi")]
 
 
-CALLED = FromModel("", (Call("a", "t", {}), Call("b", "t", {})))
-ANSWERED = FromTools((Result("a", ""), Result("b", "")))
+CALLED = AssistantMessage("", (Call("a", "t", {}), Call("b", "t", {})))
+ANSWERED = ToolMessage((Result("a", ""), Result("b", "")))
 
 
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
         ((), "at least one message is required"),
-        ((FromPerson("x"), CALLED, ANSWERED), None),
-        ((FromPerson("x"), CALLED), "no result was given for the call with the id a"),
+        ((UserMessage("x"), CALLED, ANSWERED), None),
+        ((UserMessage("x"), CALLED), "no result was given for the call with the id a"),
         (
-            (FromPerson("x"), CALLED, FromTools((Result("a", ""),)), FromPerson("y")),
+            (UserMessage("x"), CALLED, ToolMessage((Result("a", ""),)), UserMessage("y")),
             "no result follows the call with the id b",
         ),
-        ((FromPerson("x"), CALLED, FromPerson("y"), ANSWERED), "no result follows the call with the id a"),
-        ((FromPerson("x"), FromTools((Result("z", ""),))), "no call was made with the id z"),
+        ((UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), "no result follows the call with the id a"),
+        ((UserMessage("x"), ToolMessage((Result("z", ""),))), "no call was made with the id z"),
     ],
 )
 def test_what_providers_refuse_is_refused(messages: tuple[Message, ...], expected: str | None) -> None:
@@ -145,4 +147,4 @@ def test_what_providers_refuse_is_refused(messages: tuple[Message, ...], expecte
 
 
 def test_an_api_without_that_rule_takes_results_later() -> None:
-    assert complaint(prompt(FromPerson("x"), CALLED, FromPerson("y"), ANSWERED), in_order=False) is None
+    assert complaint(prompt(UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), in_order=False) is None

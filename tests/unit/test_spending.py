@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Spend
+from outrider.core.key_ports import SpendLimit
 from outrider.store.spending import first_day, parse_spend, render_limit, render_spend, seconds_left
 
 HOUR, DAY = 3600, 86_400
@@ -18,26 +18,26 @@ def at(*when: int) -> int:
 @pytest.mark.parametrize(
     ("text", "meant", "shown"),
     [
-        ("5/day", Spend(5.0, "day"), "5/day"),
-        ("$20/month", Spend(20.0, "month"), "20/month"),
-        (" 0.50 ", Spend(0.5), "0.5"),
-        ("1000000", Spend(1_000_000.0), "1000000"),
+        ("5/day", SpendLimit(5.0, "day"), "5/day"),
+        ("$20/month", SpendLimit(20.0, "month"), "20/month"),
+        (" 0.50 ", SpendLimit(0.5), "0.5"),
+        ("1000000", SpendLimit(1_000_000.0), "1000000"),
     ],
 )
-def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: Spend, shown: str) -> None:
+def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: SpendLimit, shown: str) -> None:
     assert (parse_spend(text), render_spend(meant), parse_spend(shown)) == (meant, shown, meant)
 
 
 @pytest.mark.parametrize(
     ("meant", "told"),
     [
-        (Spend(3.0), "$3.00 in all"),
-        (Spend(5.5, "day"), "$5.50 a day"),
-        (Spend(1_000_000.0, "month"), "$1000000.00 a month"),
-        (Spend(0.0001), "$0.0001 in all"),
+        (SpendLimit(3.0), "$3.00 in all"),
+        (SpendLimit(5.5, "day"), "$5.50 a day"),
+        (SpendLimit(1_000_000.0, "month"), "$1000000.00 a month"),
+        (SpendLimit(0.0001), "$0.0001 in all"),
     ],
 )
-def test_a_limit_is_told_in_dollars_and_cents(meant: Spend, told: str) -> None:
+def test_a_limit_is_told_in_dollars_and_cents(meant: SpendLimit, told: str) -> None:
     assert render_limit(meant) == told
 
 
@@ -61,6 +61,6 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
 def test_days_and_months_begin_at_midnight_in_utc(
     now: int, day: int, month: int, left_of_day: float, left_of_month: float
 ) -> None:
-    daily, monthly, total = Spend(1.0, "day"), Spend(1.0, "month"), Spend(1.0)
+    daily, monthly, total = SpendLimit(1.0, "day"), SpendLimit(1.0, "month"), SpendLimit(1.0)
     assert [first_day(each, now) for each in (daily, monthly, total, None)] == [day, month, 0, 0]
     assert [seconds_left(each, now) for each in (daily, monthly, total)] == [left_of_day, left_of_month, None]

@@ -14,7 +14,7 @@ import pytest
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.ports import TaskEnd
-from outrider.core.tasks import Wish
+from outrider.core.tasks import TaskSpec
 from outrider.store import open_store
 from outrider.store.migrate import MIGRATIONS, known
 
@@ -28,7 +28,7 @@ async def furnish(home: Path) -> str:
     async with open_store(home) as store:
         session = await store.create("ann", "garden", "/folder")
         await store.accept(session.id, Input("hello"), "k", queue=20)
-        await store.create_task(session.id, Wish(kind="command", call="c1", command="make"), most=1)
+        await store.create_task(session.id, TaskSpec(kind="command", call="c1", command="make"), most=1)
         await store.search("ann", "hello")
         store.blobs.put(b"long")
         return session.id
@@ -127,13 +127,13 @@ async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(t
     async with open_store(home, migrations=first) as store:
         session = await store.create("ann", "garden", "/garden")
     _say_as_the_first_version(home, session.id, "hello")
-    wish = Wish(kind="command", call="c1", command="make", notify="always")
+    wish = TaskSpec(kind="command", call="c1", command="make", notify="always")
     async with open_store(home) as store:
         backup = home / f"store.db.before-{NEWEST}"
         upgraded = f"The store was upgraded from version 1 to {NEWEST}; the one before is kept as {backup}."
         assert store.notices == (upgraded,)
         task, _ = await store.create_task(session.id, wish, most=1)
-        await store.end_task_and_tell_session(task.id, TaskEnd("succeeded", 0, "", 1), "done")
+        await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), "done")
         told = Input("done", "task", person="ann")
         assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), told]
         assert await store.check() == []

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Input
-from outrider.core.tasks import Wish
+from outrider.core.tasks import TaskSpec
 from outrider.store.connect import connect
 from outrider.store.lock import is_held
 from outrider.store.open import open_store
@@ -19,15 +19,15 @@ async def test_a_reader_sees_every_commit_of_the_owner_and_nobody_elses(tmp_path
     async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
         session = await store.create("ada", "s", "/work")
         entry, _ = await store.accept(session.id, Input("hello"), None, 9)
-        task, _ = await store.create_task(session.id, Wish(kind="command", call="c1", command="true"), 9)
-        grant = await store.grant("ada", "session", session.id, "network")
+        task, _ = await store.create_task(session.id, TaskSpec(kind="command", call="c1", command="true"), 9)
+        grant = await store.add_permission("ada", "session", session.id, "network")
         found = await reader.find("ada", "s")
         assert found == await store.find("ada", "s")
         assert await reader.read(session.id) == [entry]
-        assert await reader.waiting() == [session.id]
+        assert await reader.sessions_with_work() == [session.id]
         assert await reader.find_task("ada", task.id[:6]) == task
         assert await reader.list_tasks("ada", open_only=True) == [task]
-        assert await reader.grants("ada") == [grant]
+        assert await reader.list_permissions("ada") == [grant]
         assert await reader.find("bob", "s") is None
         assert await reader.find_task("bob", task.id) is None
         assert await reader.list_tasks("bob") == []
@@ -36,7 +36,7 @@ async def test_a_reader_sees_every_commit_of_the_owner_and_nobody_elses(tmp_path
 async def test_the_owner_goes_on_after_a_reader_has_come_and_gone(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         async with open_reader(tmp_path) as reader:
-            assert await reader.waiting() == []
+            assert await reader.sessions_with_work() == []
         await store.create("ada", "s", "/work")
         async with open_reader(tmp_path) as reader:
             assert (found := await reader.find("ada", "s")) is not None

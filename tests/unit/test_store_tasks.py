@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.tasks import OPEN, Wish
+from outrider.core.tasks import OPEN_STATES, TaskSpec
 from outrider.store import open_store, sql_tasks
 from outrider.store.migrate import MIGRATIONS, apply, known
 
@@ -47,7 +47,7 @@ def test_no_question_about_tasks_reads_all_of_them(db: sqlite3.Connection, state
 def test_the_index_of_open_tasks_knows_what_open_means(db: sqlite3.Connection) -> None:
     (said,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'tasks_open'").fetchone()
     named = said.partition(" IN (")[2].rstrip(")").replace("'", "").split(", ")
-    assert frozenset(named) == OPEN
+    assert frozenset(named) == OPEN_STATES
 
 
 async def test_an_id_that_is_taken_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +55,6 @@ async def test_an_id_that_is_taken_is_not_given_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr(secrets, "choice", lambda _: next(letters))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
-        wishes = [Wish(kind="command", call=call, command="make") for call in ("c1", "c2")]
+        wishes = [TaskSpec(kind="command", call=call, command="make") for call in ("c1", "c2")]
         made = [(await store.create_task(session.id, wish, most=9))[0].id for wish in wishes]
     assert made == ["t-aaaaaa", "t-aaaaab"]

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
 from outrider.core.parts import Call
-from outrider.core.ports import Here, Session
+from outrider.core.ports import Session, ToolContext
 from outrider.core.traits import Replay, ToolSpec
 from outrider.tools.define import bounded, result, tool
 from outrider.workspaces.local import open_local
@@ -36,8 +36,8 @@ class Shelf:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here(SESSION, open_local(tmp_path), Shelf())
+def here(tmp_path: Path) -> ToolContext:
+    return ToolContext(SESSION, open_local(tmp_path), Shelf())
 
 
 class Point(Struct):
@@ -47,7 +47,7 @@ class Point(Struct):
 
 @tool(replay=Replay.SAFE)
 async def draw(
-    here: Here,
+    here: ToolContext,
     name: str,
     points: list[Point],
     colour: Literal["red", "blue"] = "red",
@@ -93,7 +93,7 @@ def test_the_signature_is_the_schema_and_the_docstring_the_description() -> None
     )
 
 
-async def test_arguments_are_taken_kindly(here: Here) -> None:
+async def test_arguments_are_taken_kindly(here: ToolContext) -> None:
     args: dict[str, object] = {"name": "a", "points": [{"x": "1"}], "width": "2.5", "note": None}
     assert await draw.run(Call("c1", "draw", args), here) == Result("c1", "a: 1 red 2.5 None")
 
@@ -115,20 +115,20 @@ TAKES = (
     ],
 )
 async def test_wrong_arguments_are_answered_with_what_is_expected(
-    here: Here, args: dict[str, object], told: str
+    here: ToolContext, args: dict[str, object], told: str
 ) -> None:
     assert await draw.run(Call("c1", "draw", args), here) == Result("c1", f"{told}; {TAKES}", failed=True)
 
 
-async def test_arguments_that_were_no_json_are_answered(here: Here) -> None:
+async def test_arguments_that_were_no_json_are_answered(here: ToolContext) -> None:
     assert await draw.run(Call("c1", "draw", {}, broken="{"), here) == Result(
         "c1", f"the arguments were not a JSON object; {TAKES}", failed=True
     )
 
 
-async def test_refused_and_unavailable_become_failed_results(here: Here) -> None:
+async def test_refused_and_unavailable_become_failed_results(here: ToolContext) -> None:
     @tool
-    async def fail(here: Here, later: bool) -> str:
+    async def fail(here: ToolContext, later: bool) -> str:
         """Fail."""
         raise Unavailable("busy") if later else Refused("no")
 
@@ -136,9 +136,9 @@ async def test_refused_and_unavailable_become_failed_results(here: Here) -> None
     assert await fail.run(Call("c1", "fail", {"later": False}), here) == Result("c1", "no", failed=True)
 
 
-async def test_a_plain_function_runs_in_a_thread_and_may_block(here: Here) -> None:
+async def test_a_plain_function_runs_in_a_thread_and_may_block(here: ToolContext) -> None:
     @tool(name="where")
-    def find_out(here: Here) -> Result:
+    def find_out(here: ToolContext) -> Result:
         """Tell where this runs."""
         return result("main" if current_thread() is main_thread() else "thread", details="told")
 
@@ -146,9 +146,9 @@ async def test_a_plain_function_runs_in_a_thread_and_may_block(here: Here) -> No
     assert await find_out.run(Call("c1", "where", {}), here) == Result("c1", "thread", details="told")
 
 
-async def test_a_tool_may_find_out_what_came_of_a_call(here: Here) -> None:
+async def test_a_tool_may_find_out_what_came_of_a_call(here: ToolContext) -> None:
     @tool
-    async def send(here: Here, to: str) -> None:
+    async def send(here: ToolContext, to: str) -> None:
         """Send."""
 
     call = Call("c1", "send", {"to": "you"})
@@ -156,16 +156,16 @@ async def test_a_tool_may_find_out_what_came_of_a_call(here: Here) -> None:
     assert await send.reconcile(call, here) is None
 
     @send.reconciles
-    async def _sent(here: Here, to: str) -> str | None:
+    async def _sent(here: ToolContext, to: str) -> str | None:
         return f"sent to {to}" if to == "you" else None
 
     assert await send.reconcile(call, here) == Result("c1", "sent to you")
     assert await send.reconcile(Call("c1", "send", {"to": "me"}), here) is None
 
 
-async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: Here) -> None:
+async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: ToolContext) -> None:
     @tool
-    async def talk(here: Here) -> str:
+    async def talk(here: ToolContext) -> str:
         """Talk."""
         return "a" * 50_000 + "b" * 50_000
 
@@ -175,9 +175,9 @@ async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: Here) -
     assert here.blobs.get("blob0") == b"a" * 50_000 + b"b" * 50_000
 
 
-async def test_halves_of_characters_do_not_reach_the_journal(here: Here) -> None:
+async def test_halves_of_characters_do_not_reach_the_journal(here: ToolContext) -> None:
     @tool
-    async def odd(here: Here) -> str:
+    async def odd(here: ToolContext) -> str:
         """Say something odd."""
         return "a\ud800b"
 
@@ -194,7 +194,7 @@ def test_bounds_and_the_hint_can_be_chosen() -> None:
     assert bounded("abcdefghij", shelf, head=3, tail=0)[0].endswith("…]\n")
 
 
-async def test_a_function_may_do_without_knowing_where_it_runs(here: Here) -> None:
+async def test_a_function_may_do_without_knowing_where_it_runs(here: ToolContext) -> None:
     @tool
     async def double(number: int) -> str:
         """Double a number.
@@ -212,18 +212,18 @@ class Tree(Struct):
 
 
 def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> None:
-    async def without_words(here: Here) -> str:
+    async def without_words(here: ToolContext) -> str:
         return ""
 
-    async def without_type(here: Here, path) -> str:  # pyright: ignore
+    async def without_type(here: ToolContext, path) -> str:  # pyright: ignore
         """Do."""
         return ""
 
-    async def with_any_number(here: Here, *paths: str) -> str:
+    async def with_any_number(here: ToolContext, *paths: str) -> str:
         """Do."""
         return ""
 
-    async def without_end(here: Here, tree: Tree) -> str:
+    async def without_end(here: ToolContext, tree: Tree) -> str:
         """Do."""
         return ""
 

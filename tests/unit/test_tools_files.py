@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call, Image
-from outrider.core.ports import Here, Session
+from outrider.core.ports import Session, ToolContext
 from outrider.tools.define import DefinedTool
 from outrider.tools.files import edit, list_folder, read, write
 from outrider.tools.text import Text, already_replaced, parse_text, render_text, replaced
@@ -46,36 +46,36 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-def here(tmp_path: Path, shelf: Shelf) -> Here:
-    return Here(SESSION, open_local(tmp_path), shelf)
+def here(tmp_path: Path, shelf: Shelf) -> ToolContext:
+    return ToolContext(SESSION, open_local(tmp_path), shelf)
 
 
-async def call(tool: DefinedTool, here: Here, **args: object) -> Result:
+async def call(tool: DefinedTool, here: ToolContext, **args: object) -> Result:
     return await tool.run(Call("c1", tool.spec.name, args), here)
 
 
-async def test_a_file_is_read_below_a_line_that_says_which_lines_these_are(here: Here, tmp_path: Path) -> None:
+async def test_a_file_is_read_below_a_line_that_says_which_lines_these_are(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
     assert await call(read, here, path="a.txt") == Result(
         "c1", "a.txt: lines 1–3 of 3\none\ntwo\nthree", details="3 lines"
     )
 
 
-async def test_a_part_of_a_file_says_how_to_go_on(here: Here, tmp_path: Path) -> None:
+async def test_a_part_of_a_file_says_how_to_go_on(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour")
     assert await call(read, here, path="a.txt", offset="2", limit=2) == Result(
         "c1", "a.txt: lines 2–3 of 4\ntwo\nthree\n[… go on with offset=4 …]", details="2 lines"
     )
 
 
-async def test_an_offset_past_the_end_is_told_with_the_number_of_lines(here: Here, tmp_path: Path) -> None:
+async def test_an_offset_past_the_end_is_told_with_the_number_of_lines(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo")
     assert await call(read, here, path="a.txt", offset=9) == Result(
         "c1", "a.txt has 2 lines; there is no line 9", failed=True
     )
 
 
-async def test_an_empty_file_is_said_to_be_empty(here: Here, tmp_path: Path) -> None:
+async def test_an_empty_file_is_said_to_be_empty(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     assert await call(read, here, path="a.txt") == Result("c1", "a.txt is empty", details="empty")
 
@@ -91,13 +91,13 @@ async def test_an_empty_file_is_said_to_be_empty(here: Here, tmp_path: Path) -> 
     ],
 )
 async def test_unusual_encodings_and_line_ends_are_read_and_said_aloud(
-    here: Here, tmp_path: Path, raw: bytes, text: str
+    here: ToolContext, tmp_path: Path, raw: bytes, text: str
 ) -> None:
     (tmp_path / "a.txt").write_bytes(raw)
     assert (await call(read, here, path="a.txt")).text == text
 
 
-async def test_an_image_is_returned_as_an_image(here: Here, tmp_path: Path, shelf: Shelf) -> None:
+async def test_an_image_is_returned_as_an_image(here: ToolContext, tmp_path: Path, shelf: Shelf) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     assert await call(read, here, path="a.png") == Result(
         "c1", "a.png: image/png, 28 bytes", images=(Image("blob0", "image/png"),), details="image/png, 28 bytes"
@@ -105,7 +105,7 @@ async def test_an_image_is_returned_as_an_image(here: Here, tmp_path: Path, shel
     assert shelf.kept == {"blob0": PNG}
 
 
-async def test_an_image_that_is_too_large_is_refused(here: Here, tmp_path: Path) -> None:
+async def test_an_image_that_is_too_large_is_refused(here: ToolContext, tmp_path: Path) -> None:
     with (tmp_path / "a.png").open("wb") as file:
         file.write(PNG)
         file.truncate(6 << 20)
@@ -118,7 +118,7 @@ async def test_an_image_that_is_too_large_is_refused(here: Here, tmp_path: Path)
     ("raw", "about"),
     [(b"PK\x03\x04rest", "a zip archive (or an office document, a jar, a wheel)"), (b"a\0b", "binary")],
 )
-async def test_binary_files_are_described_not_dumped(here: Here, tmp_path: Path, raw: bytes, about: str) -> None:
+async def test_binary_files_are_described_not_dumped(here: ToolContext, tmp_path: Path, raw: bytes, about: str) -> None:
     (tmp_path / "x").write_bytes(raw)
     length = f"{len(raw)} bytes"
     assert await call(read, here, path="x") == Result(
@@ -126,7 +126,7 @@ async def test_binary_files_are_described_not_dumped(here: Here, tmp_path: Path,
     )
 
 
-async def test_a_very_long_line_is_cut_with_a_note_and_the_next_line_follows(here: Here, tmp_path: Path) -> None:
+async def test_a_very_long_line_is_cut_with_a_note_and_the_next_line_follows(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("é" * 10_000 + "\nnext\n")
     assert (await call(read, here, path="a.txt")).text == (
         "a.txt: lines 1–2 of 2\n" + "é" * 4_000 + " [… 12,001 more bytes in this line]\nnext"
@@ -134,7 +134,7 @@ async def test_a_very_long_line_is_cut_with_a_note_and_the_next_line_follows(her
 
 
 async def test_a_page_of_a_long_file_stays_within_bounds_and_pages_join_to_the_whole(
-    here: Here, tmp_path: Path
+    here: ToolContext, tmp_path: Path
 ) -> None:
     lines = [f"{number} " + "x" * (number % 700) for number in range(1, 401)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
@@ -146,7 +146,7 @@ async def test_a_page_of_a_long_file_stays_within_bounds_and_pages_join_to_the_w
     assert got == lines
 
 
-async def test_a_part_of_a_huge_file_is_read_without_loading_it(here: Here, tmp_path: Path) -> None:
+async def test_a_part_of_a_huge_file_is_read_without_loading_it(here: ToolContext, tmp_path: Path) -> None:
     with (tmp_path / "huge.log").open("wb") as file:
         file.write(b"first\nsecond\n")
         file.truncate(20 << 30)
@@ -163,7 +163,7 @@ async def test_a_part_of_a_huge_file_is_read_without_loading_it(here: Here, tmp_
     )
 
 
-async def test_a_file_that_is_not_there_is_told_with_what_was_perhaps_meant(here: Here, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_there_is_told_with_what_was_perhaps_meant(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "src").mkdir()
     (tmp_path / "src/main.py").touch()
@@ -176,14 +176,14 @@ async def test_a_file_that_is_not_there_is_told_with_what_was_perhaps_meant(here
     ]
 
 
-async def test_writing_makes_folders_and_says_how_much(here: Here, tmp_path: Path) -> None:
+async def test_writing_makes_folders_and_says_how_much(here: ToolContext, tmp_path: Path) -> None:
     assert await call(write, here, path="a/b/c.txt", content="hi\nho") == Result(
         "c1", "wrote 5 bytes (2 lines) to a/b/c.txt", details="wrote 5 bytes"
     )
     assert (tmp_path / "a/b/c.txt").read_bytes() == b"hi\nho"
 
 
-async def test_a_write_cut_short_by_a_crash_is_found_done_or_unknown(here: Here) -> None:
+async def test_a_write_cut_short_by_a_crash_is_found_done_or_unknown(here: ToolContext) -> None:
     cut = Call("c1", "write", {"path": "a.txt", "content": "hi"})
     assert await write.reconcile(cut, here) is None
     done = await write.run(cut, here)
@@ -192,7 +192,7 @@ async def test_a_write_cut_short_by_a_crash_is_found_done_or_unknown(here: Here)
     assert await write.reconcile(cut, here) is None
 
 
-async def test_an_edit_replaces_the_one_passage(here: Here, tmp_path: Path) -> None:
+async def test_an_edit_replaces_the_one_passage(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\ny = 2\n")
     assert await call(edit, here, path="a.py", old="y = 2", new="y = 3") == Result(
         "c1", "edited a.py in 1 place", details="edited 1 place"
@@ -200,7 +200,9 @@ async def test_an_edit_replaces_the_one_passage(here: Here, tmp_path: Path) -> N
     assert (tmp_path / "a.py").read_text() == "x = 1\ny = 3\n"
 
 
-async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_both(here: Here, tmp_path: Path) -> None:
+async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_both(
+    here: ToolContext, tmp_path: Path
+) -> None:
     (tmp_path / "a.py").write_text("x\ny\nx\n")
     assert (await call(edit, here, path="a.py", old="x", new="z")).text == (
         "old occurs 2 times, at lines 1, 3; give more of the text around the one you mean, or set all"
@@ -209,7 +211,7 @@ async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_b
     assert (tmp_path / "a.py").read_text() == "z\ny\nz\n"
 
 
-async def test_an_edit_that_does_not_fit_shows_the_closest_lines(here: Here, tmp_path: Path) -> None:
+async def test_an_edit_that_does_not_fit_shows_the_closest_lines(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("def f():\n    return total(1)\n\nprint(f())\n")
     indented = await call(edit, here, path="a.py", old="def f():\n  return total(1)", new="")
     assert indented.text == (
@@ -237,21 +239,21 @@ async def test_an_edit_that_does_not_fit_shows_the_closest_lines(here: Here, tmp
     ],
 )
 async def test_an_edit_keeps_line_ends_encoding_and_byte_order_mark(
-    here: Here, tmp_path: Path, raw: bytes, old: str, new: str, after: bytes
+    here: ToolContext, tmp_path: Path, raw: bytes, old: str, new: str, after: bytes
 ) -> None:
     (tmp_path / "a.txt").write_bytes(raw)
     got = await call(edit, here, path="a.txt", old=old, new=new)
     assert (got.failed, (tmp_path / "a.txt").read_bytes()) == (not after, after or raw)
 
 
-async def test_an_edit_refuses_characters_the_encoding_has_no_room_for(here: Here, tmp_path: Path) -> None:
+async def test_an_edit_refuses_characters_the_encoding_has_no_room_for(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 x")
     assert (await call(edit, here, path="a.txt", old="x", new="€")).text == (
         "the character € cannot be written in this file's encoding, latin-1"
     )
 
 
-async def test_an_edit_cut_short_by_a_crash_is_found_done_or_unknown(here: Here, tmp_path: Path) -> None:
+async def test_an_edit_cut_short_by_a_crash_is_found_done_or_unknown(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two")
     cut = Call("c1", "edit", {"path": "a.txt", "old": "two", "new": "two three"})
     assert await edit.reconcile(cut, here) is None
@@ -269,7 +271,7 @@ async def test_an_edit_of_a_file_that_someone_else_changes_meanwhile_is_refused(
             return content
 
     (tmp_path / "a.txt").write_text("one")
-    got = await call(edit, Here(SESSION, Busy(str(tmp_path)), Shelf()), path="a.txt", old="one", new="two")
+    got = await call(edit, ToolContext(SESSION, Busy(str(tmp_path)), Shelf()), path="a.txt", old="one", new="two")
     assert got == Result("c1", "a.txt was changed meanwhile by someone else; read it again", failed=True)
     assert (tmp_path / "a.txt").read_text() == "theirs one"
     assert os.listdir(tmp_path) == ["a.txt"]
@@ -304,7 +306,9 @@ def test_a_text_still_to_be_edited_is_never_taken_for_edited_unless_all_of_old_l
         assert not already_replaced(Text(body), old, new)
 
 
-async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(here: Here, tmp_path: Path) -> None:
+async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(
+    here: ToolContext, tmp_path: Path
+) -> None:
     (tmp_path / "src/deep/deeper").mkdir(parents=True)
     (tmp_path / "src/a.py").write_text("x" * 2_048)
     (tmp_path / ".git").mkdir()
@@ -321,7 +325,7 @@ async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(
     assert (await call(list_folder, here, path="src/deep/deeper")).text == "src/deep/deeper is empty"
 
 
-async def test_a_long_listing_is_cut_and_says_so(here: Here, tmp_path: Path) -> None:
+async def test_a_long_listing_is_cut_and_says_so(here: ToolContext, tmp_path: Path) -> None:
     for number in range(510):
         (tmp_path / f"{number:03}").touch()
     got = await call(list_folder, here)

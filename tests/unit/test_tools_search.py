@@ -9,7 +9,7 @@ import pytest
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call
-from outrider.core.ports import Here, Session
+from outrider.core.ports import Session, ToolContext
 from outrider.tools.globs import matches, spread
 from outrider.tools.search import Wish, look_through, search
 from outrider.workspaces.local import open_local
@@ -32,7 +32,7 @@ class NoBlobs:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
+def here(tmp_path: Path) -> ToolContext:
     for path, content in {
         "src/a.py": b"import os\nprint(os.name)\n",
         "src/deep/b.py": b"x = 1\r\nimport OS\r\n",
@@ -42,14 +42,14 @@ def here(tmp_path: Path) -> Here:
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
-    return Here(SESSION, open_local(tmp_path), NoBlobs())
+    return ToolContext(SESSION, open_local(tmp_path), NoBlobs())
 
 
-async def run(here: Here, **args: object) -> Result:
+async def run(here: ToolContext, **args: object) -> Result:
     return await search.run(Call("c1", "search", args), here)
 
 
-async def test_matches_come_with_path_and_line_and_noise_is_skipped(here: Here) -> None:
+async def test_matches_come_with_path_and_line_and_noise_is_skipped(here: ToolContext) -> None:
     assert await run(here, pattern=r"\bos\b") == Result(
         "c1",
         "notes.txt:1: café (os)\nsrc/a.py:1: import os\nsrc/a.py:2: print(os.name)",
@@ -57,14 +57,14 @@ async def test_matches_come_with_path_and_line_and_noise_is_skipped(here: Here) 
     )
 
 
-async def test_case_can_be_ignored_and_a_folder_or_file_named(here: Here) -> None:
+async def test_case_can_be_ignored_and_a_folder_or_file_named(here: ToolContext) -> None:
     assert (await run(here, pattern="import os$", path="src", ignore_case=True)).text == (
         "src/a.py:1: import os\nsrc/deep/b.py:2: import OS"
     )
     assert (await run(here, pattern="x", path="./src/deep/b.py")).text == "src/deep/b.py:1: x = 1"
 
 
-async def test_a_glob_narrows_the_files(here: Here) -> None:
+async def test_a_glob_narrows_the_files(here: ToolContext) -> None:
     texts = [
         (await run(here, pattern="os", path=path, glob=glob)).text.split(":")[0]
         for path, glob in [(".", "*.txt"), (".", "src/*.py"), ("src", "*.py"), (".", "**/*.{md,txt}"), ("src", "a.*")]
@@ -72,11 +72,11 @@ async def test_a_glob_narrows_the_files(here: Here) -> None:
     assert texts == ["notes.txt", "src/a.py", "src/a.py", "notes.txt", "src/a.py"]
 
 
-async def test_a_literal_pattern_is_taken_as_it_stands(here: Here) -> None:
+async def test_a_literal_pattern_is_taken_as_it_stands(here: ToolContext) -> None:
     assert (await run(here, pattern="(os)", literal=True)).details == "1 match in 1 file"
 
 
-async def test_an_invalid_pattern_is_told_with_the_way_out(here: Here) -> None:
+async def test_an_invalid_pattern_is_told_with_the_way_out(here: ToolContext) -> None:
     assert await run(here, pattern="(os") == Result(
         "c1",
         "not a regular expression: missing ), unterminated subpattern at position 0; "
@@ -85,14 +85,14 @@ async def test_an_invalid_pattern_is_told_with_the_way_out(here: Here) -> None:
     )
 
 
-async def test_nothing_found_is_said(here: Here) -> None:
+async def test_nothing_found_is_said(here: ToolContext) -> None:
     assert await run(here, pattern="zzz") == Result("c1", "no match", details="0 matches in 0 files")
     assert (await run(here, pattern="os", glob="*.rs")).text == "no match\n[there is no file like that to search in]"
     assert (await run(here, pattern="os", path="nowhere")).text == "no file called nowhere"
     assert (await run(here, pattern="")).failed
 
 
-async def test_many_matches_and_long_lines_are_cut_with_a_word(here: Here, tmp_path: Path) -> None:
+async def test_many_matches_and_long_lines_are_cut_with_a_word(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("thread\n" * 300)
     got = await run(here, pattern="thread")
     assert got.text.split("\n")[199:] == [
@@ -108,21 +108,21 @@ async def test_many_matches_and_long_lines_are_cut_with_a_word(here: Here, tmp_p
     assert got.details == "at least 300 matches in 1 file"
 
 
-async def test_a_file_too_large_to_search_is_counted_aloud(here: Here, tmp_path: Path) -> None:
+async def test_a_file_too_large_to_search_is_counted_aloud(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_bytes(b"os\n" * (2 << 20))
     assert (
         await run(here, pattern="os", path="large.txt")
     ).text == "no match\n[1 file larger than 4.0 MiB not searched]"
 
 
-async def test_a_pattern_that_never_ends_is_ended(here: Here, tmp_path: Path) -> None:
+async def test_a_pattern_that_never_ends_is_ended(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "zz.txt").write_text(FODDER)
     with anyio.fail_after(60):
         sweep = await look_through(here.workspace, Wish(ENDLESS), here.workspace.walk("zz.txt").items, 1.0)
     assert (sweep.rows, bool(sweep.stuck)) == ([], True)
 
 
-async def test_a_pattern_too_large_to_compile_is_ended_too(here: Here) -> None:
+async def test_a_pattern_too_large_to_compile_is_ended_too(here: ToolContext) -> None:
     with anyio.fail_after(60):
         wish = Wish("(((((a{1,200}){1,200}){1,200}){1,200}){1,200}b)")
         sweep = await look_through(here.workspace, wish, here.workspace.walk(".").items, 1.0)
@@ -130,7 +130,7 @@ async def test_a_pattern_too_large_to_compile_is_ended_too(here: Here) -> None:
 
 
 async def test_a_search_that_is_cancelled_leaves_no_process_behind(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 

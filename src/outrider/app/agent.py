@@ -18,19 +18,19 @@ from outrider.app.channels import PYTHON
 from outrider.app.vitals import Vitals, examine
 from outrider.app.workspace import own_workspace
 from outrider.config.load import Config
-from outrider.core.approve import SESSION, WORKSPACE, Grant
+from outrider.core.approve import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Body, Changed, Ended, Entry, Event, Input, Reply, Result
-from outrider.core.key_ports import Key, KeyWish
-from outrider.core.outcome import Finished, finished
+from outrider.core.key_ports import Key, KeySpec
+from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.parts import Image
 from outrider.core.plan import fold
-from outrider.core.ports import Blobs, Commands, Found, Session, WholeStore
+from outrider.core.ports import Blobs, Commands, FullStore, SearchHit, Session
 from outrider.core.tasks import Task
 from outrider.core.traits import ToolSpec
-from outrider.engine.door import Door, Given
-from outrider.engine.follow import Hub
-from outrider.engine.keeper import Keeper
+from outrider.engine.door import Inbox, InboxMessage
+from outrider.engine.follow import EventHub
+from outrider.engine.keeper import TaskSupervisor
 from outrider.engine.worker import Worker
 
 
@@ -38,10 +38,10 @@ class Home(Struct, frozen=True):
     """What an agent is opened on."""
 
     config: Config
-    store: WholeStore
+    store: FullStore
     blobs: Blobs
     commands: Commands
-    door: Door
+    door: Inbox
     notices: tuple[str, ...] = ()
     workspace: Path | None = None
     """The folder for new sessions; without one, each gets its own."""
@@ -51,7 +51,7 @@ class Agent:
     """An open Outrider home."""
 
     def __init__(
-        self, home: Home, hub: Hub, worker: Worker, keeper: Keeper, person: str = OWNER, payer: str = ""
+        self, home: Home, hub: EventHub, worker: Worker, keeper: TaskSupervisor, person: str = OWNER, payer: str = ""
     ) -> None:
         self._payer = payer
         self.person = person
@@ -115,7 +115,7 @@ class Agent:
         key: str | None = None,
         address: str = f"{PYTHON}:api",
         on_event: Callable[[Event], None] | None = None,
-    ) -> Finished:
+    ) -> TurnResult:
         """Say something and wait for the end of the turn that deals with it.
 
         An empty `session` begins a new one; a name continues the one of that name, or begins it.
@@ -156,7 +156,7 @@ class Agent:
         `tools` are the sender's own: the turn waits for the results of their calls (`supply`).
         """
         kept = [Image(self._blobs.put(content), image_media(content)) for content in images]
-        given = Given(text, tuple(kept), key, address, tuple(tools), self._payer)
+        given = InboxMessage(text, tuple(kept), key, address, tuple(tools), self._payer)
         entry, _ = await self._door.accept(session, given)
         return entry
 
@@ -168,7 +168,7 @@ class Agent:
     async def settle(self, session: Session, results: Sequence[Result]) -> None:
         """Record such results before a new input: the turn is not taken up until that one is there."""
         for result in results:
-            await self.home.store.supply(session.id, replace(result, text=self._redact(result.text)))
+            await self.home.store.record_client_result(session.id, replace(result, text=self._redact(result.text)))
 
     async def seed(self, session: Session, past: Sequence[Body]) -> bool:
         """Begin an empty session with what was said elsewhere; False when it is not empty.
@@ -189,7 +189,7 @@ class Agent:
 
     async def unfinished(self) -> Sequence[Session]:
         """The sessions that have something to do, longest waiting first. Nothing is taken up."""
-        found = [await self._store.find(self.person, id) for id in await self._store.waiting()]
+        found = [await self._store.find(self.person, id) for id in await self._store.sessions_with_work()]
         return [session for session in found if session]
 
     async def finish(self) -> Sequence[Session]:
@@ -204,10 +204,10 @@ class Agent:
         For so many seconds, a reply or a call in progress may come to its end; then it is cut. Whoever follows a
         session reads to its present end and is then told `reason` as Unavailable.
         """
-        await self._worker.rest(gently)
+        await self._worker.drain(gently)
         self._hub.close(Unavailable(reason, 1.0))
 
-    async def wait(self, session: Session) -> Finished | None:
+    async def wait(self, session: Session) -> TurnResult | None:
         """Wait until nothing is left to do in this session: the outcome of its last turn, or None if nothing was."""
         if not session.has_work:
             return None
@@ -219,7 +219,7 @@ class Agent:
                     turn.append(event)
                     if isinstance(event.body, Ended):
                         if event.seq > session.head and not (await self.find(session.id)).has_work:
-                            return finished(session.id, turn)
+                            return turn_result(session.id, turn)
                         turn = []
         raise AssertionError("a follower never ends by itself")
 
@@ -229,7 +229,7 @@ class Agent:
         True when there was something to stop.
         """
         is_stopped = await self._worker.stop(session.id, reason) is not None
-        return await self._keeper.kill_waited(session.id, session.person, everything=tasks) > 0 or is_stopped
+        return await self._keeper.kill_awaited(session.id, session.person, everything=tasks) > 0 or is_stopped
 
     async def tasks(self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000) -> list[Task]:
         """The tasks of a session, or all of them; latest first."""
@@ -253,7 +253,7 @@ class Agent:
 
     async def asks(self, session: Session) -> Sequence[Asked]:
         """The questions this session waits to have answered."""
-        return tuple(fold(await self._store.read(session.id)).asks.values())
+        return tuple(fold(await self._store.read(session.id)).questions.values())
 
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
         """Answer a question: `once`, `session`, `workspace` or `no`. False when it has been answered already."""
@@ -263,17 +263,19 @@ class Agent:
         place = {SESSION: session.id, WORKSPACE: session.workspace}.get(answer)
         if entry and place:
             for need in asked.needs:
-                await self._tasks.grant(session.person, "session" if answer == SESSION else "workspace", place, need)
+                await self._tasks.add_permission(
+                    session.person, "session" if answer == SESSION else "workspace", place, need
+                )
         self._worker.wake(session.id)
         return entry is not None
 
-    async def grants(self) -> Sequence[Grant]:
+    async def grants(self) -> Sequence[Permission]:
         """What was allowed for a whole session or workspace, and still holds."""
-        return await self._tasks.grants(self.person)
+        return await self._tasks.list_permissions(self.person)
 
     async def forget_grant(self, grant: str) -> bool:
         """Take a grant back."""
-        return await self._tasks.forget_grant(self.person, grant)
+        return await self._tasks.revoke_permission(self.person, grant)
 
     async def session(self, name: str = "") -> Session:
         """The session of this name or id, begun now if there is none; a new one for an empty name."""
@@ -299,7 +301,7 @@ class Agent:
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._store.read(session.id, after, limit)
 
-    async def search(self, words: str, limit: int = 20) -> Sequence[Found]:
+    async def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]:
         return await self._store.search(self.person, words, limit)
 
     async def rename(self, session: Session, name: str) -> Session:
@@ -315,7 +317,7 @@ class Agent:
     async def delete(self, session: Session) -> bool:
         await self.stop(session, "the session was deleted", tasks=True)
         is_gone = await self._store.delete(self.person, session.id)
-        self._hub.break_off(session.id, Refused(f"the session {session.name!r} was deleted"))
+        self._hub.fail_followers(session.id, Refused(f"the session {session.name!r} was deleted"))
         return is_gone
 
     async def find_key(self, id: str) -> Key | None:
@@ -327,7 +329,7 @@ class Agent:
     async def spent(self, id: str, since: int = 0) -> float:
         return await self._store.spent(id, since)
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         return await self._store.create_key(id, wish, digest)
 
     async def revoke_key(self, id: str) -> bool:

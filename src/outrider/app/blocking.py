@@ -9,8 +9,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from outrider.app.agent import Agent
 from outrider.app.compose import open_agent
 from outrider.core.events import Entry, Event
-from outrider.core.outcome import Finished
-from outrider.core.ports import Found, Model, Session, Tool
+from outrider.core.outcome import TurnResult
+from outrider.core.ports import Model, SearchHit, Session, Tool
 from outrider.tools.define import Function
 
 
@@ -21,10 +21,10 @@ class BlockingAgent:
         self._agent = agent
         self._portal = portal
 
-    def say(self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None) -> Finished:
+    def say(self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None) -> TurnResult:
         """Say something and wait for the end of its turn."""
 
-        async def call() -> Finished:
+        async def call() -> TurnResult:
             return await self._agent.say(text, session=session, images=images, key=key)
 
         return self._portal.call(call)
@@ -51,7 +51,7 @@ class BlockingAgent:
         """Every entry of a session."""
         return self._portal.call(self._agent.journal, session)
 
-    def search(self, words: str, limit: int = 20) -> Sequence[Found]:
+    def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]:
         """Where these words were said."""
         return self._portal.call(self._agent.search, words, limit)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from outrider.core.traits import ChannelTraits, Later
+from outrider.core.traits import ChannelTraits, DeliveryMode
 
 TERMINAL = "terminal"
 """The chat: someone sits in front of it, now or when it is next opened."""
@@ -22,12 +22,12 @@ TASK = "task"
 """A child session: its last words are its result, and nobody can be asked."""
 
 CHANNELS: Mapping[str, ChannelTraits] = {
-    TERMINAL: ChannelTraits(later=Later.PUSH, answers=True),
-    PROMPT: ChannelTraits(later=Later.NONE, answers=True),
-    PIPE: ChannelTraits(later=Later.NONE),
-    PYTHON: ChannelTraits(later=Later.PULL),
-    CHAT: ChannelTraits(later=Later.NONE),
-    RESPONSES: ChannelTraits(later=Later.PULL, answers=True),
-    SESSIONS: ChannelTraits(later=Later.PULL, answers=True),
-    TASK: ChannelTraits(later=Later.NONE),
+    TERMINAL: ChannelTraits(delivery=DeliveryMode.PUSH, can_answer=True),
+    PROMPT: ChannelTraits(delivery=DeliveryMode.NONE, can_answer=True),
+    PIPE: ChannelTraits(delivery=DeliveryMode.NONE),
+    PYTHON: ChannelTraits(delivery=DeliveryMode.PULL),
+    CHAT: ChannelTraits(delivery=DeliveryMode.NONE),
+    RESPONSES: ChannelTraits(delivery=DeliveryMode.PULL, can_answer=True),
+    SESSIONS: ChannelTraits(delivery=DeliveryMode.PULL, can_answer=True),
+    TASK: ChannelTraits(delivery=DeliveryMode.NONE),
 }

@@ -10,10 +10,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
 from outrider import plugins
-from outrider.app.again import Again
+from outrider.app.again import StalledSessions
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
-from outrider.app.deadlines import Deadlines
+from outrider.app.deadlines import ApprovalTimeouts
 from outrider.app.groups import only as only
 from outrider.app.place import HomePlace
 from outrider.app.presence import VISITOR
@@ -25,12 +25,12 @@ from outrider.config.redact import redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Runtime, Tool
-from outrider.core.route import route
-from outrider.engine.door import Door
-from outrider.engine.follow import Hub
-from outrider.engine.keeper import Keeper
-from outrider.engine.keeping import Keeping
-from outrider.engine.worker import Limits, Worker
+from outrider.core.route import check_delivery
+from outrider.engine.door import Inbox
+from outrider.engine.follow import EventHub
+from outrider.engine.keeper import TaskSupervisor
+from outrider.engine.keeping import TaskServices
+from outrider.engine.worker import Worker, WorkerLimits
 from outrider.models.open import open_by_choice
 from outrider.runtimes.kit import Kit, OpenRuntime
 from outrider.store.open import open_store
@@ -97,7 +97,7 @@ def _now() -> int:
 
 
 def _can_tell(address: str) -> bool:
-    return route(address, CHANNELS).can_tell
+    return check_delivery(address, CHANNELS).can_deliver
 
 
 def _tools(extra: Sequence[Tool | Function]) -> dict[str, Tool]:
@@ -149,10 +149,13 @@ async def open_agent(
                     await group.start(parts.worker.run)
                 await group.start(parts.keeper.run)
                 if presence.carries == "all":
-                    again = Again(store, parts.worker, config.home, group)
-                    parts.worker.at_fault, parts.worker.at_rest = again.add, _both(again.drop, parts.keeper.at_rest)
+                    again = StalledSessions(store, parts.worker, config.home, group)
+                    parts.worker.on_stalled, parts.worker.on_idle = (
+                        again.add,
+                        _both(again.drop, parts.keeper.session_idle),
+                    )
                 if config.asks.seconds:
-                    parts.place.expire = Deadlines(store, parts.worker.wake, config.asks.seconds, group).begin
+                    parts.place.expire = ApprovalTimeouts(store, parts.worker.wake, config.asks.seconds, group).start
                 yield Agent(home_, parts.hub, parts.worker, parts.keeper)
                 group.cancel_scope.cancel()
                 around.cancel_scope.cancel()
@@ -163,10 +166,10 @@ async def open_agent(
 class _Parts(Struct, frozen=True):
     place: HomePlace
     commands: LocalCommands
-    hub: Hub
+    hub: EventHub
     worker: Worker
-    door: Door
-    keeper: Keeper
+    door: Inbox
+    keeper: TaskSupervisor
     runtimes: _Runtimes
 
 
@@ -179,15 +182,15 @@ def _assemble(
     commands = open_commands(config)
     place = HomePlace(config, store, store.blobs, open_local, _now)
     runtimes = _Runtimes(Kit(config, models.get, tools, place, bounds, store.blobs))
-    hub = Hub(store)
-    worker = Worker(store, hub, runtimes.get, Limits(bounds, limits.seconds, limits.turns, config.runtime.name))
-    door = Door(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
-    hint = worker.wake if presence.carries == "all" else worker.hint
+    hub = EventHub(store)
+    worker = Worker(store, hub, runtimes.get, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
+    door = Inbox(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
+    hint = worker.wake if presence.carries == "all" else worker.notify
     children = ChildSessions(store, door, worker)
-    keeper = Keeper(
-        Keeping(store, commands, children, hint, _now, _can_tell, matching, redact), most=config.shell.tasks
+    keeper = TaskSupervisor(
+        TaskServices(store, commands, children, hint, _now, _can_tell, matching, redact), most=config.shell.tasks
     )
-    worker.at_rest = keeper.at_rest
+    worker.on_idle = keeper.session_idle
     terms = TaskTerms(config, commands)
     place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
     place.has_open = keeper.has_open

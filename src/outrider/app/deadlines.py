@@ -10,7 +10,7 @@ from outrider.core.events import Asked
 from outrider.core.ports import Session, TaskStore
 
 
-class Deadlines:
+class ApprovalTimeouts:
     """Answers questions that nobody answered in time."""
 
     def __init__(self, store: TaskStore, wake: Callable[[str], None], seconds: float, group: TaskGroup) -> None:
@@ -18,16 +18,16 @@ class Deadlines:
         self._wake = wake
         self._seconds = seconds
         self._group = group
-        self._begun: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
 
-    def begin(self, session: Session, asked: Asked) -> None:
+    def start(self, session: Session, asked: Asked) -> None:
         """From now on this question has so long; after a restart, so long again."""
-        if (session.id, asked.ask) not in self._begun:
-            self._begun.add((session.id, asked.ask))
+        if (session.id, asked.ask) not in self._pending:
+            self._pending.add((session.id, asked.ask))
             self._group.start_soon(self._expire, session.id, asked.ask)
 
     async def _expire(self, session: str, ask: str) -> None:
         await anyio.sleep(self._seconds)
-        self._begun.discard((session, ask))
+        self._pending.discard((session, ask))
         if await self._store.answer(session, ask, NO, ""):
             self._wake(session)

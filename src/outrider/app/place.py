@@ -6,12 +6,12 @@ from pathlib import Path
 from outrider.app.channels import CHANNELS
 from outrider.config.load import Config
 from outrider.config.redact import redactor
-from outrider.core.approve import NO, Request, Verdict, decide_access
+from outrider.core.approve import NO, ApprovalRequest, Verdict, decide_access
 from outrider.core.events import Answered, Asked
 from outrider.core.parts import Call
 from outrider.core.plan import State
-from outrider.core.ports import Blobs, Here, Session, Tasks, TaskStore, Workspace
-from outrider.core.route import channel_of, route
+from outrider.core.ports import Blobs, Session, Tasks, TaskStore, ToolContext, Workspace
+from outrider.core.route import channel_of, check_delivery
 from outrider.core.tasks import running_summary
 
 
@@ -37,27 +37,27 @@ class HomePlace:
         self.expire: Callable[[Session, Asked], None] = lambda session, asked: None
         """Called for every question that begins to wait."""
 
-    async def here(self, session: Session, state: State, call: Call) -> Here:
-        return Here(
+    async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext:
+        return ToolContext(
             session=session,
             workspace=self._workspace(Path(session.workspace)),
             blobs=self._blobs,
             call=call.id,
             tasks=self.tasks(session) if self.tasks else None,
             address=state.address,
-            route=route(state.address, CHANNELS),
+            delivery=check_delivery(state.address, CHANNELS),
         )
 
-    async def verdict(self, request: Request, session: Session) -> Verdict:
+    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
         if not request.needs:  # nothing that a grant could cover
             return decide_access(request, self._rules, frozenset())
-        grants = await self._store.grants(session.person)
+        grants = await self._store.list_permissions(session.person)
         places = {session.id, session.workspace}
-        return decide_access(request, self._rules, frozenset(g.need for g in grants if g.place in places))
+        return decide_access(request, self._rules, frozenset(g.need for g in grants if g.applies_to in places))
 
-    def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+    def answer_unreachable(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
         traits = CHANNELS.get(channel_of(address))
-        if not (traits and traits.answers):
+        if not (traits and traits.can_answer):
             return [Answered(asked.ask, NO) for asked in asks]
         for asked in asks:
             self.expire(session, asked)
@@ -66,8 +66,8 @@ class HomePlace:
     def redact(self, text: str) -> str:
         return self._redactor.redact(text)
 
-    async def tail(self, session: Session) -> str:
+    async def running_tasks_note(self, session: Session) -> str:
         if not self.has_open(session.id):
             return ""
         tasks = await self._store.list_tasks(session.person, session.id, open_only=True, limit=100)
-        return running_summary([task for task in tasks if not task.wish.waited], self._now())
+        return running_summary([task for task in tasks if not task.spec.is_awaited], self._now())

@@ -9,11 +9,11 @@ from outrider.config.childenv import child_environment
 from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input
-from outrider.core.outcome import Finished, finished
+from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.ports import Commands, Session, Store, TaskTraits
-from outrider.core.tasks import Notify, Task, Wish
-from outrider.engine.door import Door, Given
-from outrider.engine.keeper import Keeper
+from outrider.core.tasks import Notify, Task, TaskSpec
+from outrider.engine.door import Inbox, InboxMessage
+from outrider.engine.keeper import TaskSupervisor
 from outrider.engine.worker import Worker
 from outrider.workspaces.commands import LocalCommands, Means
 from outrider.workspaces.sandbox import Limits, NoSandbox, detect
@@ -68,7 +68,7 @@ def open_commands(config: Config) -> LocalCommands:
 class SessionTasks:
     """The `Tasks` of one session."""
 
-    def __init__(self, keeper: Keeper, wake: Callable[[str], None], terms: TaskTerms, session: Session) -> None:
+    def __init__(self, keeper: TaskSupervisor, wake: Callable[[str], None], terms: TaskTerms, session: Session) -> None:
         self.commands: Commands = terms.commands
         self._terms = terms
         self._keeper = keeper
@@ -79,8 +79,8 @@ class SessionTasks:
     async def traits(self) -> TaskTraits:
         return await self._terms.traits()
 
-    async def begin(self, wish: Wish) -> Task:
-        task = await self._keeper.begin(self._session.id, wish)
+    async def start(self, wish: TaskSpec) -> Task:
+        task = await self._keeper.start(self._session.id, wish)
         if task.child:  # begun before a crash: whoever carries this session carries its children
             self._wake(task.child)
         return task
@@ -88,8 +88,8 @@ class SessionTasks:
     async def wait(self, task: Task, seconds: float) -> Task:
         return await self._keeper.wait(task, seconds)
 
-    async def flip(self, task: Task, notify: Notify) -> Task:
-        return await self._keeper.flip(task, notify)
+    async def detach(self, task: Task, notify: Notify) -> Task:
+        return await self._keeper.detach(task, notify)
 
     async def find(self, name: str) -> Task:
         found = await self._store.find_task(self._session.person, name) if name else None
@@ -101,11 +101,11 @@ class SessionTasks:
         return await self._store.list_tasks(self._session.person, self._session.id, limit=1_000)
 
     async def kill(self, task: Task) -> Task:
-        await self._keeper.flip(task, "never")  # the call's own result tells it
+        await self._keeper.detach(task, "never")  # the call's own result tells it
         return await self._keeper.kill(task, "killed by the model")
 
-    async def said(self, task: Task) -> str:
-        return await self._keeper.said(task)
+    async def last_message(self, task: Task) -> str:
+        return await self._keeper.last_message(task)
 
     async def depth(self) -> int:
         """Counted by asking whose body this session is, and so on upwards."""
@@ -118,21 +118,23 @@ class SessionTasks:
 class ChildSessions:
     """Begins, reads and stops the sessions that are tasks."""
 
-    def __init__(self, store: Store, door: Door, worker: Worker) -> None:
+    def __init__(self, store: Store, door: Inbox, worker: Worker) -> None:
         self._store = store
         self._door = door
         self._worker = worker
 
     async def open(self, task: Task) -> str:
         """Every write is keyed by the task, so that doing this again after a crash does it once."""
-        wish = task.wish
+        wish = task.spec
         child = await self._store.create(task.person, f"child {task.id}", task.workspace)
         settings = {"model": wish.model, "tools": ",".join(wish.tools), "steps": str(wish.steps or "")}
         if not child.head:
             for name, value in settings.items():
                 if value:
                     await self._store.change(child.id, name, value)
-        given = Given(wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}", payer=await self._payer(task))
+        given = InboxMessage(
+            wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}", payer=await self._payer(task)
+        )
         await self._door.accept(child, given)
         return child.id
 
@@ -141,13 +143,13 @@ class ChildSessions:
         said = [one.body for one in await self._store.read(task.session) if isinstance(one.body, Input)]
         return next((body.payer for body in reversed(said) if body.source == "person"), "")
 
-    async def outcome(self, child: str) -> Finished | None:
+    async def outcome(self, child: str) -> TurnResult | None:
         journal = await self._store.read(child)
         ends = [n for n, entry in enumerate(journal) if isinstance(entry.body, Ended)]
-        if not ends or child in await self._store.waiting():
+        if not ends or child in await self._store.sessions_with_work():
             return None
         start = ends[-2] + 1 if len(ends) > 1 else 0
-        return finished(child, journal[start : ends[-1] + 1])
+        return turn_result(child, journal[start : ends[-1] + 1])
 
     async def stop(self, child: str) -> None:
         await self._worker.stop(child, "its task was ended")

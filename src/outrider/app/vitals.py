@@ -7,8 +7,8 @@ import anyio
 from msgspec import Struct
 
 from outrider.core.errors import Unavailable
-from outrider.core.plan import Wait, decide, fold
-from outrider.core.ports import WholeStore
+from outrider.core.plan import AwaitAnswer, decide, fold
+from outrider.core.ports import FullStore
 from outrider.engine.worker import Worker
 
 PATIENCE = 5.0
@@ -37,14 +37,14 @@ class Vitals(Struct, frozen=True):
     """Sessions that have something to do here and wait for nobody, while nothing is carried."""
 
 
-async def examine(store: WholeStore, worker: Worker) -> Vitals:
+async def examine(store: FullStore, worker: Worker) -> Vitals:
     """Try the store and look at the worker. Raises Unavailable when the store does not answer in time."""
     begun = time.monotonic()
     with anyio.move_on_after(PATIENCE):
-        waiting, tasks = await store.waiting(), await store.open_tasks()
+        waiting, tasks = await store.sessions_with_work(), await store.open_tasks()
         has_read = time.monotonic()
-        trial = await store.grant("", "session", "", "trial")  # nobody's, and of no effect
-        await store.forget_grant("", trial.id)
+        trial = await store.add_permission("", "session", "", "trial")  # nobody's, and of no effect
+        await store.revoke_permission("", trial.id)
         wrote = time.monotonic()
         idle = 0 if worker.turns else await _idle(store, worker, waiting)
         return Vitals(
@@ -54,12 +54,12 @@ async def examine(store: WholeStore, worker: Worker) -> Vitals:
             turns=worker.turns,
             tasks=len(tasks),
             is_carrying=worker.is_running,
-            fault=next(iter(worker.faults.values()), ""),
+            fault=next(iter(worker.stalled.values()), ""),
             idle=idle,
         )
     raise Unavailable(f"the store has not answered for {PATIENCE:g} s")
 
 
-async def _idle(store: WholeStore, worker: Worker, waiting: Sequence[str]) -> int:
-    found = [session for session in waiting if session not in worker.left][:_LOOKED_AT]
-    return sum([not isinstance(decide(fold(await store.read(session)), {}), Wait) for session in found])
+async def _idle(store: FullStore, worker: Worker, waiting: Sequence[str]) -> int:
+    found = [session for session in waiting if session not in worker.needs_another_process][:_LOOKED_AT]
+    return sum([not isinstance(decide(fold(await store.read(session)), {}), AwaitAnswer) for session in found])

@@ -18,7 +18,7 @@ from outrider.config.load import Config
 from outrider.core.approve import ANSWERS
 from outrider.core.errors import Refused
 from outrider.core.events import Asked
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.core.ports import Session
 
 _LABEL = "outrider asks"
@@ -109,10 +109,10 @@ async def _answer(config: Config, ask: str, answer: str, is_json: bool, halt: Ha
     return _report(found, waiting.session, is_json)
 
 
-def _report(found: Finished | Sequence[Asked] | None, session: Session, is_json: bool) -> int:
+def _report(found: TurnResult | Sequence[Asked] | None, session: Session, is_json: bool) -> int:
     if found is None:
         return DONE
-    if not isinstance(found, Finished):
+    if not isinstance(found, TurnResult):
         tell_waiting(session, found)
         return FAILED
     say(encode(render_finished(found, session)) if is_json else found.text)

@@ -11,7 +11,7 @@ from outrider.app.acting import OWNER, Looking, found_or_refused
 from outrider.app.presence import Presence
 from outrider.cli.opening import open_here
 from outrider.config.load import Config
-from outrider.core.approve import Grant
+from outrider.core.approve import Permission
 from outrider.core.errors import HomeBusy, Refused
 from outrider.core.events import Asked, Entry
 from outrider.core.key_ports import Key
@@ -53,14 +53,14 @@ class Beside:
         return await self._reader.read(session.id, after, limit)
 
     async def unfinished(self) -> Sequence[Session]:
-        found = [await self._reader.find(OWNER, id) for id in await self._reader.waiting()]
+        found = [await self._reader.find(OWNER, id) for id in await self._reader.sessions_with_work()]
         return [session for session in found if session]
 
     async def asks(self, session: Session) -> Sequence[Asked]:
-        return tuple(fold(await self._reader.read(session.id)).asks.values())
+        return tuple(fold(await self._reader.read(session.id)).questions.values())
 
-    async def grants(self) -> Sequence[Grant]:
-        return await self._reader.grants(OWNER)
+    async def grants(self) -> Sequence[Permission]:
+        return await self._reader.list_permissions(OWNER)
 
     async def tasks(
         self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
@@ -73,7 +73,7 @@ class Beside:
         raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
 
     async def kill_task(self, task: Task) -> Task:
-        if task.wish.kind == "session":
+        if task.spec.kind == "session":
             raise HomeBusy(f"task {task.id} is a session of the process that uses this home; stop it there")
         await self._commands.kill(task)
         return await self.wait_task(task, _SETTLING)

@@ -25,7 +25,7 @@ from outrider.config.load import FILE, Config
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.ports import NATIVE
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.prompt import Prompt, UserMessage
 from outrider.runtimes.check import Check as Check
 from outrider.runtimes.check import Verdict
 
@@ -165,7 +165,7 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
                 Check("store", "broken", one_line(problem), "start Outrider again: it recovers what can be read")
                 for problem in await store.check()
             ]
-            waiting, tasks = len(await store.waiting()), await store.open_tasks()
+            waiting, tasks = len(await store.sessions_with_work()), await store.open_tasks()
     except HomeBusy as busy:
         yield Check("store", "odd", f"in use, so it was not looked through: {one_line(str(busy))}")
         return
@@ -231,7 +231,7 @@ async def _reach(choice: ModelChoice) -> Check:
 async def _ask(choice: ModelChoice) -> Check:
     from outrider.models.open import open_by_choice
 
-    prompt = Prompt("Answer in one word.", [FromPerson(Input("Say: ready").text)], saw=1)
+    prompt = Prompt("Answer in one word.", [UserMessage(Input("Say: ready").text)], saw=1)
     try:
         with anyio.fail_after(_PATIENCE):
             async with open_by_choice([choice], _NoBlobs()) as model:

@@ -15,7 +15,7 @@ from outrider.cli.root import DONE
 from outrider.cli.task_lines import aligned
 from outrider.cli.transcript import moment
 from outrider.config.load import Config
-from outrider.core.approve import Grant
+from outrider.core.approve import Permission
 from outrider.core.errors import Refused
 
 _LABEL = "outrider grants"
@@ -48,13 +48,13 @@ def list_grants(is_json: bool) -> int:
     return carry_out(carry)
 
 
-async def _place(looking: Looking, grant: Grant) -> str:
+async def _place(looking: Looking, grant: Permission) -> str:
     if grant.scope != "session":
-        return one_line(grant.place)
+        return one_line(grant.applies_to)
     try:
-        return f"session {one_line((await looking.find(grant.place)).name)}"
+        return f"session {one_line((await looking.find(grant.applies_to)).name)}"
     except Refused:  # it was deleted meanwhile
-        return f"session {one_line(grant.place)}"
+        return f"session {one_line(grant.applies_to)}"
 
 
 @command.command("forget")
@@ -73,5 +73,5 @@ async def _forget(config: Config, name: str, halt: Halt) -> int:
             what = f"{len(found)} grants begin with {name!r}" if found else f"there is no grant {name!r}"
             raise Refused(f"{what}; `outrider grants list` shows them")
         await agent.forget_grant(exact[0].id)
-        say(f"{exact[0].need} is asked for again in {exact[0].place}")
+        say(f"{exact[0].need} is asked for again in {exact[0].applies_to}")
     return DONE

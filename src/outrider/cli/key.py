@@ -21,7 +21,7 @@ from outrider.cli.up_file import find_up
 from outrider.config.load import Config
 from outrider.config.secrets import resolve
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyWish, Scope
+from outrider.core.key_ports import Key, KeyScope, KeySpec
 from outrider.store.key_text import split_key
 from outrider.store.keys import first_key_file, forget_first, make_key, render_key
 from outrider.store.spending import first_day, parse_spend, render_limit
@@ -29,7 +29,7 @@ from outrider.store.spending import first_day, parse_spend, render_limit
 _LABEL = "outrider key"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _HEADS = ("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")
-_SCOPES: tuple[Scope, ...] = get_args(Scope)
+_SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 
 class Bounds(TypedDict):
@@ -117,13 +117,13 @@ def _none(keys: Sequence[Key]) -> Refused:
 @click.option("--concurrent", type=click.IntRange(1, 100_000), help="Requests at once.")
 @click.option("--spend", default="", metavar="DOLLARS", help="What its turns may cost: 5/day, 20/month, or 5 in all.")
 @_JSON
-def create(name: str, person: str, scopes: tuple[Scope, ...], is_json: bool, **bounds: Unpack[Bounds]) -> int:
+def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **bounds: Unpack[Bounds]) -> int:
     """Make a key. It is shown this once, alone on stdout; only a digest of it is kept."""
     check_text(name, "the key's name")
     check_text(person, "the person's name")
     config = open_config()
     spend = parse_spend(bounds["spend"]) if bounds["spend"] else None
-    wish = KeyWish(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
+    wish = KeySpec(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
 
     async def act() -> None:
         async with open_here(config, Presence(_LABEL, "none")) as store:
@@ -147,7 +147,7 @@ def list_keys(is_json: bool) -> int:
         async with open_looking(config, _LABEL) as reads:
             now = time.time_ns() // 1_000_000
             found = [
-                (key, await reads.spent(key.id, first_day(key.wish.spend, now))) for key in await reads.list_keys()
+                (key, await reads.spent(key.id, first_day(key.spec.spend, now))) for key in await reads.list_keys()
             ]
         if is_json:
             say(encode([asdict(render_key(key, spent)) for key, spent in found], is_pretty=True))
@@ -170,23 +170,23 @@ def revoke(key: str) -> int:
         async with open_here(config, Presence(_LABEL, "none")) as store:
             held = [each for each in await store.list_keys() if not each.revoked]
             found = next((each for each in held if each.id == key), None)
-            found = found or next((each for each in held if each.wish.name == key), None)
+            found = found or next((each for each in held if each.spec.name == key), None)
             if found is None:
                 raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
             await store.revoke_key(found.id)
         forget_first(config.home, found.id)
-        say(f"{one_line(found.wish.name)} ({found.id}) opens nothing any more")
+        say(f"{one_line(found.spec.name)} ({found.id}) opens nothing any more")
 
     return _carried(act)
 
 
 def _row(key: Key, spent: float) -> tuple[str, ...]:
-    limit = key.wish.spend
+    limit = key.spec.spend
     return (
-        one_line(key.wish.name),
+        one_line(key.spec.name),
         key.id,
-        one_line(key.wish.person),
-        ", ".join(key.wish.scopes),
+        one_line(key.spec.person),
+        ", ".join(key.spec.scopes),
         moment(key.created),
         moment(key.used) if key.used else "never",
         f"${spent:.2f}" + (f" of {render_limit(limit)}" if limit else ""),

@@ -8,11 +8,11 @@ from outrider.app.render import Json as Json
 from outrider.app.render import render_entry as render_entry
 from outrider.app.render import render_event as render_event
 from outrider.app.render import state_of as state_of
-from outrider.core.outcome import Finished
-from outrider.core.ports import Found, Session
+from outrider.core.outcome import TurnResult
+from outrider.core.ports import SearchHit, Session
 
 
-def render_finished(finished: Finished, session: Session, tasks: Sequence[str] = ()) -> Json:
+def render_finished(finished: TurnResult, session: Session, tasks: Sequence[str] = ()) -> Json:
     """What a turn came to: the last line of its stream. `tasks` are those that go on without it."""
     return {"type": "finished", "name": session.name, **msgspec.to_builtins(finished), "tasks": list(tasks)}
 
@@ -21,7 +21,7 @@ def render_session(session: Session) -> Json:
     return {**msgspec.to_builtins(session), "state": state_of(session)}
 
 
-def render_found(found: Found) -> Json:
+def render_found(found: SearchHit) -> Json:
     return msgspec.to_builtins(found)
 
 

@@ -16,8 +16,8 @@ from outrider.cli.chat.answers import meant, offer
 from outrider.cli.plain import notice, printable
 from outrider.core.approve import NO
 from outrider.core.events import Asked, Entry, Event
-from outrider.core.outcome import Finished
-from outrider.core.plan import State, Wait, decide, fold
+from outrider.core.outcome import TurnResult
+from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.ports import Session
 from outrider.core.route import channel_of
 
@@ -119,12 +119,12 @@ async def _read_line() -> str:
     return heard.decode("utf-8", "replace")
 
 
-async def wait_or_park(agent: Acting, session: Session) -> Finished | Sequence[Asked] | None:
+async def wait_or_park(agent: Acting, session: Session) -> TurnResult | Sequence[Asked] | None:
     """Wait until nothing is left to do in this session, or until it waits for a person.
 
     `session` as it was before it was taken up. None when there was nothing to do.
     """
-    found: list[Finished | Sequence[Asked] | None] = []
+    found: list[TurnResult | Sequence[Asked] | None] = []
 
     async def wait() -> None:
         found.append(await agent.wait(session))
@@ -151,13 +151,13 @@ async def _parked(agent: Acting, session: Session) -> Sequence[Asked]:
             if isinstance(event, Entry):
                 state = fold([event], state)
                 if event.seq > session.head and is_parked(state):
-                    return tuple(state.asks.values())
+                    return tuple(state.questions.values())
     raise AssertionError("a follower never ends by itself")
 
 
 def is_parked(state: State) -> bool:
     """Whether nothing happens until a person answers. Where nobody can, the answer is no and the turn goes on."""
-    return isinstance(decide(state, {}), Wait) and _can_answer(state.address)
+    return isinstance(decide(state, {}), AwaitAnswer) and _can_answer(state.address)
 
 
 async def deny_unanswerable(agent: Acting, session: Session, address: str = "") -> int:
@@ -165,11 +165,11 @@ async def deny_unanswerable(agent: Acting, session: Session, address: str = "") 
     state = fold(await agent.journal(session))
     if _can_answer(address or state.address):
         return 0
-    for asked in state.asks.values():
+    for asked in state.questions.values():
         await agent.answer(session, asked, NO)
-    return len(state.asks)
+    return len(state.questions)
 
 
 def _can_answer(address: str) -> bool:
     traits = CHANNELS.get(channel_of(address))
-    return bool(traits and traits.answers)
+    return bool(traits and traits.can_answer)

@@ -14,7 +14,7 @@ from outrider.cli.questions import deny_unanswerable, tell_waiting, wait_or_park
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.outcome import Finished
+from outrider.core.outcome import TurnResult
 from outrider.core.ports import Session
 
 
@@ -61,7 +61,7 @@ async def _finish(agent: Acting, session: Session, is_json: bool) -> bool:
         return False
     if outcome is None:
         return True
-    if not isinstance(outcome, Finished):
+    if not isinstance(outcome, TurnResult):
         tell_waiting(session, outcome)
         return False
     if is_json:

@@ -27,9 +27,9 @@ from outrider.cli.progress import Progress, answer_line
 from outrider.cli.questions import Asker, deny_unanswerable, is_attended
 from outrider.cli.root import DONE, FAILED, STOPPED
 from outrider.config.load import Config
-from outrider.core.errors import NotHere, Refused, Unavailable
+from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event
-from outrider.core.outcome import Finished, finished
+from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.ports import Session
 from outrider.core.tasks import Task
 
@@ -129,7 +129,7 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
             with anyio.CancelScope(shield=True):
                 await _leave(agent, session, begun, wish, halt)
             raise
-        except NotHere as error:
+        except NeedsAnotherProcess as error:
             notice(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
             return FAILED
         except Unavailable as error:
@@ -143,7 +143,7 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         return code
 
 
-async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
+async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
     """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
     late: list[int] = []
 
@@ -164,7 +164,7 @@ async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish
     raise AssertionError("the turn was waited for, or an error was raised")
 
 
-async def _say(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> Finished:
+async def _say(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
     surface, progress = _surface(wish), None
     if surface is None and sys.stderr.isatty():
         progress = Progress()
@@ -223,7 +223,7 @@ async def _leave(agent: Joined, session: Session, begun: list[Entry], wish: Wish
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:
         return
-    outcome = finished(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
+    outcome = turn_result(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
     if wish.is_json:
         say(encode(render_finished(outcome, session)))
     elif outcome.text:
@@ -233,7 +233,7 @@ async def _leave(agent: Joined, session: Session, begun: list[Entry], wish: Wish
         _tell_tasks(tasks)
 
 
-def _report(outcome: Finished, session: Session, wish: Wish, config: Config, tasks: Sequence[Task]) -> int:
+def _report(outcome: TurnResult, session: Session, wish: Wish, config: Config, tasks: Sequence[Task]) -> int:
     if wish.is_json:
         say(encode(render_finished(outcome, session, [task.id for task in tasks])))
     elif outcome.text and config.chat.markdown and sys.stdout.isatty():

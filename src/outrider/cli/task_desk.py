@@ -26,7 +26,7 @@ async def open_desk(config: Config, label: str) -> AsyncGenerator[Looking]:
     async with open_looking(config, label) as desk:
         if is_alone(desk):
             for task in await desk.tasks(open_only=True, limit=10_000):
-                if task.wish.kind == "command":
+                if task.spec.kind == "command":
                     await settled(desk, task)
         yield desk
 
@@ -53,9 +53,9 @@ async def settled(desk: Looking, task: Task) -> Task:
 
 async def has_ended(commands: Commands, task: Task, seconds: float = 0.0) -> bool:
     """Whether the disk says that this command has ended, waiting at most so long for it."""
-    if task.mark is None:
+    if task.process is None:
         await anyio.sleep(seconds)
         return False
     with anyio.move_on_after(seconds):
-        await commands.ended(task)
-    return commands.is_over(task)
+        await commands.wait_for_end(task)
+    return commands.has_ended(task)

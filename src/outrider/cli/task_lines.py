@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from outrider.cli.lines import Json
 from outrider.cli.plain import one_line, printable
 from outrider.cli.transcript import moment
-from outrider.core.tasks import Task, TaskState, age
+from outrider.core.tasks import Task, TaskState, duration
 
 _LONGEST = 60
 _WORDS: dict[TaskState, str] = {
@@ -22,7 +22,7 @@ _WORDS: dict[TaskState, str] = {
 
 def render_task(task: Task, session: str, output_file: str) -> Json:
     """A task, flat. `session` is its session's name."""
-    wish = task.wish
+    wish = task.spec
     return {
         "id": task.id,
         "kind": wish.kind,
@@ -39,12 +39,12 @@ def render_task(task: Task, session: str, output_file: str) -> Json:
         "why": task.why,
         "address": wish.address,
         "notify": wish.notify,
-        "is_told": task.is_told,
-        "is_interactive": wish.is_open,
+        "is_told": task.is_delivered,
+        "is_interactive": wish.keeps_stdin_open,
         "watch": wish.watch,
         "grants": list(wish.grants),
         "child": task.child,
-        "pid": task.mark.pid if task.mark else None,
+        "pid": task.process.pid if task.process else None,
         "output_file": output_file if wish.kind == "command" else "",
     }
 
@@ -56,10 +56,10 @@ def table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str
         (
             task.id,
             task.state,
-            age((task.ended or now) - task.created),
+            duration((task.ended or now) - task.created),
             "" if task.exit_code is None else str(task.exit_code),
             one_line(names.get(task.session, task.session), 24),
-            one_line(task.wish.description or task.wish.command, _LONGEST),
+            one_line(task.spec.description or task.spec.command, _LONGEST),
         )
         for task in tasks
     ]
@@ -81,8 +81,8 @@ def state_line(task: Task) -> str:
 
 def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
     """All there is to say of a task but its output."""
-    wish = task.wish
-    span = age((task.ended or now) - task.created)
+    wish = task.spec
+    span = duration((task.ended or now) - task.created)
     facts = {
         "state": f"{task.state} ({f'for {span}' if task.is_open else f'after {span}'})",
         "exit code": "" if task.exit_code is None else str(task.exit_code),
@@ -95,9 +95,9 @@ def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
         "ended": moment(task.ended) if task.ended else "",
         "told": _telling(task),
         "watches": one_line(wish.watch),
-        "input": "can be written to" if wish.is_open and task.is_open else "",
+        "input": "can be written to" if wish.keeps_stdin_open and task.is_open else "",
         "allowed": ", ".join(map(one_line, wish.grants)),
-        "process": str(task.mark.pid) if task.mark and task.is_open else "",
+        "process": str(task.process.pid) if task.process and task.is_open else "",
         "child": task.child,
         "output": output_file if wish.kind == "command" else "",
     }
@@ -109,8 +109,8 @@ def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
 def _telling(task: Task) -> str:
     """Where its end goes."""
     if not task.is_open:
-        return "yes" if task.is_told else "no"
-    if task.wish.waited:
+        return "yes" if task.is_delivered else "no"
+    if task.spec.is_awaited:
         return "a turn waits for it"
     when = {"always": "when it ends", "failures": "if it fails", "never": "nobody: look with `outrider tasks`"}
-    return when[task.wish.notify]
+    return when[task.spec.notify]

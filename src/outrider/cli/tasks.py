@@ -103,7 +103,7 @@ def show(task: str, is_json: bool) -> int:
 
 
 async def _tail(desk: Looking, task: Task) -> str:
-    if task.wish.kind == "session":
+    if task.spec.kind == "session":
         return await said(desk, task)
     try:
         content = await anyio.to_thread.run_sync(desk.commands.read, task, -4_000, 4_000)
@@ -124,7 +124,7 @@ def tail(task: str, is_following: bool, lines: int) -> int:
     async def carry(halt: Halt) -> int:
         async with open_desk(config, _LABEL) as desk:
             found = await desk.find_task(task)
-        if found.wish.kind == "command":
+        if found.spec.kind == "command":
             return await _follow(config, found, lines, is_following)
         if is_following and found.is_open:
             found = await _waited(config, found, None)
@@ -186,10 +186,10 @@ async def _waited(config: Config, task: Task, seconds: float | None) -> Task:
     """This task once it has ended, or when the time has run out. Nothing of the home is held meanwhile."""
     commands = open_commands(config)
     with anyio.move_on_after(seconds):
-        while task.is_open and not (task.wish.kind == "command" and await has_ended(commands, task, 60)):
+        while task.is_open and not (task.spec.kind == "command" and await has_ended(commands, task, 60)):
             async with open_desk(config, _LABEL) as desk:
                 task = await desk.find_task(task.id)
-                if task.is_open and task.wish.kind == "session" and is_alone(desk):
+                if task.is_open and task.spec.kind == "session" and is_alone(desk):
                     raise Refused(f"task {task.id} is a session that nothing carries on now: outrider resume")
             await anyio.sleep(_LOOK)
     async with open_desk(config, _LABEL) as desk:
@@ -213,7 +213,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
         found = await desk.find_task(check_text(task, "the task's id"))
         if not found.is_open:
             raise Refused(state_line(found))
-        if found.wish.kind == "session":
+        if found.spec.kind == "session":
             raise Refused(f"task {found.id} is a session; say it there: outrider run --session …")
         if content or is_last:
             await anyio.to_thread.run_sync(lambda: desk.commands.write(found, content, close=is_last))
@@ -239,7 +239,7 @@ def kill(tasks: tuple[str, ...]) -> int:
                 notice(f"{state_line(task)}: there is nothing to kill")
                 continue
             killed = await desk.kill_task(task)
-            say(f"{state_line(killed)} ({one_line(task.wish.description or task.wish.command, 60)})")
+            say(f"{state_line(killed)} ({one_line(task.spec.description or task.spec.command, 60)})")
         return DONE
 
     return _at_desk(act)

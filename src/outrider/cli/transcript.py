@@ -21,7 +21,7 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.outcome import Finished, finished
+from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.parts import Call, Image, Usage
 from outrider.core.ports import NATIVE, Session
 
@@ -61,8 +61,8 @@ class _Turns:
         if isinstance(entry.body, Reply):
             self.calls |= {call.id: call for call in entry.body.calls}
 
-    def end(self) -> Finished:
-        outcome = finished(self._session.id, last_turn(self._turn))
+    def end(self) -> TurnResult:
+        outcome = turn_result(self._session.id, last_turn(self._turn))
         self._turn = []
         return outcome
 
@@ -106,7 +106,7 @@ def _indented(text: str) -> Iterator[str]:
     return (f"  {line}" for line in text.splitlines())
 
 
-def _ending(turn: Finished) -> str:
+def _ending(turn: TurnResult) -> str:
     steps = f"{turn.steps} step" + "s" * (turn.steps != 1)
     told = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
     return f"{one_line(told)} ({steps}, {spent(turn.usage, turn.cost)})"

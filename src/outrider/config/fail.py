@@ -23,5 +23,5 @@ def _arm(wish: str) -> Callable[[str], None]:
     return point
 
 
-point = _arm(os.environ.get("OUTRIDER_FAIL", ""))
+failpoint = _arm(os.environ.get("OUTRIDER_FAIL", ""))
 """Die here if this point is armed."""

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 Verdict = Literal["allow", "ask", "deny"]
-Scope = Literal["once", "session", "workspace"]
+PermissionScope = Literal["once", "session", "workspace"]
 
 ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
 ANSWERS = (ONCE, SESSION, WORKSPACE, NO)
@@ -18,7 +18,7 @@ HOST = "host"
 NETWORK = "network"
 
 
-class Request(Struct, frozen=True):
+class ApprovalRequest(Struct, frozen=True):
     """What one call wants beyond what every call may do. What is approved is exactly what runs."""
 
     tool: str
@@ -44,19 +44,19 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """What an `allow` covers; empty covers only what stays in the sandbox."""
 
 
-class Grant(Struct, frozen=True):
+class Permission(Struct, frozen=True):
     """A yes that reaches further than one call. Listed, and taken back at any time."""
 
     id: str
     person: str
-    scope: Scope
-    place: str
+    scope: PermissionScope
+    applies_to: str
     """The session's id, or the workspace's folder."""
     need: str
     created: int
 
 
-def decide_access(request: Request, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
+def decide_access(request: ApprovalRequest, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
     """The verdict on a call: a matching deny wins, then grants and matching allows, then asking."""
     matching = [rule for rule in rules if _matches(rule, request)]
     if any(rule.verdict == "deny" for rule in matching):
@@ -68,7 +68,7 @@ def decide_access(request: Request, rules: Sequence[Rule], granted: frozenset[st
     return "allow" if all(need in covered for need in request.needs) else "ask"
 
 
-def _matches(rule: Rule, request: Request) -> bool:
+def _matches(rule: Rule, request: ApprovalRequest) -> bool:
     if rule.tool not in ("*", request.tool):
         return False
     if rule.workspace and rule.workspace.rstrip("/") != request.workspace.rstrip("/"):
@@ -89,7 +89,7 @@ def simple_argv(command: str) -> tuple[str, ...] | None:
     return tuple(shlex.split(command))
 
 
-def question(request: Request) -> str:
+def render_approval(request: ApprovalRequest) -> str:
     """What the person is asked. The model's words stand behind a bar, so that they cannot pass for ours."""
     wants = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
     lines = [f"May {request.tool} run this with {wants or 'your approval'}, in {_plain(request.workspace)}?"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Transcript
+from outrider.core.prompt import AssistantMessage, Message, ToolMessage, Transcript, UserMessage
 
 SUMMARISE = (
     "Summarise the session so far for yourself, so that the work can go on without the earlier messages. "
@@ -12,27 +12,27 @@ SUMMARISE = (
 )
 
 
-def size(message: Message) -> int:
+def message_size(message: Message) -> int:
     """Roughly how many characters this message takes in a prompt."""
     match message:
-        case FromPerson(text=text, images=images):
+        case UserMessage(text=text, images=images):
             return len(text) + 4_000 * len(images)
-        case FromModel(text=text, calls=calls, reasoning=reasoning):
+        case AssistantMessage(text=text, calls=calls, reasoning=reasoning):
             return (
                 len(text)
                 + sum(len(str(call.args)) + len(call.tool) for call in calls)
                 + sum(len(part.text) + len(part.opaque) for part in reasoning)
             )
-        case FromTools(results=results):
+        case ToolMessage(results=results):
             return sum(len(result.text) + 4_000 * len(result.images) for result in results)
 
 
-def choose(transcript: Transcript, keep: float = 0.25) -> int | None:
+def choose_cut(transcript: Transcript, keep: float = 0.25) -> int | None:
     """Up to which entry to compact so that about this part of the prompt stays, or None when nothing can go."""
     cuts = transcript.cuts()
     if not cuts:
         return None
-    sizes = [size(message) for message in transcript.messages()]
+    sizes = [message_size(message) for message in transcript.messages()]
     target = sum(sizes) * (1 - keep)
     return next((upto for upto, index in cuts if sum(sizes[:index]) >= target), cuts[-1][0])
 
@@ -42,12 +42,12 @@ def outline(messages: Sequence[Message], longest: int = 12_000) -> str:
     lines: list[str] = []
     for message in messages:
         match message:
-            case FromPerson(text=text):
+            case UserMessage(text=text):
                 lines.append(f"- person: {_clip(text)}")
-            case FromModel(text=text, calls=calls):
+            case AssistantMessage(text=text, calls=calls):
                 tools = ", ".join(call.tool for call in calls)
                 lines.append(f"- you: {_clip(text)}" + (f" (called {tools})" if tools else ""))
-            case FromTools():
+            case ToolMessage():
                 pass
     text = "\n".join(lines)
     if len(text) > longest:

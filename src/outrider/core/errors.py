@@ -13,7 +13,7 @@ class Unavailable(Exception):
         self.retry_after = retry_after
 
 
-class NotHere(Refused):
+class NeedsAnotherProcess(Refused):
     """What a turn needs cannot be opened by this process. One with other settings may go on with it."""
 
 
@@ -21,11 +21,11 @@ class ContextTooLong(Refused):
     """The prompt does not fit the model's window. Shorten it, then ask again."""
 
 
-class Stale(Exception):
+class StaleClaim(Exception):
     """The session moved on (stopped, claimed anew): whoever writes under the old generation must fall silent."""
 
 
-class NotKept(Exception):
+class WriteFailed(Exception):
     """A fact could not be written down, so the act it belongs to must not go on. The turn stays open."""
 
 
@@ -33,13 +33,13 @@ class HomeBusy(Refused):
     """Another process owns this home."""
 
 
-class Damaged(Refused):
+class StoreDamaged(Refused):
     """What is on disk cannot be trusted and could not be mended here."""
 
 
-class Taken(Refused):
+class NameTaken(Refused):
     """Something else has this name."""
 
 
-class Full(Refused):
+class QueueFull(Refused):
     """Enough waits here already. There is room again when some of it is done."""

@@ -12,7 +12,7 @@ from outrider.core.parts import Call, Image, Reasoning, Usage
 from outrider.core.traits import ToolSpec
 
 Source = Literal["person", "task", "schedule"]
-Outcome = Literal["done", "failed", "interrupted"]
+TurnOutcome = Literal["done", "failed", "interrupted"]
 
 
 class Input(Struct, frozen=True, tag="input", omit_defaults=True):
@@ -130,7 +130,7 @@ class Changed(Struct, frozen=True, tag="changed"):
 class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """The turn is over and will not be resumed."""
 
-    outcome: Outcome
+    outcome: TurnOutcome
     saw: int
     """Inputs up to here are dealt with, whether or not the model saw them."""
     reason: str = ""

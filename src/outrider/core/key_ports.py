@@ -5,30 +5,30 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-Scope = Literal["chat", "read", "admin"]
+KeyScope = Literal["chat", "read", "admin"]
 """`chat` may begin turns, `read` may look, `admin` may do everything."""
 
-Per = Literal["day", "month", "total"]
+SpendPeriod = Literal["day", "month", "total"]
 
 
-class Spend(Struct, frozen=True):
+class SpendLimit(Struct, frozen=True):
     """How many dollars a key's turns may cost: in a day, in a month, or at all."""
 
     dollars: float
-    per: Per = "total"
+    per: SpendPeriod = "total"
 
 
-class KeyWish(Struct, frozen=True):
+class KeySpec(Struct, frozen=True):
     """What a key is to be."""
 
     name: str
     person: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[KeyScope, ...]
     rate: int | None = None
     """Requests a minute; None for the server's default."""
     concurrent: int | None = None
     """Requests at once; None for the server's default."""
-    spend: Spend | None = None
+    spend: SpendLimit | None = None
     """What its turns may cost; None for no limit."""
 
 
@@ -36,7 +36,7 @@ class Key(Struct, frozen=True):
     """What is kept of a key. The secret is not."""
 
     id: str
-    wish: KeyWish
+    spec: KeySpec
     digest: bytes
     created: int
     used: int = 0
@@ -59,7 +59,7 @@ class Person(Struct, frozen=True):
 class KeyStore(Protocol):
     """Keys to the API, of every person. A write is durable when its call returns."""
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         """Raises Refused when a key of this name holds already, or the id is taken."""
         ...
 

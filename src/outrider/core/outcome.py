@@ -4,17 +4,17 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from outrider.core.events import Bound, Ended, Entry, Outcome, Reply
+from outrider.core.events import Bound, Ended, Entry, Reply, TurnOutcome
 from outrider.core.parts import Usage
 
 
-class Finished(Struct, frozen=True):
+class TurnResult(Struct, frozen=True):
     """One ended turn."""
 
     session: str
     text: str
     """The last words the model said in it."""
-    outcome: Outcome
+    outcome: TurnOutcome
     steps: int
     usage: Usage
     cost: float | None
@@ -31,7 +31,7 @@ class Finished(Struct, frozen=True):
     """And what it calls this turn."""
 
 
-def finished(session: str, journal: Iterable[Entry]) -> Finished:
+def turn_result(session: str, journal: Iterable[Entry]) -> TurnResult:
     """Fold the entries of one turn, its `Ended` among them, into what it came to."""
     text, steps, usage, cost, cut, bound = "", 0, Usage(), None, "", Bound("", "")
     for entry in journal:
@@ -43,7 +43,7 @@ def finished(session: str, journal: Iterable[Entry]) -> Finished:
                 cost = cost if reply.cost is None else (cost or 0.0) + reply.cost
             case Ended(outcome=outcome, reason=reason, partial=partial):
                 told = partial or text
-                return Finished(
+                return TurnResult(
                     session, told, outcome, steps, usage, cost, reason, entry.seq, cut, bound.thread, bound.turn
                 )
             case Bound():

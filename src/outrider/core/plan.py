@@ -47,13 +47,13 @@ class State(Struct, frozen=True):
     begun: frozenset[str] = frozenset()
     address: str = ""
     """Where the current turn answers to: the newest input's."""
-    asks: Mapping[str, Asked] = {}
+    questions: Mapping[str, Asked] = {}
     """Questions nobody has answered yet."""
     answers: Mapping[str, str] = {}
     """What was answered, by the call that waited for it."""
-    lent: Mapping[str, ToolSpec] = {}
+    client_tools: Mapping[str, ToolSpec] = {}
     """Tools that came with the newest input: their calls are run by whoever sent it."""
-    left: frozenset[str] = frozenset()
+    abandoned_calls: frozenset[str] = frozenset()
     """Calls of lent tools that had no result when the next input came: nobody gives one any more."""
     denials: int = 0
     """How often in a row this turn asked and nobody was there to answer."""
@@ -74,8 +74,8 @@ class State(Struct, frozen=True):
     """Tokens the last prompt and its reply took; 0 when unknown or just compacted."""
     compacted: int = 0
     """The entry of the last compaction."""
-    round: str = ""
-    last_round: str = ""
+    step_digest: str = ""
+    last_step_digest: str = ""
     repeats: int = 0
     """How often in a row the model made the very same calls and got the very same results."""
 
@@ -95,10 +95,10 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
         case Input():
             return _after_input(state, entry.seq, entry.body)
         case Started(runtime=runtime, model=model):
-            return replace(_fresh(state, is_open=True), runtime=runtime, model=model)
+            return replace(_reset_turn(state, is_open=True), runtime=runtime, model=model)
         case Resumed(crashed=crashed):
             # A turn that only waits for an answer brings nothing down.
-            return replace(state, resumes=state.resumes + (crashed and not _waits(state)))
+            return replace(state, resumes=state.resumes + (crashed and not _is_suspended(state)))
         case Bound(runtime=runtime):
             return replace(state, threads={**state.threads, runtime: entry.body})
         case Reply():
@@ -108,7 +108,7 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
         case Result():
             return _after_result(state, entry.body)
         case Asked(ask=ask):
-            return replace(state, asks={**state.asks, ask: entry.body})
+            return replace(state, asks={**state.questions, ask: entry.body})
         case Answered():
             return _after_answer(state, entry.body)
         case Compacted(usage=usage, cost=cost):
@@ -121,21 +121,21 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
                 name: replace(bound, saw=entry.seq) for name, bound in state.threads.items() if name == state.runtime
             }
             ended = replace(state, saw=max(state.saw, saw), threads={**state.threads, **known})
-            return _fresh(ended, is_open=False)
+            return _reset_turn(ended, is_open=False)
 
 
-def _waits(state: State) -> bool:
-    return bool(state.asks) or any(call.tool in state.lent for call in state.calls)
+def _is_suspended(state: State) -> bool:
+    return bool(state.questions) or any(call.tool in state.client_tools for call in state.calls)
 
 
-def _fresh(state: State, *, is_open: bool) -> State:
+def _reset_turn(state: State, *, is_open: bool) -> State:
     return State(
         head=state.head,
         saw=state.saw,
         newest_input=state.newest_input,
         is_open=is_open,
         address=state.address,
-        lent=state.lent,
+        client_tools=state.client_tools,
         threads=state.threads,
         settings=state.settings,
         context=state.context,
@@ -144,13 +144,15 @@ def _fresh(state: State, *, is_open: bool) -> State:
 
 
 def _after_input(state: State, seq: int, given: Input) -> State:
-    lent = {spec.name: spec for spec in given.tools} if given.source == "person" else state.lent
-    left = state.left | {c.id for c in state.calls if given.source == "person" and c.tool in state.lent}
+    lent = {spec.name: spec for spec in given.tools} if given.source == "person" else state.client_tools
+    left = state.abandoned_calls | {
+        c.id for c in state.calls if given.source == "person" and c.tool in state.client_tools
+    }
     return replace(state, newest_input=seq, address=given.address or state.address, lent=lent, left=left)
 
 
 def _after_reply(state: State, reply: Reply) -> State:
-    same = bool(state.round) and state.round == state.last_round
+    same = bool(state.step_digest) and state.step_digest == state.last_step_digest
     return replace(
         state,
         saw=reply.saw,
@@ -163,17 +165,17 @@ def _after_reply(state: State, reply: Reply) -> State:
         usage=state.usage + reply.usage,
         cost=state.cost + (reply.cost or 0.0),
         context=reply.usage.input + reply.usage.output,
-        last_round=state.round,
+        last_round=state.step_digest,
         round=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
         repeats=state.repeats + 1 if same else 0,
     )
 
 
 def _after_answer(state: State, answered: Answered) -> State:
-    asked = state.asks.get(answered.ask)
+    asked = state.questions.get(answered.ask)
     return replace(
         state,
-        asks={ask: body for ask, body in state.asks.items() if ask != answered.ask},
+        asks={ask: body for ask, body in state.questions.items() if ask != answered.ask},
         answers={**state.answers, asked.call: answered.answer} if asked and asked.call else state.answers,
         denials=0 if answered.person else state.denials + 1,
     )
@@ -184,7 +186,7 @@ def _after_result(state: State, result: Result) -> State:
         state,
         calls=tuple(call for call in state.calls if call.id != result.call),
         owes_reply=True,
-        round=_digest(state.round, result.text, result.failed),
+        round=_digest(state.step_digest, result.text, result.failed),
     )
 
 
@@ -216,13 +218,13 @@ class RunCalls(Struct, frozen=True):
     calls: tuple[Call, ...]
 
 
-class Settle(Struct, frozen=True):
+class ReconcileCalls(Struct, frozen=True):
     """These calls began, here or elsewhere, and nobody waits for them. What came of each is found out or unknown."""
 
     calls: tuple[Call, ...]
 
 
-class Wait(Struct, frozen=True):
+class AwaitAnswer(Struct, frozen=True):
     """Every call that is left waits for someone: a person's answer, or a result from whoever lent the tool.
 
     The turn stays open; nothing is to be done until then.
@@ -243,7 +245,7 @@ class Idle(Struct, frozen=True):
     """No turn is open and nothing waits."""
 
 
-Step = Begin | AskModel | RunCalls | Settle | Wait | Finish | Stop | Idle
+Step = Begin | AskModel | RunCalls | ReconcileCalls | AwaitAnswer | Finish | Stop | Idle
 
 
 def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()) -> Step:  # noqa: B008 (frozen)
@@ -253,18 +255,18 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
     if state.resumes > MAX_RESUMES:
         return Stop(f"this turn brought Outrider down {state.resumes} times in a row, so it was given up")
     begun = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
-    if lost := tuple(c for c in state.calls if c.id in begun | state.left):
-        return Settle(lost)
+    if lost := tuple(c for c in state.calls if c.id in begun | state.abandoned_calls):
+        return ReconcileCalls(lost)
     if state.calls:
-        asking = {asked.call for asked in state.asks.values()}
-        ready = tuple(call for call in state.calls if call.id not in asking and call.tool not in state.lent)
-        return _bounded(state, bounds) or (RunCalls(ready) if ready else Wait())
+        asking = {asked.call for asked in state.questions.values()}
+        ready = tuple(call for call in state.calls if call.id not in asking and call.tool not in state.client_tools)
+        return _limit_reached(state, bounds) or (RunCalls(ready) if ready else AwaitAnswer())
     if state.has_unseen or state.owes_reply:
-        return _bounded(state, bounds) or AskModel()
+        return _limit_reached(state, bounds) or AskModel()
     return Finish()
 
 
-def _bounded(state: State, bounds: Bounds) -> Stop | None:
+def _limit_reached(state: State, bounds: Bounds) -> Stop | None:
     if state.steps >= int(state.settings.get("steps") or bounds.steps):
         return Stop(f"stopped after {state.steps} steps, the limit of one turn (limits.steps)")
     if state.denials >= bounds.denials:

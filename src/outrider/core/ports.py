@@ -5,13 +5,13 @@ from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approve import Request, Verdict
+from outrider.core.approve import ApprovalRequest, Verdict
 from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result, Started
 from outrider.core.key_ports import KeyStore
 from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
-from outrider.core.route import Route
+from outrider.core.route import Deliverability
 from outrider.core.task_ports import CommandEnd as CommandEnd
 from outrider.core.task_ports import Commands as Commands
 from outrider.core.task_ports import TaskEnd as TaskEnd
@@ -51,7 +51,7 @@ class Claim(Struct, frozen=True):
     """The owner before let go in an orderly way."""
 
 
-class Found(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """One place where a search matched."""
 
     session: str
@@ -89,7 +89,7 @@ class Store(Protocol):
 
     async def delete(self, person: str, session: str) -> bool: ...
 
-    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[Found]: ...
+    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[SearchHit]: ...
 
     async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
         """Append an input once by its key: `(entry, whether it is new)`.
@@ -118,7 +118,7 @@ class Store(Protocol):
         """Record a setting of the session; needs no claim, since it fences nobody out."""
         ...
 
-    async def supply(self, session: str, result: Result) -> Entry | None:
+    async def record_client_result(self, session: str, result: Result) -> Entry | None:
         """Record the result of a lent tool's call, once; needs no claim. Raises Refused when no such call waits."""
         ...
 
@@ -131,12 +131,12 @@ class Store(Protocol):
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
 
-    async def waiting(self) -> Sequence[str]:
+    async def sessions_with_work(self) -> Sequence[str]:
         """The sessions that have something to do, of every person, longest waiting first."""
         ...
 
 
-class WholeStore(Store, TaskStore, KeyStore, Protocol):
+class FullStore(Store, TaskStore, KeyStore, Protocol):
     """Everything that is kept in one database."""
 
 
@@ -168,7 +168,7 @@ class Turn(Protocol):
         """Take in what others appended meanwhile, say an input that was typed while the model wrote."""
         ...
 
-    async def news(self) -> None:
+    async def wait_for_entries(self) -> None:
         """Wait until others have appended something, and take it in."""
         ...
 
@@ -178,11 +178,11 @@ class Runtime(Protocol):
 
     traits: RuntimeTraits
 
-    async def begins(self, turn: Turn) -> Started:
+    async def started_entry(self, turn: Turn) -> Started:
         """What to write down when a turn begins here. Raises nothing: what is amiss shows when it is carried."""
         ...
 
-    async def carry(self, turn: Turn) -> None:
+    async def run(self, turn: Turn) -> None:
         """Raises Refused or Unavailable to end the turn as failed, with that text."""
         ...
 
@@ -197,7 +197,7 @@ class Model(Protocol):
         ...
 
 
-class Item(Struct, frozen=True):
+class WorkspaceItem(Struct, frozen=True):
     """A file or folder in a workspace."""
 
     path: str
@@ -206,10 +206,10 @@ class Item(Struct, frozen=True):
     size: int
 
 
-class Listing(Struct, frozen=True):
+class FileListing(Struct, frozen=True):
     """What a folder holds, as far as it was looked through."""
 
-    items: Sequence[Item]
+    items: Sequence[WorkspaceItem]
     """Sorted, each folder followed by what is in it."""
     cut: bool = False
     """Whether there is more than this."""
@@ -232,16 +232,16 @@ class Workspace(Protocol):
         """All or nothing, parents made. With `before`, Refused unless the file still holds exactly that."""
         ...
 
-    def list(self, path: str, depth: int = 1) -> Listing:
+    def list(self, path: str, depth: int = 1) -> FileListing:
         """Everything in this folder; deeper, what no one wants to read (`.git`, caches) is named but not entered."""
         ...
 
-    def walk(self, path: str) -> Listing:
+    def walk(self, path: str) -> FileListing:
         """The files below, or the one file this is, skipping what no one wants to search; bounded."""
         ...
 
 
-class Here(Struct, frozen=True):
+class ToolContext(Struct, frozen=True):
     """Where and for whom a call runs."""
 
     session: Session
@@ -252,7 +252,7 @@ class Here(Struct, frozen=True):
     tasks: Tasks | None = None
     address: str = ""
     """Where this turn answers to."""
-    route: Route = Route(False, "nobody can be told later")
+    delivery: Deliverability = Deliverability(False, "nobody can be told later")
     """Whether that address can be told something when the turn is over."""
     granted: tuple[str, ...] = ()
     """What a person allowed this very call beyond the sandbox."""
@@ -261,29 +261,29 @@ class Here(Struct, frozen=True):
 class Tool(Protocol):
     spec: ToolSpec
 
-    async def run(self, call: Call, here: Here) -> Result:
+    async def run(self, call: Call, here: ToolContext) -> Result:
         """A failure the model can react to is a result with `failed`; Refused is turned into one."""
         ...
 
-    async def request(self, call: Call, here: Here) -> Request | None:
+    async def approval_request(self, call: Call, here: ToolContext) -> ApprovalRequest | None:
         """What this call wants beyond what every call may do; None when it stays within. Touches nothing."""
         ...
 
-    async def reconcile(self, call: Call, here: Here) -> Result | None:
+    async def reconcile(self, call: Call, here: ToolContext) -> Result | None:
         """After a crash between `Begun` and `Result`: what came of it, or None when that cannot be found out."""
         ...
 
 
-class Place(Protocol):
+class ToolEnvironment(Protocol):
     """What a loop needs to know about where a session's calls run."""
 
-    async def here(self, session: Session, state: State, call: Call) -> Here: ...
+    async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext: ...
 
-    async def verdict(self, request: Request, session: Session) -> Verdict:
+    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
         """Whether rules and grants allow this, deny it, or leave it to a person."""
         ...
 
-    def parked(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+    def answer_unreachable(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
         """The turn waits for these. The answers that are certain now: a no where nobody can answer."""
         ...
 
@@ -291,7 +291,7 @@ class Place(Protocol):
         """The text without any secret that is known here."""
         ...
 
-    async def tail(self, session: Session) -> str:
+    async def running_tasks_note(self, session: Session) -> str:
         """Words for the end of this step's prompt, e.g. on the tasks that run now."""
         ...
 

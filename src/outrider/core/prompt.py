@@ -18,7 +18,7 @@ STOPPED = "[The person stopped this turn here.]"
 SUMMARY = "[The earlier part of this session, summarised:]\n\n"
 
 
-class FromPerson(Struct, frozen=True):
+class UserMessage(Struct, frozen=True):
     """Words from outside: a person's, or a notice's."""
 
     text: str
@@ -26,7 +26,7 @@ class FromPerson(Struct, frozen=True):
     images: tuple[Image, ...] = ()
 
 
-class FromModel(Struct, frozen=True):
+class AssistantMessage(Struct, frozen=True):
     """One earlier reply."""
 
     text: str
@@ -34,13 +34,13 @@ class FromModel(Struct, frozen=True):
     reasoning: tuple[Reasoning, ...] = ()
 
 
-class FromTools(Struct, frozen=True):
+class ToolMessage(Struct, frozen=True):
     """The results of all calls of the reply before it, in the order of the calls."""
 
     results: tuple[Result, ...]
 
 
-Message = FromPerson | FromModel | FromTools
+Message = UserMessage | AssistantMessage | ToolMessage
 
 
 class Prompt(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._inputs: list[tuple[int, FromPerson]] = []
+        self._inputs: list[tuple[int, UserMessage]] = []
         self._open: Reply | None = None
         self._results: dict[str, Result] = {}
         self._begun: set[str] = set()
@@ -70,7 +70,7 @@ class Transcript:
         for entry in entries:
             match entry.body:
                 case Input(text=text, source=source, images=images):
-                    self._inputs.append((entry.seq, FromPerson(text, source, images)))
+                    self._inputs.append((entry.seq, UserMessage(text, source, images)))
                 case Reply():
                     self._add_reply(entry.seq, entry.body)
                 case Begun(call=call):
@@ -89,7 +89,7 @@ class Transcript:
         """What a model asked now would read. All calls are closed; unseen inputs come last."""
         return [*self._messages, *self._closing(), *(message for _, message in self._inputs)]
 
-    def unseen(self) -> Sequence[tuple[int, FromPerson]]:
+    def unseen(self) -> Sequence[tuple[int, UserMessage]]:
         """Inputs that no reply has seen, each with its number."""
         return tuple(self._inputs)
 
@@ -98,7 +98,7 @@ class Transcript:
         self._take_inputs(reply.saw)
         if reply.text or reply.calls or reply.reasoning:
             self._marks.append((seq, len(self._messages)))
-            self._messages.append(FromModel(reply.text, reply.calls, reply.reasoning))
+            self._messages.append(AssistantMessage(reply.text, reply.calls, reply.reasoning))
         self._open = reply if reply.calls else None
 
     def _take_inputs(self, saw: int) -> None:
@@ -121,7 +121,7 @@ class Transcript:
     def _closing(self) -> list[Message]:
         if not self._open:
             return []
-        return [FromTools(tuple(self._results.get(call.id) or self._unfinished(call) for call in self._open.calls))]
+        return [ToolMessage(tuple(self._results.get(call.id) or self._unfinished(call) for call in self._open.calls))]
 
     def _unfinished(self, call: Call) -> Result:
         return Result(call.id, UNKNOWN if call.id in self._begun else NOT_RUN, failed=True)
@@ -132,7 +132,7 @@ class Transcript:
         if ended.outcome == "interrupted":
             said = f"{ended.partial}\n\n{STOPPED}" if ended.partial else STOPPED
             self._marks.append((seq, len(self._messages)))
-            self._messages.append(FromModel(said))
+            self._messages.append(AssistantMessage(said))
 
     def after(self, upto: int) -> Sequence[Message]:
         """What was said and done after this entry; inputs that nobody has seen are not among it."""
@@ -158,7 +158,7 @@ class Transcript:
     def _compact(self, upto: int, summary: str) -> None:
         self._close()
         keep = self._keep(upto)
-        self._messages = [FromPerson(SUMMARY + summary), *self._messages[keep:]]
+        self._messages = [UserMessage(SUMMARY + summary), *self._messages[keep:]]
         self._marks = [(seq, index - keep + 1) for seq, index in self._marks if seq > upto]
         self._marks.insert(0, (upto, 0))
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from outrider.core.traits import ChannelTraits, Later
+from outrider.core.traits import ChannelTraits, DeliveryMode
 
 
-class Route(Struct, frozen=True):
+class Deliverability(Struct, frozen=True):
     """Whether words can reach an address later, and what to say when they cannot."""
 
-    can_tell: bool
+    can_deliver: bool
     why: str = ""
 
 
@@ -19,14 +19,14 @@ def channel_of(address: str) -> str:
     return address.partition(":")[0]
 
 
-def route(address: str, channels: Mapping[str, ChannelTraits]) -> Route:
+def check_delivery(address: str, channels: Mapping[str, ChannelTraits]) -> Deliverability:
     """Whether this address can be told something after the turn is over."""
     channel = channel_of(address)
     if not channel:
-        return Route(False, "this turn answers to nobody who could be told later")
+        return Deliverability(False, "this turn answers to nobody who could be told later")
     traits = channels.get(channel)
     if traits is None:
-        return Route(False, f"nothing is known of the channel {channel!r}")
-    if traits.later is Later.NONE:
-        return Route(False, "nothing can be said here after this reply")
-    return Route(True)
+        return Deliverability(False, f"nothing is known of the channel {channel!r}")
+    if traits.delivery is DeliveryMode.NONE:
+        return Deliverability(False, "nothing can be said here after this reply")
+    return Deliverability(True)

@@ -5,9 +5,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approve import Grant, Scope
+from outrider.core.approve import Permission, PermissionScope
 from outrider.core.events import Entry
-from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 
 
 class TaskEnd(Struct, frozen=True):
@@ -22,29 +22,29 @@ class TaskEnd(Struct, frozen=True):
 class TaskStore(Protocol):
     """Tasks, and the answers and grants people gave. A write is durable when its call returns."""
 
-    async def create_task(self, session: str, wish: Wish, most: int) -> tuple[Task, bool]:
+    async def create_task(self, session: str, wish: TaskSpec, most: int) -> tuple[Task, bool]:
         """The task of this session's call `wish.call`, made now if it is new: `(task, whether it is new)`.
 
         Raises Refused when `most` tasks of this session are open already.
         """
         ...
 
-    async def begin_task(self, task: str, mark: Mark | None, child: str = "") -> Task:
+    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
         """It runs now: as this process, or as this child session."""
         ...
 
-    async def flip_task(self, task: str, notify: Notify) -> Task:
+    async def detach_task(self, task: str, notify: Notify) -> Task:
         """Nobody waits for it any more: its end is told by a notice. A task that has ended already stays as it is."""
         ...
 
-    async def end_task_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
+    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: str) -> Task:
         """The task has ended; in the same transaction its session gets the notice as an input, where it is to be told.
 
         Whether it is to be told is decided by the row as it is now (`should_tell`). A task that has ended stays so.
         """
         ...
 
-    async def note_task(self, task: str, state: TaskState, notice: str, key: str) -> Task:
+    async def update_task_and_notify(self, task: str, state: TaskState, notice: str, key: str) -> Task:
         """Something happened to a running task: its new state, and a notice to its session (once by this key)."""
         ...
 
@@ -70,9 +70,9 @@ class TaskStore(Protocol):
         """Record an answer to an ask; None when it has been answered. Needs no claim, since it fences nobody out."""
         ...
 
-    async def grant(self, person: str, scope: Scope, place: str, need: str) -> Grant: ...
-    async def grants(self, person: str) -> Sequence[Grant]: ...
-    async def forget_grant(self, person: str, grant: str) -> bool: ...
+    async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission: ...
+    async def list_permissions(self, person: str) -> Sequence[Permission]: ...
+    async def revoke_permission(self, person: str, grant: str) -> bool: ...
 
 
 class CommandEnd(Struct, frozen=True):
@@ -88,31 +88,31 @@ class CommandEnd(Struct, frozen=True):
 class Commands(Protocol):
     """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
 
-    def rehearse(self, workspace: str, needs: Sequence[str]) -> None:
+    def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         """Raises Refused when a command that was granted these would be refused all the same. Touches nothing."""
         ...
 
-    def tidy(self, alive: Sequence[str]) -> None:
+    def prune(self, alive: Sequence[str]) -> None:
         """Throw away what is kept of tasks other than these, as far as it is more than is kept. Blocks."""
         ...
 
-    def start(self, task: Task) -> Mark:
+    def start(self, task: Task) -> ProcessIdentity:
         """Start it, detached. Blocks for some milliseconds. Raises Refused with words for the model."""
         ...
 
-    def adopt(self, task: Task) -> Mark | None:
+    def adopt(self, task: Task) -> ProcessIdentity | None:
         """Find a command whose start was not recorded; None when it never started, and then it never will."""
         ...
 
-    def booted(self) -> int:
+    def boot_time(self) -> int:
         """When this machine started, in milliseconds since 1970."""
         ...
 
-    def is_over(self, task: Task) -> bool:
+    def has_ended(self, task: Task) -> bool:
         """Whether it has ended, by what is on disk now."""
         ...
 
-    async def ended(self, task: Task) -> CommandEnd:
+    async def wait_for_end(self, task: Task) -> CommandEnd:
         """Wait for its end, without polling."""
         ...
 
@@ -127,7 +127,7 @@ class Commands(Protocol):
         """A part of its output; a negative start counts from the end."""
         ...
 
-    def quiet(self, task: Task) -> float:
+    def idle_seconds(self, task: Task) -> float:
         """Seconds since it last wrote something."""
         ...
 
@@ -135,11 +135,11 @@ class Commands(Protocol):
         """Give it something to read. Never blocks; raises Refused when it does not read."""
         ...
 
-    def remember(self, task: Task, name: str, value: int) -> None:
+    def save_number(self, task: Task, name: str, value: int) -> None:
         """Keep a number beside its output."""
         ...
 
-    def recall(self, task: Task, name: str) -> int: ...
+    def load_number(self, task: Task, name: str) -> int: ...
 
 
 class TaskTraits(Struct, frozen=True):
@@ -169,7 +169,7 @@ class Tasks(Protocol):
         """What tasks may use here. Takes a moment when it is first asked for."""
         ...
 
-    async def begin(self, wish: Wish) -> Task:
+    async def start(self, wish: TaskSpec) -> Task:
         """Begin it, or take up the one this call has begun. Raises Refused with words for the model."""
         ...
 
@@ -177,7 +177,7 @@ class Tasks(Protocol):
         """Wait for its end, at most so long; the task as it is then."""
         ...
 
-    async def flip(self, task: Task, notify: Notify) -> Task:
+    async def detach(self, task: Task, notify: Notify) -> Task:
         """Stop waiting for it: its end will be told by a notice, if it has not ended by now."""
         ...
 
@@ -193,7 +193,7 @@ class Tasks(Protocol):
         """End it and all it started; it has ended when this returns."""
         ...
 
-    async def said(self, task: Task) -> str:
+    async def last_message(self, task: Task) -> str:
         """The last words of the child session that is this task's body."""
         ...
 

@@ -6,18 +6,18 @@ from typing import Literal
 
 from msgspec import Struct
 
-Kind = Literal["command", "session"]
+TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
 Notify = Literal["always", "failures", "never"]
 
-OPEN: frozenset[TaskState] = frozenset({"queued", "running", "stalled"})
+OPEN_STATES: frozenset[TaskState] = frozenset({"queued", "running", "stalled"})
 """States of a task that has not ended."""
 
-TAIL = 2_000
+NOTICE_TAIL = 2_000
 """Characters of output shown in a notice."""
 
 
-class Mark(Struct, frozen=True):
+class ProcessIdentity(Struct, frozen=True):
     """Which process a task is: a pid alone may have been given to another since."""
 
     pid: int
@@ -25,10 +25,10 @@ class Mark(Struct, frozen=True):
     boot: str
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class TaskSpec(Struct, frozen=True, kw_only=True):
     """A task someone wants begun."""
 
-    kind: Kind
+    kind: TaskKind
     call: str
     """The call that begins it; beginning twice for one call begins once."""
     command: str
@@ -38,7 +38,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     """Where its end is told."""
     notify: Notify = "never"
     """`never` where the address cannot be told anything later."""
-    waited: bool = False
+    is_awaited: bool = False
     """Someone waits for its end and will be given it as a result: no notice then."""
     watch: str = ""
     """A regular expression; output lines that match are told while it runs."""
@@ -48,7 +48,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     """Where in the workspace it runs."""
     stdin: str | None = None
     """Text it is given to read; None for nothing. Where `is_open`, more can be written later."""
-    is_open: bool = False
+    keeps_stdin_open: bool = False
     grants: tuple[str, ...] = ()
     """What an approval allows this task beyond the sandbox, e.g. `network`."""
     model: str = ""
@@ -66,10 +66,10 @@ class Task(Struct, frozen=True, kw_only=True):
     session: str
     person: str
     workspace: str
-    wish: Wish
+    spec: TaskSpec
     state: TaskState
     created: int
-    mark: Mark | None = None
+    process: ProcessIdentity | None = None
     child: str = ""
     """The session that is this task's body."""
     exit_code: int | None = None
@@ -77,19 +77,19 @@ class Task(Struct, frozen=True, kw_only=True):
     """When, in milliseconds since 1970."""
     why: str = ""
     """What ended it, where the exit code alone does not tell."""
-    is_told: bool = False
+    is_delivered: bool = False
     """Its end was put into its session's journal, or given to whoever waited for it."""
     notices: int = 0
     """How often its watch pattern or a stall was told."""
 
     @property
     def is_open(self) -> bool:
-        return self.state in OPEN
+        return self.state in OPEN_STATES
 
 
-def label(task: Task) -> str:
+def task_label(task: Task) -> str:
     """What people call this task: its description, else the beginning of its command."""
-    return clip(task.wish.description or task.wish.command, 60)
+    return clip(task.spec.description or task.spec.command, 60)
 
 
 def clip(text: str, longest: int) -> str:
@@ -98,11 +98,11 @@ def clip(text: str, longest: int) -> str:
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
 
 
-def should_tell(task: Task, state: TaskState) -> bool:
+def should_notify(task: Task, state: TaskState) -> bool:
     """Whether a task that ends like this is told in its session."""
-    if task.wish.waited or task.wish.notify == "never":
+    if task.spec.is_awaited or task.spec.notify == "never":
         return False
-    return task.wish.notify == "always" or state != "succeeded"
+    return task.spec.notify == "always" or state != "succeeded"
 
 
 _WORDS: dict[TaskState, str] = {
@@ -120,14 +120,14 @@ _WORDS: dict[TaskState, str] = {
 def ended_notice(task: Task, output: str, output_file: str) -> str:
     """What is said of a task that ended. Output is quoted line by line, so that it cannot pass for words of ours."""
     head = f"[Task {task.id} {_WORDS[task.state]}]"
-    lines = [head, f"command: {clip(task.wish.command, 500)}"]
-    if task.wish.description:
-        lines.append(f"description: {clip(task.wish.description, 200)}")
+    lines = [head, f"command: {clip(task.spec.command, 500)}"]
+    if task.spec.description:
+        lines.append(f"description: {clip(task.spec.description, 200)}")
     if task.exit_code is not None:
         lines.append(f"exit code: {task.exit_code}")
     if task.why:
         lines.append(f"reason: {clip(task.why, 300)}")
-    lines.append(f"duration: {age(task.ended - task.created)}")
+    lines.append(f"duration: {duration(task.ended - task.created)}")
     if output_file:
         lines.append(f"output file: {output_file}")
     return "\n".join([*lines, *quoted_tail(output)])
@@ -135,19 +135,19 @@ def ended_notice(task: Task, output: str, output_file: str) -> str:
 
 def stalled_notice(task: Task, output: str) -> str:
     """What is said, once, of a task that has gone quiet at a prompt."""
-    head = f"[Task {task.id} {_WORDS['stalled']}: {label(task)}]"
+    head = f"[Task {task.id} {_WORDS['stalled']}: {task_label(task)}]"
     advice = "Write to it, or kill it, with the tasks tool."
     return "\n".join([head, advice, *quoted_tail(output, 500)])
 
 
 def watch_notice(task: Task, matches: Sequence[str], left_out: int) -> str:
     """What is said of output lines that match a task's watch pattern."""
-    head = f"[Task {task.id} wrote what was watched for ({clip(task.wish.watch, 80)}): {label(task)}]"
+    head = f"[Task {task.id} wrote what was watched for ({clip(task.spec.watch, 80)}): {task_label(task)}]"
     more = [f"[… and {left_out} more]"] if left_out else []
     return "\n".join([head, *(f"| {clip(line, 300)}" for line in matches), *more])
 
 
-def quoted_tail(output: str, longest: int = TAIL) -> list[str]:
+def quoted_tail(output: str, longest: int = NOTICE_TAIL) -> list[str]:
     """The end of an output, each line behind a bar; nothing for an empty one."""
     text = output.strip("\n")
     if not text:
@@ -157,7 +157,7 @@ def quoted_tail(output: str, longest: int = TAIL) -> list[str]:
     return [f"last output{' (cut)' if cut else ''}:", *(f"| {line}" for line in lines)]
 
 
-def age(milliseconds: int) -> str:
+def duration(milliseconds: int) -> str:
     """A span of time as people say it."""
     seconds = max(0, milliseconds) / 1000
     if seconds < 10:
@@ -173,7 +173,7 @@ def running_summary(tasks: Sequence[Task], now: int, most: int = 10) -> str:
     if not tasks:
         return ""
     lines = [
-        f"- {task.id}: {label(task)} ({'stalled, ' if task.state == 'stalled' else ''}for {age(now - task.created)})"
+        f"- {task.id}: {task_label(task)} ({'stalled, ' if task.state == 'stalled' else ''}for {duration(now - task.created)})"
         for task in tasks[:most]
     ]
     if len(tasks) > most:

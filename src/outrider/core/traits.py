@@ -14,7 +14,7 @@ class Replay(Enum):
     NEVER = "never"
 
 
-class Later(Enum):
+class DeliveryMode(Enum):
     """How words reach someone after the request that prompted them is gone."""
 
     PUSH = "push"
@@ -28,8 +28,8 @@ class Later(Enum):
 class ChannelTraits(Struct, frozen=True, kw_only=True):
     """What a channel can do. How words reach people later has no default: every channel must say."""
 
-    later: Later
-    answers: bool = False
+    delivery: DeliveryMode
+    can_answer: bool = False
     """Whether someone there can be asked a question and answer it."""
 
 
@@ -51,7 +51,7 @@ class RuntimeTraits(Struct, frozen=True):
     """Whether a turn that a crash cut off goes on; else it ends as failed, saying so."""
     bounded: bool = True
     """Whether our limits on steps and spend hold inside its turns; else it keeps to its own."""
-    lends: bool = True
+    takes_client_tools: bool = True
     """Whether tools of whoever sent an input can be used in its turns."""
 
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from outrider.config.fail import point
-from outrider.core.errors import Refused, Taken
+from outrider.config.fail import failpoint
+from outrider.core.errors import NameTaken, Refused
 from outrider.core.events import Entry, Input
 from outrider.core.parts import Image
 from outrider.core.ports import Session, Store
 from outrider.core.traits import ToolSpec
 
 
-class Given(Struct, frozen=True):
+class InboxMessage(Struct, frozen=True):
     """What somebody hands in at the door."""
 
     text: str
@@ -24,7 +24,7 @@ class Given(Struct, frozen=True):
     payer: str = ""
 
 
-class Door:
+class Inbox:
     """The one way in. What `accept` returned is durable and will be dealt with."""
 
     def __init__(
@@ -42,16 +42,16 @@ class Door:
         self._queue = queue
         self.redact = redact
 
-    async def accept(self, session: Session, given: Given) -> tuple[Entry, bool]:
+    async def accept(self, session: Session, given: InboxMessage) -> tuple[Entry, bool]:
         """The input's entry, and whether it is new. Raises Refused, and Taken for a key that came with other words."""
         self._check(given.text, given.images)
-        point("J1")
+        failpoint("J1")
         text = self.redact(given.text)
         body = Input(text, "person", given.images, session.person, given.address, given.tools, given.payer)
         entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
         if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
-            raise Taken(f"the key {given.key!r} was given before, with other words; use another key for these")
-        point("J2")
+            raise NameTaken(f"the key {given.key!r} was given before, with other words; use another key for these")
+        failpoint("J2")
         self._wake(session.id)
         return entry, is_new
 

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from outrider.core.outcome import Finished
-from outrider.core.ports import Commands, WholeStore
+from outrider.core.outcome import TurnResult
+from outrider.core.ports import Commands, FullStore
 from outrider.core.tasks import Task
 
 
@@ -17,25 +17,25 @@ class Children(Protocol):
         """The child session of this task, begun now if there is none, with its work handed in; its id."""
         ...
 
-    async def outcome(self, child: str) -> Finished | None:
+    async def outcome(self, child: str) -> TurnResult | None:
         """What its last turn came to; None while it has something to do."""
         ...
 
     async def stop(self, child: str) -> None: ...
 
 
-class Keeping(Struct, frozen=True):
+class TaskServices(Struct, frozen=True):
     """What the keeper stands on."""
 
-    store: WholeStore
+    store: FullStore
     commands: Commands
     children: Children
     wake: Callable[[str], None]
     now: Callable[[], int]
     """Milliseconds since 1970."""
-    can_tell: Callable[[str], bool]
+    can_deliver: Callable[[str], bool]
     """Whether this address can be told something later."""
-    matching: Callable[[str, Sequence[str]], Awaitable[Sequence[int] | None]]
+    match_lines: Callable[[str, Sequence[str]], Awaitable[Sequence[int] | None]]
     """Which lines match a pattern; None when that takes too long to find out."""
     redact: Callable[[str], str] = str
     """Leaves secrets out of what commands wrote."""

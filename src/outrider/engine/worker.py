@@ -14,12 +14,12 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.config.fail import point
-from outrider.core.errors import NotHere, NotKept, Refused, Stale, Unavailable
+from outrider.config.fail import failpoint
+from outrider.core.errors import NeedsAnotherProcess, Refused, StaleClaim, Unavailable, WriteFailed
 from outrider.core.events import Ended, Entry, Resumed, Started
-from outrider.core.plan import Begin, Bounds, Finish, Idle, State, Step, Stop, Wait, decide
+from outrider.core.plan import AwaitAnswer, Begin, Bounds, Finish, Idle, State, Step, Stop, decide
 from outrider.core.ports import NATIVE, Runtime, Runtimes, Store
-from outrider.engine.follow import Hub
+from outrider.engine.follow import EventHub
 from outrider.engine.turn import OpenTurn
 
 log = logging.getLogger("outrider.worker")
@@ -28,7 +28,7 @@ WARM = 64
 """Sessions whose journal stays in memory after their turn, so that the next one starts at once."""
 
 
-class Limits(Struct, frozen=True):
+class WorkerLimits(Struct, frozen=True):
     """What the worker grants a turn, and how many turns at once."""
 
     bounds: Bounds = Bounds()
@@ -38,38 +38,38 @@ class Limits(Struct, frozen=True):
     """What carries the turns of sessions that ask for nothing else."""
 
 
-class _Carrying:
+class _RunningSession:
     """One session being carried right now."""
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
-        self.again = False
+        self.rerun = False
         self.turn: OpenTurn | None = None
-        self.over = anyio.Event()
+        self.done = anyio.Event()
 
 
 class Worker:
     """Gives every session with something to do to its runtime, one turn at a time each."""
 
-    def __init__(self, store: Store, hub: Hub, runtimes: Runtimes, limits: Limits) -> None:
+    def __init__(self, store: Store, hub: EventHub, runtimes: Runtimes, limits: WorkerLimits) -> None:
         self._store = store
         self._hub = hub
         self._runtimes = runtimes
         self._limits = limits
         self._slots = anyio.CapacityLimiter(limits.turns)
-        self._carrying: dict[str, _Carrying] = {}
+        self._running: dict[str, _RunningSession] = {}
         self._warm: OrderedDict[str, OpenTurn] = OrderedDict()
         self._group: TaskGroup | None = None
-        self._at_ease = anyio.Event()
-        self._is_leaving = False
-        self._own: set[str] = set()
-        self.left: dict[str, tuple[int, NotHere]] = {}
+        self._drained = anyio.Event()
+        self._is_draining = False
+        self._woken: set[str] = set()
+        self.needs_another_process: dict[str, tuple[int, NeedsAnotherProcess]] = {}
         """Open turns that cannot be carried here: up to which entry they were looked at, and why."""
-        self.faults: dict[str, str] = {}
+        self.stalled: dict[str, str] = {}
         """Why sessions stand still whose turn could not be written down; until they have come to rest."""
-        self.at_rest: Callable[[str], None] = lambda session: None
+        self.on_idle: Callable[[str], None] = lambda session: None
         """Told of every session that has come to rest."""
-        self.at_fault: Callable[[str], None] = lambda session: None
+        self.on_stalled: Callable[[str], None] = lambda session: None
         """Told of every session that stands still."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -84,163 +84,163 @@ class Worker:
                     self._group = None
         finally:
             for turn in [turn for turn in self._warm.values() if turn.state().is_open]:
-                await self._let_go(turn)  # It rests, and waits for an answer.
-            self._at_ease.set()
+                await self._release(turn)  # It rests, and waits for an answer.
+            self._drained.set()
 
-    async def rest(self, gently: float = 0.0) -> None:
+    async def drain(self, gently: float = 0.0) -> None:
         """Carry nothing from now on; every turn is let go of in an orderly way when this returns.
 
         For so many seconds, what a turn is in the midst of, a reply or a call, may come to its end. Nothing new begins.
         """
-        self._is_leaving = True
-        carried = tuple(self._carrying.values())
+        self._is_draining = True
+        carried = tuple(self._running.values())
         for carrying in carried:
             if carrying.turn:
-                carrying.turn.leaving = carrying.scope
+                carrying.turn.drain_scope = carrying.scope
         with anyio.move_on_after(gently):
             for carrying in carried:
-                await carrying.over.wait()
+                await carrying.done.wait()
         if self._group:
             self._group.cancel_scope.cancel()
-            await self._at_ease.wait()
+            await self._drained.wait()
 
     @property
     def is_running(self) -> bool:
         """Whether sessions that are woken now are carried."""
-        return self._group is not None and not self._is_leaving
+        return self._group is not None and not self._is_draining
 
     @property
     def turns(self) -> int:
         """How many sessions are being carried, those that wait for a free place among them."""
-        return len(self._carrying)
+        return len(self._running)
 
-    def hint(self, session: str) -> None:
+    def notify(self, session: str) -> None:
         """Wake this session if it was ever woken in this process; for those who carry only what they were asked for."""
-        if session in self._own:
+        if session in self._woken:
             self.wake(session)
         else:
-            self._hub.tell(session)
+            self._hub.publish(session)
 
     def wake(self, session: str) -> None:
         """A hint that this session has something to do. A worker that does not run passes it on and carries nothing."""
-        self._own.add(session)
+        self._woken.add(session)
         if session in self._warm:
-            self._warm[session].hint()
-        if carrying := self._carrying.get(session):
-            carrying.again = True
+            self._warm[session].notify()
+        if carrying := self._running.get(session):
+            carrying.rerun = True
             if carrying.turn:
-                carrying.turn.hint()
-        elif self._group and not self._is_leaving:
-            self._carrying[session] = _Carrying()
-            self._group.start_soon(self._carry_session, session)
-        self._hub.tell(session)
+                carrying.turn.notify()
+        elif self._group and not self._is_draining:
+            self._running[session] = _RunningSession()
+            self._group.start_soon(self._run_session, session)
+        self._hub.publish(session)
 
     async def wake_all(self) -> None:
         """Wake every session that has something to do."""
-        for session in await self._store.waiting():
+        for session in await self._store.sessions_with_work():
             self.wake(session)
 
     async def stop(self, session: str, reason: str) -> Entry | None:
         """End the session's turn now. Its later writes are refused before anything is cancelled."""
-        carrying = self._carrying.get(session)
+        carrying = self._running.get(session)
         partial = carrying.turn.partial if carrying and carrying.turn else ""
         entry = await self._store.stop(session, reason, partial)
-        self.faults.pop(session, None)
+        self.stalled.pop(session, None)
         self._warm.pop(session, None)
         if carrying:
             if carrying.turn:
-                carrying.turn.is_stale = True
+                carrying.turn.superseded = True
             carrying.scope.cancel()
-        self._hub.tell(session)
+        self._hub.publish(session)
         return entry
 
-    async def _carry_session(self, session: str) -> None:
-        carrying = self._carrying[session]
+    async def _run_session(self, session: str) -> None:
+        carrying = self._running[session]
         try:
             async with self._slots:
-                point("J3")
+                failpoint("J3")
                 with carrying.scope:
-                    await self._carry_safely(session, carrying)
-            if self._is_leaving:
-                await self._let_go(carrying.turn)
+                    await self._run_safely(session, carrying)
+            if self._is_draining:
+                await self._release(carrying.turn)
         except anyio.get_cancelled_exc_class():
-            await self._let_go(carrying.turn)
+            await self._release(carrying.turn)
             raise
         finally:
-            del self._carrying[session]
-            carrying.over.set()
-        if self._is_leaving and carrying.scope.cancelled_caught:
+            del self._running[session]
+            carrying.done.set()
+        if self._is_draining and carrying.scope.cancelled_caught:
             return
-        (self.at_fault if session in self.faults else self.at_rest)(session)
-        if carrying.again or carrying.scope.cancelled_caught:
-            await self._wake_if_waiting(session)
+        (self.on_stalled if session in self.stalled else self.on_idle)(session)
+        if carrying.rerun or carrying.scope.cancelled_caught:
+            await self._wake_if_has_work(session)
 
-    async def _let_go(self, turn: OpenTurn | None) -> None:
+    async def _release(self, turn: OpenTurn | None) -> None:
         """We are shutting down: say that the turn was left in order, so that taking it up does not count as a crash."""
         if turn:
             with anyio.CancelScope(shield=True), suppress(Refused, Unavailable):
                 await self._store.release(turn.session.id, turn.generation)
 
-    async def _wake_if_waiting(self, session: str) -> None:
+    async def _wake_if_has_work(self, session: str) -> None:
         """After a stop: an input that came in meanwhile begins a turn of its own."""
         with suppress(Refused, Unavailable):  # whoever follows this session has been told of the store's trouble
-            if session in await self._store.waiting():
+            if session in await self._store.sessions_with_work():
                 self.wake(session)
 
-    async def _carry_safely(self, session: str, carrying: _Carrying) -> None:
+    async def _run_safely(self, session: str, carrying: _RunningSession) -> None:
         """The one place that catches everything: a bug ends a turn, never the process."""
         try:
-            await self._carry_until_idle(session, carrying)
-        except Stale:
+            await self._run_until_idle(session, carrying)
+        except StaleClaim:
             self._warm.pop(session, None)
-            carrying.again = True
-        except NotHere as error:
-            await self._let_go(carrying.turn)
-            self._hub.break_off(session, error)
-        except NotKept as error:
+            carrying.rerun = True
+        except NeedsAnotherProcess as error:
+            await self._release(carrying.turn)
+            self._hub.fail_followers(session, error)
+        except WriteFailed as error:
             log.warning("a turn stands still: %s", error, extra={"session": session})
             self._warm.pop(session, None)
-            self.faults[session] = str(error)
-            self._hub.break_off(session, Unavailable(str(error)))
+            self.stalled[session] = str(error)
+            self._hub.fail_followers(session, Unavailable(str(error)))
         except Exception as error:
             log.exception("the worker failed", extra={"session": session})
             self._warm.pop(session, None)
-            self._hub.break_off(session, Unavailable(f"internal error: {type(error).__name__}: {error}"))
+            self._hub.fail_followers(session, Unavailable(f"internal error: {type(error).__name__}: {error}"))
 
-    async def _carry_until_idle(self, session: str, carrying: _Carrying) -> None:
-        turn = await self._open(session, carrying)
-        turn.leaving = carrying.scope if self._is_leaving else None
+    async def _run_until_idle(self, session: str, carrying: _RunningSession) -> None:
+        turn = await self._open_turn(session, carrying)
+        turn.drain_scope = carrying.scope if self._is_draining else None
         is_taken_up = turn.state().is_open
         while True:
-            carrying.again = False
+            carrying.rerun = False
             await turn.refresh()
             match self._decide(turn.state()):
                 case Idle():
                     break
-                case Wait():
+                case AwaitAnswer():
                     # The runtime knows whether anyone can answer; it is asked once, and again when something was added.
                     head = turn.state().head
-                    await self._carry_turn(turn)
+                    await self._run_turn(turn)
                     if turn.state().head == head:
                         break
                 case Begin():
-                    turn.is_inherited = False
-                    await turn.record(await self._begins(turn))
-                    point("J4")
+                    turn.resumed = False
+                    await turn.record(await self._started_entry(turn))
+                    failpoint("J4")
                 case Stop(reason=reason):
                     log.warning("a turn was stopped: %s", reason, extra={"session": session})
                     await turn.record(Ended("failed", turn.state().head, reason))
                 case Finish() if is_taken_up and turn.state().runtime not in ("", NATIVE):
                     # Words without calls may not be the last ones of another program: it is asked.
                     is_taken_up = False
-                    await self._carry_turn(turn)
+                    await self._run_turn(turn)
                 case Finish():
-                    point("J12")
+                    failpoint("J12")
                     await turn.record(Ended("done", turn.state().saw))
                 case _:
                     is_taken_up = False
-                    await self._carry_turn(turn)
-        self.faults.pop(session, None)
+                    await self._run_turn(turn)
+        self.stalled.pop(session, None)
         self._warm[session] = turn
         while len(self._warm) > WARM:
             self._warm.popitem(last=False)
@@ -250,11 +250,11 @@ class Worker:
         own = self._limits.bounds
         return decide(state, {}, own if state.runtime in ("", NATIVE) else replace(own, steps=maxsize, repeats=maxsize))
 
-    async def _begins(self, turn: OpenTurn) -> Started:
+    async def _started_entry(self, turn: OpenTurn) -> Started:
         """What is amiss with a runtime shows when it is to carry the turn."""
         name = turn.state().settings.get("runtime") or self._limits.runtime
         try:
-            return await (await self._runtimes(name)).begins(turn)
+            return await (await self._runtimes(name)).started_entry(turn)
         except Refused:
             return Started(name)
 
@@ -262,52 +262,52 @@ class Worker:
         try:
             return await self._runtimes(name)
         except Refused as error:
-            raise NotHere(str(error)) from error
+            raise NeedsAnotherProcess(str(error)) from error
 
-    async def _open(self, session: str, carrying: _Carrying) -> OpenTurn:
+    async def _open_turn(self, session: str, carrying: _RunningSession) -> OpenTurn:
         if turn := self._warm.pop(session, None):
             carrying.turn = turn
             return turn
         try:
             claim = await self._store.claim(session)
         except (Refused, Unavailable) as error:
-            raise NotKept(str(error)) from error
+            raise WriteFailed(str(error)) from error
         turn = carrying.turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
         await turn.refresh()
         if turn.state().is_open:
-            head, why = self.left.get(session, (0, None))
+            head, why = self.needs_another_process.get(session, (0, None))
             if why and head == turn.state().head:
                 raise why
-            turn.is_inherited = True
+            turn.resumed = True
             await turn.record(Resumed(crashed=not claim.handed_over))
         return turn
 
-    async def _carry_turn(self, turn: OpenTurn) -> None:
+    async def _run_turn(self, turn: OpenTurn) -> None:
         """Hand the open turn to its runtime. It has come to rest, or has ended, when this returns."""
         before = turn.state()
         try:
             with anyio.move_on_after(self._limits.seconds) as deadline:
-                await (await self._runtime(before.runtime)).carry(turn)
+                await (await self._runtime(before.runtime)).run(turn)
         except (Refused, Unavailable) as error:
-            if isinstance(error, NotHere) and turn.is_inherited:
+            if isinstance(error, NeedsAnotherProcess) and turn.resumed:
                 log.warning("a turn is left to another process: %s", error, extra={"session": turn.session.id})
-                self.left[turn.session.id] = (turn.state().head, error)
+                self.needs_another_process[turn.session.id] = (turn.state().head, error)
                 raise
             log.warning("a turn failed: %s", error, extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, str(error)))
             return
-        except (Stale, NotKept):
+        except (StaleClaim, WriteFailed):
             raise
         except Exception as error:
             log.exception("a runtime failed", extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, f"internal error: {type(error).__name__}: {error}"))
             return
         if deadline.cancelled_caught:
-            turn.is_behind = True
+            turn.needs_refresh = True
             await turn.refresh()
         state = turn.state()
         if deadline.cancelled_caught:
             reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
             await turn.record(Ended("failed", state.head, reason))
-        elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | Wait):
+        elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | AwaitAnswer):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))

@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
 from outrider.core.errors import Refused
 from outrider.core.parts import Call, Image, Reasoning
 from outrider.core.ports import Blobs
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.models.rendering import (
     GO_ON,
     LOST,
@@ -60,18 +60,18 @@ def render(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
     fresh = False
     for message in prompt.messages:
         match message:
-            case FromPerson(text=text, images=images):
+            case UserMessage(text=text, images=images):
                 parts = _shown(text, images, blobs)
                 asked += parts
                 fresh = fresh or bool(parts)
-            case FromTools(results=results):
+            case ToolMessage(results=results):
                 for result in results:
                     words = SILENCE if is_blank(result.text) else result.text
                     asked.append(ToolReturnPart(tools.get(result.call, "unknown"), words, wire_id(result.call)))
                 seen = tuple(image for result in results for image in result.images)
                 asked += _shown(PICTURE, seen, blobs) if seen else []
                 fresh = True
-            case FromModel():
+            case AssistantMessage():
                 parts = _said(message)
                 if not parts:
                     continue
@@ -99,7 +99,7 @@ def _shown(text: str, images: tuple[Image, ...], blobs: Blobs) -> list[ModelRequ
     return [UserPromptPart(text if len(content) == 1 and not images else content)]
 
 
-def _said(message: FromModel) -> list[ModelResponsePart]:
+def _said(message: AssistantMessage) -> list[ModelResponsePart]:
     thoughts, text, calls = _extras(message.reasoning)
     parts: list[ModelResponsePart] = []
     if not is_blank(message.text):

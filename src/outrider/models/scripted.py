@@ -11,7 +11,7 @@ from msgspec import Struct
 from outrider.core.events import Delta, Reply
 from outrider.core.parts import Call, Reasoning, Usage, call_id
 from outrider.core.ports import Emit
-from outrider.core.prompt import FromModel, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt
 from outrider.core.traits import ModelTraits
 from outrider.models.scripted_text import json, pieces, rough_usage
 
@@ -128,7 +128,7 @@ class ScriptedModel:
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         self.prompts.append(prompt)
-        position = sum(isinstance(message, FromModel) for message in prompt.messages)
+        position = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
         faults, line = self._lines[position] if position < len(self._lines) else ([], Says(ENDED))
         for fault in faults:
             await self._meet(fault, emit)

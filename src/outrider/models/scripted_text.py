@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from outrider.core.compact import size
+from outrider.core.compact import message_size
 from outrider.core.parts import Usage
 from outrider.core.prompt import Prompt
 
@@ -30,7 +30,9 @@ def tokens(characters: int) -> int:
 def prompt_tokens(prompt: Prompt) -> int:
     """Roughly how many tokens this prompt takes."""
     tools = sum(len(tool.name) + len(tool.description) + len(json(tool.schema)) for tool in prompt.tools)
-    return tokens(len(prompt.system) + len(prompt.tail) + tools + sum(size(message) for message in prompt.messages))
+    return tokens(
+        len(prompt.system) + len(prompt.tail) + tools + sum(message_size(message) for message in prompt.messages)
+    )
 
 
 def rough_usage(prompt: Prompt, written: Iterable[str], reasoning: str = "") -> Usage:

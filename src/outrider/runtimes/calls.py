@@ -3,12 +3,12 @@
 import msgspec
 from msgspec.structs import replace
 
-from outrider.config.fail import point
-from outrider.core.approve import ANSWERS, NO, ONCE, Request, Verdict, question
+from outrider.config.fail import failpoint
+from outrider.core.approve import ANSWERS, NO, ONCE, ApprovalRequest, Verdict, render_approval
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Begun, Result
 from outrider.core.parts import Call
-from outrider.core.ports import Here, Place, Tool, Tools, Turn
+from outrider.core.ports import Tool, ToolContext, ToolEnvironment, Tools, Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.traits import Replay
 
@@ -20,7 +20,7 @@ DENIED = "not run: the person did not allow it. Do not try to get around that; d
 class Calls:
     """The tools of a home, for whichever runtime a model calls them in."""
 
-    def __init__(self, tools: Tools, place: Place) -> None:
+    def __init__(self, tools: Tools, place: ToolEnvironment) -> None:
         self._tools = tools
         self._place = place
 
@@ -44,22 +44,22 @@ class Calls:
         elif here := await self._allowed(turn, call, tool):
             if tool.spec.replay is Replay.NEVER:
                 await turn.record(Begun(call.id))
-                point("J7")
+                failpoint("J7")
             try:
                 result = await tool.run(call, here)
             except Refused as error:
                 result = Result(call.id, str(error), failed=True)
-            point("J8")
+            failpoint("J8")
             await self.record(turn, result)
 
     async def settle(self, turn: Turn, call: Call) -> None:
         """A call began and the process died: what came of it is found out, or told as unknown."""
         # A call that was made of somebody else's tool is none of ours, whatever ours is called.
-        tool = None if call.id in turn.state().left else self._tools.get(call.tool)
+        tool = None if call.id in turn.state().abandoned_calls else self._tools.get(call.tool)
         result = None
         if tool:
-            here = await self._place.here(turn.session, turn.state(), call)
-            request = await tool.request(call, here)  # it was allowed, or it would not have begun
+            here = await self._place.tool_context(turn.session, turn.state(), call)
+            request = await tool.approval_request(call, here)  # it was allowed, or it would not have begun
             result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
         await self.record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
@@ -67,11 +67,11 @@ class Calls:
         text, details = self._place.redact(result.text), self._place.redact(result.details)
         await turn.record(replace(result, text=text, details=details))
 
-    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> Here | None:
+    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> ToolContext | None:
         """Where the call may run; None when it was denied, or when a person is asked first."""
-        here = await self._place.here(turn.session, turn.state(), call)
+        here = await self._place.tool_context(turn.session, turn.state(), call)
         try:
-            request = await tool.request(call, here)
+            request = await tool.approval_request(call, here)
         except Refused as error:
             await turn.record(Result(call.id, str(error), failed=True))
             return None
@@ -89,28 +89,30 @@ class Calls:
                 return None
 
 
-async def ask(turn: Turn, call: Call, request: Request) -> None:
+async def ask(turn: Turn, call: Call, request: ApprovalRequest) -> None:
     """Put a call to a person: the turn waits from here on."""
     # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
     choices = ANSWERS if request.needs else (ONCE, NO)
-    await turn.record(Asked(f"ask-{call.id}", question(request), call.id, choices, request.needs), key=f"ask/{call.id}")
-    point("J10")
+    await turn.record(
+        Asked(f"ask-{call.id}", render_approval(request), call.id, choices, request.needs), key=f"ask/{call.id}"
+    )
+    failpoint("J10")
 
 
-async def answer_for_nobody(turn: Turn, place: Place) -> bool:
+async def answer_for_nobody(turn: Turn, place: ToolEnvironment) -> bool:
     """A question that nobody can answer is a no. True when at least one was answered so."""
     state = turn.state()
-    answers = place.parked(turn.session, tuple(state.asks.values()), state.address)
+    answers = place.answer_unreachable(turn.session, tuple(state.questions.values()), state.address)
     for answered in answers:
         await turn.record(answered, key=f"answer/{answered.ask}")
     return bool(answers)
 
 
-def _plain(call: Call, here: Here) -> Request:
+def _plain(call: Call, here: ToolContext) -> ApprovalRequest:
     """A call that wants nothing beyond what every call may do; a rule may still speak of it."""
     command = call.args.get("command")
     text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
-    return Request(call.tool, text[:_SHOWN], (), here.session.workspace)
+    return ApprovalRequest(call.tool, text[:_SHOWN], (), here.session.workspace)
 
 
 def meaning(answer: str) -> Verdict:

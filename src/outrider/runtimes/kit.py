@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.config.load import Config
 from outrider.core.plan import Bounds
-from outrider.core.ports import Blobs, Models, Place, Runtime, Tools
+from outrider.core.ports import Blobs, Models, Runtime, ToolEnvironment, Tools
 
 
 class Kit(Struct, frozen=True):
@@ -17,7 +17,7 @@ class Kit(Struct, frozen=True):
     models: Models
     """For our own loop alone."""
     tools: Tools
-    place: Place
+    place: ToolEnvironment
     bounds: Bounds
     blobs: Blobs
 

@@ -6,14 +6,25 @@ from contextlib import asynccontextmanager
 import anyio
 from msgspec.structs import replace
 
-from outrider.config.fail import point
-from outrider.core.compact import SUMMARISE, choose, outline
-from outrider.core.errors import ContextTooLong, NotHere, Refused
+from outrider.config.fail import failpoint
+from outrider.core.compact import SUMMARISE, choose_cut, outline
+from outrider.core.errors import ContextTooLong, NeedsAnotherProcess, Refused
 from outrider.core.events import Compacted, Delta, Started
 from outrider.core.parts import Call
-from outrider.core.plan import AskModel, Begin, Bounds, Finish, Idle, RunCalls, Settle, Stop, Wait, decide
-from outrider.core.ports import Model, Models, Place, Tools, Turn
-from outrider.core.prompt import FromPerson, Prompt
+from outrider.core.plan import (
+    AskModel,
+    AwaitAnswer,
+    Begin,
+    Bounds,
+    Finish,
+    Idle,
+    ReconcileCalls,
+    RunCalls,
+    Stop,
+    decide,
+)
+from outrider.core.ports import Model, Models, ToolEnvironment, Tools, Turn
+from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.traits import Replay, RuntimeTraits
 from outrider.runtimes.calls import Calls, answer_for_nobody
 from outrider.runtimes.kit import Kit
@@ -26,14 +37,14 @@ FULL = 0.8
 class NativeRuntime:
     traits = RuntimeTraits("native", steers=True)
 
-    def __init__(self, models: Models, tools: Tools, place: Place, bounds: Bounds) -> None:
+    def __init__(self, models: Models, tools: Tools, place: ToolEnvironment, bounds: Bounds) -> None:
         self._models = models
         self._calls = Calls(tools, place)
         self._place = place
         self._bounds = bounds
         self._replay = {name: tool.spec.replay for name, tool in tools.items()}
 
-    async def begins(self, turn: Turn) -> Started:
+    async def started_entry(self, turn: Turn) -> Started:
         try:
             return Started("native", (await self._models(turn.state().settings.get("model", ""))).traits.name)
         except Refused:
@@ -46,7 +57,7 @@ class NativeRuntime:
         try:
             return await self._models(wanted) if wanted or not state.model else await self._default_or(state.model)
         except Refused as error:
-            raise NotHere(str(error)) from error
+            raise NeedsAnotherProcess(str(error)) from error
 
     async def _default_or(self, begun_with: str) -> Model:
         try:
@@ -60,7 +71,7 @@ class NativeRuntime:
         except Refused as error:
             raise Refused(f"this turn was begun with {begun_with}, which cannot be asked now: {error}") from error
 
-    async def carry(self, turn: Turn) -> None:
+    async def run(self, turn: Turn) -> None:
         model = await self._model(turn)
         while True:
             await turn.refresh()
@@ -69,10 +80,10 @@ class NativeRuntime:
                     await self._ask(turn, model)
                 case RunCalls(calls=calls):
                     await self._run_calls(turn, calls)
-                case Settle(calls=calls):
+                case ReconcileCalls(calls=calls):
                     for call in calls:
                         await self._calls.settle(turn, call)
-                case Wait():
+                case AwaitAnswer():
                     if not await answer_for_nobody(turn, self._place):
                         return
                 case Begin() | Finish() | Stop() | Idle():
@@ -91,14 +102,14 @@ class NativeRuntime:
                 keep = next(keeps, None)
                 if keep is None or not await self._compact(turn, model, keep):
                     raise Refused(f"this does not fit the model's window, even summarised: {error}") from error
-        point("J6" if reply.calls else "J11")
+        failpoint("J6" if reply.calls else "J11")
         await turn.record(reply)
 
     async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
-        lent = turn.state().lent
+        lent = turn.state().client_tools
         specs = (*(t.spec for name, t in self._calls.tools_of(turn).items() if name not in lent), *lent.values())
-        tail = await self._place.tail(turn.session)
+        tail = await self._place.running_tasks_note(turn.session)
         system = system_prompt(turn.session, turn.state().settings.get("instructions", ""))
         return Prompt(system, messages, specs, turn.state().head, tail)
 
@@ -109,18 +120,18 @@ class NativeRuntime:
 
     async def _compact(self, turn: Turn, model: Model, keep: float) -> bool:
         """Replace the older part of the prompt by a summary. False when nothing is left to replace."""
-        upto = choose(turn.transcript(), keep)
+        upto = choose_cut(turn.transcript(), keep)
         if upto is None:
             return False
         old = turn.transcript().before(upto)
         turn.emit(Delta("summarising the earlier part of the session", "note"))
-        prompt = replace(await self._prompt(turn), messages=[*old, FromPerson(SUMMARISE)], tail="")
+        prompt = replace(await self._prompt(turn), messages=[*old, UserMessage(SUMMARISE)], tail="")
         try:
             reply = await model.reply(prompt, lambda delta: None)
             compacted = Compacted(upto, reply.text or outline(old), reply.usage, reply.cost)
         except ContextTooLong:
             compacted = Compacted(upto, outline(old))
-        point("J16")
+        failpoint("J16")
         await turn.record(compacted)
         return True
 
@@ -161,6 +172,6 @@ def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[
 def _watched(turn: Turn) -> Callable[[Delta], None]:
     def emit(delta: Delta) -> None:
         turn.emit(delta)
-        point("J5")
+        failpoint("J5")
 
     return emit

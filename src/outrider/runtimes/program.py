@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from outrider.core.errors import NotHere
+from outrider.core.errors import NeedsAnotherProcess
 
 
 def find_program(named: str, path: str) -> str:
@@ -15,7 +15,7 @@ def find_program(named: str, path: str) -> str:
     places = [Path(named)] if is_path else [Path(folder, named) for folder in path.split(os.pathsep) if folder]
     for place in places:
         if place.is_file():
-            raise NotHere(f"{place} is not executable: chmod +x {place}")
+            raise NeedsAnotherProcess(f"{place} is not executable: chmod +x {place}")
         if is_path and place.is_dir():
-            raise NotHere(f"{place} is a folder, not a program")
-    raise NotHere(f"there is no program {named}")
+            raise NeedsAnotherProcess(f"{place} is a folder, not a program")
+    raise NeedsAnotherProcess(f"there is no program {named}")

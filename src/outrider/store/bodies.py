@@ -5,7 +5,7 @@ A new kind of entry needs a new version of the store: an older Outrider then ref
 
 import msgspec
 
-from outrider.core.errors import Damaged
+from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Entry
 
 _encoder = msgspec.json.Encoder()
@@ -27,7 +27,7 @@ def entry(session: str, seq: int, at: int, body: bytes) -> Entry:
     try:
         return Entry(seq, at, decode(body))
     except ValueError as error:
-        raise Damaged(
+        raise StoreDamaged(
             f"entry {seq} of session {session} is damaged ({error}); start Outrider again: "
             "it sets the damaged store aside and recovers what can be read"
         ) from error

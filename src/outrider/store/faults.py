@@ -4,7 +4,7 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from outrider.core.errors import Damaged, Refused, Unavailable
+from outrider.core.errors import Refused, StoreDamaged, Unavailable
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -36,7 +36,9 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
     if isinstance(error, OSError):
         return _explain_system(error, home)
     if str(error).startswith(GONE):
-        return Damaged(f"{GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again")
+        return StoreDamaged(
+            f"{GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again"
+        )
     match code(error):
         case sqlite3.SQLITE_FULL:
             return _full(home)
@@ -46,7 +48,7 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
             text = f"another program keeps the store in {home} locked, and nothing can be saved; close it"
             return Unavailable(text, 5.0)
         case found if found in _DAMAGE:
-            return Damaged(
+            return StoreDamaged(
                 f"the store in {home} is damaged ({error}); start Outrider again: "
                 "it sets the damaged file aside and recovers what can be read"
             )

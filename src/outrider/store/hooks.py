@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from outrider.core.errors import Damaged
+from outrider.core.errors import StoreDamaged
 from outrider.store import sql_hooks
 from outrider.store.faults import is_outside
 from outrider.store.journal import Clock, unknown
@@ -104,7 +104,7 @@ def _hook_of(row: Sequence[Any]) -> Hook:
     try:
         return parse_hook(row)
     except ValueError as error:
-        raise Damaged(
+        raise StoreDamaged(
             f"webhook {row[0]} is damaged ({error}); start Outrider again: it sets the damaged store aside"
         ) from error
 

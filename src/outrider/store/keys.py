@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyStore, KeyWish, Scope
+from outrider.core.key_ports import Key, KeyScope, KeySpec, KeyStore
 from outrider.store.connect import sync_folder
 from outrider.store.faults import explain
 from outrider.store.key_text import digest_of
@@ -25,7 +25,7 @@ class KeyView(Struct, frozen=True):
     id: str
     name: str
     person: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[KeyScope, ...]
     rate: int | None
     concurrent: int | None
     spend: str | None
@@ -45,10 +45,10 @@ def first_key_file(home: Path) -> Path:
 class Keeps(Protocol):
     """Where a new key is kept: the store, or whoever passes it on to the store."""
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key: ...
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key: ...
 
 
-async def make_key(store: Keeps, wish: KeyWish) -> tuple[Key, str]:
+async def make_key(store: Keeps, wish: KeySpec) -> tuple[Key, str]:
     """A new key: what is kept of it, and the key itself, which nobody can tell again."""
     id, secret = _mint(wish)
     return await store.create_key(id, wish, digest_of(secret)), _text(id, secret)
@@ -58,7 +58,7 @@ async def ensure_key(home: Path, store: KeyStore) -> str | None:
     """Where there is no key at all, make one that may do everything, leave it in its file, and tell it; else None."""
     if await store.list_keys():
         return None
-    wish = KeyWish(FIRST, "owner", ("admin",))
+    wish = KeySpec(FIRST, "owner", ("admin",))
     id, secret = _mint(wish)
     # The file first: cut here, the next start finds no key and makes both anew. The other way round it would find one
     # that nobody has.
@@ -76,7 +76,7 @@ def forget_first(home: Path, id: str) -> None:
 
 def render_key(key: Key, spent: float) -> KeyView:
     """`spent` counts from the beginning of the day or month that its limit is for, or from its own."""
-    wish = key.wish
+    wish = key.spec
     return KeyView(
         id=key.id,
         name=wish.name,
@@ -92,7 +92,7 @@ def render_key(key: Key, spent: float) -> KeyView:
     )
 
 
-def _mint(wish: KeyWish) -> tuple[str, str]:
+def _mint(wish: KeySpec) -> tuple[str, str]:
     for what, text in (("name", wish.name), ("person", wish.person)):
         if not text or len(text) > _LONGEST or not text.isprintable() or text != text.strip():
             raise Refused(f"a key's {what} has 1 to {_LONGEST} printable characters and no space at its ends")

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from anyio import CancelScope
 from msgspec import Struct
 
-from outrider.core.errors import Refused, Stale, Unavailable
+from outrider.core.errors import Refused, StaleClaim, Unavailable
 
 T = TypeVar("T")
 Act = Callable[[], Any]
 
-VERDICTS = (Refused, Stale, Unavailable, ValueError, OverflowError)
+VERDICTS = (Refused, StaleClaim, Unavailable, ValueError, OverflowError)
 """What an act may raise to its caller; anything else but a database's or a disk's error is a bug and ends the lane."""
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from outrider.core.errors import Damaged
-from outrider.core.key_ports import Key, KeyWish, Per, Person, Scope, Spend
+from outrider.core.errors import StoreDamaged
+from outrider.core.key_ports import Key, KeyScope, KeySpec, Person, SpendLimit, SpendPeriod
 from outrider.store import sql_keys
 
 BILLION = 1_000_000_000
-_SCOPES = msgspec.json.Decoder(tuple[Scope, ...])
+_SCOPES = msgspec.json.Decoder(tuple[KeyScope, ...])
 
 
 class KeyRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -30,14 +30,14 @@ class KeyRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     revoked: int
     spend: int | None = None
     """Billionths of a dollar."""
-    per: Per = "total"
+    per: SpendPeriod = "total"
 
 
 def parse_key(row: Sequence[Any]) -> Key:
     """Raises ValueError when this is no key."""
     parsed = msgspec.convert(row, KeyRow)
-    spend = None if parsed.spend is None else Spend(parsed.spend / BILLION, parsed.per)
-    wish = KeyWish(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent, spend)
+    spend = None if parsed.spend is None else SpendLimit(parsed.spend / BILLION, parsed.per)
+    wish = KeySpec(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent, spend)
     return Key(parsed.id, wish, parsed.digest, parsed.created, parsed.used, parsed.revoked)
 
 
@@ -46,7 +46,7 @@ def key_of(row: Sequence[Any]) -> Key:
     try:
         return parse_key(row)
     except ValueError as error:
-        raise Damaged(
+        raise StoreDamaged(
             f"key {row[0]} is damaged ({error}); start Outrider again: "
             "it sets the damaged store aside, and keys are made anew"
         ) from error

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 
-from outrider.core.approve import Grant
+from outrider.core.approve import Permission
 from outrider.core.tasks import Task
 from outrider.store import sql_tasks
 from outrider.store.read import SHORTEST
@@ -36,5 +36,5 @@ def task_of_child(db: sqlite3.Connection, child: str) -> Task | None:
     return task_of(row) if row else None
 
 
-def grants(db: sqlite3.Connection, person: str) -> Sequence[Grant]:
+def grants(db: sqlite3.Connection, person: str) -> Sequence[Permission]:
     return [grant_of(row) for row in db.execute(sql_tasks.GRANTS_OF, (person,))]

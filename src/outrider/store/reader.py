@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from anyio import CancelScope
 
-from outrider.core.approve import Grant
+from outrider.core.approve import Permission
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Entry
 from outrider.core.key_ports import Key
@@ -47,7 +47,7 @@ class StoreReader:
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._do(partial(read.entries, self._db, session, after, limit))
 
-    async def waiting(self) -> Sequence[str]:
+    async def sessions_with_work(self) -> Sequence[str]:
         return await self._do(partial(read.waiting, self._db))
 
     async def find_task(self, person: str, task: str) -> Task | None:
@@ -58,7 +58,7 @@ class StoreReader:
     ) -> Sequence[Task]:
         return await self._do(partial(read_tasks.tasks, self._db, person, session, limit, open_only=open_only))
 
-    async def grants(self, person: str) -> Sequence[Grant]:
+    async def list_permissions(self, person: str) -> Sequence[Permission]:
         return await self._do(partial(read_tasks.grants, self._db, person))
 
     async def find_key(self, id: str) -> Key | None:

@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.core.approve import Grant, Scope
-from outrider.core.errors import Damaged, Refused
-from outrider.core.tasks import Kind, Mark, Notify, Task, TaskState, Wish
+from outrider.core.approve import Permission, PermissionScope
+from outrider.core.errors import Refused, StoreDamaged
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskKind, TaskSpec, TaskState
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Wish)
+_decoder = msgspec.json.Decoder(TaskSpec)
 
 
 class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -22,7 +22,7 @@ class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     session: str
     person: str
     number: int
-    kind: Kind
+    kind: TaskKind
     call: str
     wish: bytes
     created: int
@@ -43,13 +43,13 @@ class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class _GrantRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     id: str
     person: str
-    scope: Scope
+    scope: PermissionScope
     place: str
     need: str
     created: int
 
 
-def encode_wish(wish: Wish) -> bytes:
+def encode_wish(wish: TaskSpec) -> bytes:
     """Raises Refused for what would not come back as it is, and UnicodeEncodeError for text that no file can hold."""
     encoded = _encoder.encode(wish)
     try:
@@ -67,9 +67,9 @@ def parse_task(row: Sequence[Any]) -> TaskRow:
     return parsed
 
 
-def parse_grant(row: Sequence[Any]) -> Grant:
+def parse_grant(row: Sequence[Any]) -> Permission:
     """Raises ValueError when this is no grant."""
-    return Grant(*msgspec.structs.astuple(msgspec.convert(row, _GrantRow)))
+    return Permission(*msgspec.structs.astuple(msgspec.convert(row, _GrantRow)))
 
 
 def task_of(row: Sequence[Any]) -> Task:
@@ -85,20 +85,20 @@ def task_of(row: Sequence[Any]) -> Task:
         session=parsed.session,
         person=parsed.person,
         workspace=workspace,
-        wish=replace(wish, waited=bool(parsed.waited), notify=parsed.notify),
+        spec=replace(wish, waited=bool(parsed.waited), notify=parsed.notify),
         state=parsed.state,
         created=parsed.created,
-        mark=_mark(parsed),
+        process=_mark(parsed),
         child=parsed.child,
         exit_code=parsed.exit_code,
         ended=parsed.ended,
         why=parsed.why,
-        is_told=bool(parsed.is_told),
+        is_delivered=bool(parsed.is_told),
         notices=parsed.notices,
     )
 
 
-def grant_of(row: Sequence[Any]) -> Grant:
+def grant_of(row: Sequence[Any]) -> Permission:
     """Raises Damaged when it cannot be read."""
     try:
         return parse_grant(row)
@@ -108,11 +108,11 @@ def grant_of(row: Sequence[Any]) -> Grant:
 
 def changes(task: Task) -> tuple[Any, ...]:
     """The arguments of `sql_tasks.UPDATE_TASK`."""
-    mark = task.mark
+    mark = task.process
     return (
         task.id,
-        task.wish.waited,
-        task.wish.notify,
+        task.spec.is_awaited,
+        task.spec.notify,
         task.state,
         mark and mark.pid,
         mark and mark.started,
@@ -121,19 +121,19 @@ def changes(task: Task) -> tuple[Any, ...]:
         task.exit_code,
         task.ended,
         task.why,
-        task.is_told,
+        task.is_delivered,
         task.notices,
     )
 
 
-def _mark(row: TaskRow) -> Mark | None:
+def _mark(row: TaskRow) -> ProcessIdentity | None:
     if row.pid is None or row.started is None or row.boot is None:
         return None
-    return Mark(row.pid, row.started, row.boot)
+    return ProcessIdentity(row.pid, row.started, row.boot)
 
 
-def _damaged(what: str, error: ValueError) -> Damaged:
-    return Damaged(
+def _damaged(what: str, error: ValueError) -> StoreDamaged:
+    return StoreDamaged(
         f"{what} is damaged ({error}); start Outrider again: "
         "it sets the damaged store aside and recovers what can be read"
     )

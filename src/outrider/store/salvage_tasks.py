@@ -6,8 +6,8 @@ from typing import Any, BinaryIO, TypeVar
 
 from msgspec.structs import astuple, replace
 
-from outrider.core.approve import Grant
-from outrider.core.tasks import OPEN
+from outrider.core.approve import Permission
+from outrider.core.tasks import OPEN_STATES
 from outrider.store import sql_tasks
 from outrider.store.faults import is_outside
 from outrider.store.pages import raw_rows
@@ -66,15 +66,15 @@ def _write_tasks(fresh: sqlite3.Connection, tasks: Iterable[TaskRow], owners: Ma
         fresh.execute(sql_tasks.SALVAGE_TASK, astuple(replace(task, person=owners[task.session])))
 
 
-def _write_grants(fresh: sqlite3.Connection, grants: Iterable[Grant], owners: Mapping[str, str]) -> None:
+def _write_grants(fresh: sqlite3.Connection, grants: Iterable[Permission], owners: Mapping[str, str]) -> None:
     for grant in grants:
-        if grant.scope != "session" or grant.place in owners:
+        if grant.scope != "session" or grant.applies_to in owners:
             fresh.execute(sql_tasks.SALVAGE_GRANT, astuple(grant))
 
 
 def _progress(task: TaskRow) -> tuple[bool, bool, int, bool]:
     """Greater in a later version of the same row, which may lie beside an older one."""
-    return task.state not in OPEN, not task.waited, task.notices, task.state != "queued"
+    return task.state not in OPEN_STATES, not task.waited, task.notices, task.state != "queued"
 
 
 def _read(parse: Callable[[Row], T], rows: Iterable[Row]) -> list[T]:

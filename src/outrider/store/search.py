@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.core.events import Body, Input, Reply
-from outrider.core.ports import Found
+from outrider.core.ports import SearchHit
 from outrider.store import bodies, sql
 from outrider.store.connect import connect_search, remove
 from outrider.store.faults import is_outside
@@ -22,7 +22,7 @@ class Search:
         self._path, self._store = home / "search.db", home / "store.db"
         self._db: sqlite3.Connection | None = None
 
-    def find(self, person: str, words: str, limit: int) -> Sequence[Found]:
+    def find(self, person: str, words: str, limit: int) -> Sequence[SearchHit]:
         wanted = query(words)
         if not wanted or limit <= 0:
             return []
@@ -48,7 +48,7 @@ class Search:
             self._db.close()
             self._db = None
 
-    def _find(self, person: str, words: str, wanted: str, limit: int) -> Sequence[Found]:
+    def _find(self, person: str, words: str, wanted: str, limit: int) -> Sequence[SearchHit]:
         db = self._open()
         if db.execute(sql.AHEAD).fetchone():
             self._drop()
@@ -56,7 +56,9 @@ class Search:
         for session, upto in db.execute(sql.UNREAD, (person,)).fetchall():
             _catch_up(db, session, upto)
         rows = db.execute(sql.MATCHES, (wanted, person, limit)).fetchall()
-        return [Found(session, name, seq, at, excerpt(_readable(body), words)) for session, name, seq, at, body in rows]
+        return [
+            SearchHit(session, name, seq, at, excerpt(_readable(body), words)) for session, name, seq, at, body in rows
+        ]
 
     def _forget(self, session: str, searchable: Sequence[tuple[int, bytes]]) -> None:
         if self._db is None and not self._path.exists():

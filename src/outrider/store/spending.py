@@ -4,14 +4,14 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Spend
+from outrider.core.key_ports import SpendLimit
 
 LEAST, MOST = 0.0001, 1_000_000.0
 _DAY = 86_400_000
 _SHAPE = re.compile(r"\$?(\d{1,7}(?:\.\d{1,9})?)(?:/(day|month))?", re.ASCII)
 
 
-def parse_spend(text: str) -> Spend:
+def parse_spend(text: str) -> SpendLimit:
     """`5/day`, `20/month`, or `5` for a total. Raises Refused."""
     found = _SHAPE.fullmatch(text.strip())
     if found is None or not LEAST <= float(found[1]) <= MOST:
@@ -20,39 +20,39 @@ def parse_spend(text: str) -> Spend:
         )
     match found[2]:
         case "day":
-            return Spend(float(found[1]), "day")
+            return SpendLimit(float(found[1]), "day")
         case "month":
-            return Spend(float(found[1]), "month")
+            return SpendLimit(float(found[1]), "month")
         case _:
-            return Spend(float(found[1]))
+            return SpendLimit(float(found[1]))
 
 
-def render_spend(spend: Spend) -> str:
+def render_spend(spend: SpendLimit) -> str:
     """As `parse_spend` reads it."""
     dollars = f"{spend.dollars:.9f}".rstrip("0").rstrip(".")
     return dollars if spend.per == "total" else f"{dollars}/{spend.per}"
 
 
-def render_limit(spend: Spend) -> str:
+def render_limit(spend: SpendLimit) -> str:
     """For people: `$5.00 a day`."""
     whole, _, parts = f"{spend.dollars:.9f}".rstrip("0").partition(".")
     dollars = f"${whole}.{parts:0<2}"
     return f"{dollars} in all" if spend.per == "total" else f"{dollars} a {spend.per}"
 
 
-def first_day(spend: Spend | None, now: int) -> int:
+def first_day(spend: SpendLimit | None, now: int) -> int:
     """The first day that counts now (milliseconds), in days since 1970 in UTC."""
     today = now // _DAY
     match spend:
-        case Spend(per="day"):
+        case SpendLimit(per="day"):
             return today
-        case Spend(per="month"):
+        case SpendLimit(per="month"):
             return today - _moment(now).day + 1
         case _:
             return 0
 
 
-def seconds_left(spend: Spend, now: int) -> float | None:
+def seconds_left(spend: SpendLimit, now: int) -> float | None:
     """Until the next day or month begins, in UTC; None when nothing ever begins anew."""
     match spend.per:
         case "day":

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from outrider.core.approve import Grant, Scope
-from outrider.core.errors import Damaged, Refused
+from outrider.core.approve import Permission, PermissionScope
+from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.events import Body, Entry, Input, Result
-from outrider.core.key_ports import Key, KeyWish, Person
-from outrider.core.ports import Claim, Found, Session, TaskEnd
-from outrider.core.tasks import Mark, Notify, Task, TaskState, Wish
+from outrider.core.key_ports import Key, KeySpec, Person
+from outrider.core.ports import Claim, SearchHit, Session, TaskEnd
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 from outrider.store import bodies, hooks, read, read_keys, read_tasks
 from outrider.store.blobs import FileBlobs
 from outrider.store.check import problems
@@ -67,7 +67,7 @@ class SqliteStore:
         await self._do(self._lanes.slow, partial(self._search.forget, session, searchable))
         return True
 
-    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[Found]:
+    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[SearchHit]:
         return await self._do(self._lanes.slow, partial(self._search.find, person, words, limit))
 
     async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
@@ -88,7 +88,7 @@ class SqliteStore:
     async def change(self, session: str, name: str, value: str) -> Entry:
         return await self._write(partial(self._writes.change, session, name, value))
 
-    async def supply(self, session: str, result: Result) -> Entry | None:
+    async def record_client_result(self, session: str, result: Result) -> Entry | None:
         return await self._write(partial(self._writes.supply, session, result))
 
     async def seed(self, session: str, bodies: Sequence[Body]) -> bool:
@@ -97,22 +97,22 @@ class SqliteStore:
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(partial(read.entries, self._reads, session, after, limit))
 
-    async def waiting(self) -> Sequence[str]:
+    async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(partial(read.waiting, self._reads))
 
-    async def create_task(self, session: str, wish: Wish, most: int) -> tuple[Task, bool]:
+    async def create_task(self, session: str, wish: TaskSpec, most: int) -> tuple[Task, bool]:
         return await self._write(lambda: self._writes.tasks.create_once(session, wish, most, encode_wish(wish)))
 
-    async def begin_task(self, task: str, mark: Mark | None, child: str = "") -> Task:
+    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
         return await self._write(partial(self._writes.tasks.begin, task, mark, child))
 
-    async def flip_task(self, task: str, notify: Notify) -> Task:
+    async def detach_task(self, task: str, notify: Notify) -> Task:
         return await self._write(partial(self._writes.tasks.flip, task, notify))
 
-    async def end_task_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
+    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: str) -> Task:
         return await self._write(partial(self._writes.tasks.end_and_tell_session, task, end, notice))
 
-    async def note_task(self, task: str, state: TaskState, notice: str, key: str) -> Task:
+    async def update_task_and_notify(self, task: str, state: TaskState, notice: str, key: str) -> Task:
         return await self._write(partial(self._writes.tasks.note, task, state, notice, key))
 
     async def find_task(self, person: str, task: str) -> Task | None:
@@ -132,13 +132,13 @@ class SqliteStore:
     async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
         return await self._write(partial(self._writes.tasks.answer_once, session, ask, answer, person))
 
-    async def grant(self, person: str, scope: Scope, place: str, need: str) -> Grant:
+    async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
         return await self._write(partial(self._writes.tasks.grant_once, person, scope, place, need))
 
-    async def grants(self, person: str) -> Sequence[Grant]:
+    async def list_permissions(self, person: str) -> Sequence[Permission]:
         return await self._read(partial(read_tasks.grants, self._reads, person))
 
-    async def forget_grant(self, person: str, grant: str) -> bool:
+    async def revoke_permission(self, person: str, grant: str) -> bool:
         return await self._write(partial(self._writes.tasks.forget_grant, person, grant))
 
     async def owe_hook(self, session: str, seq: int) -> Hook:
@@ -153,7 +153,7 @@ class SqliteStore:
     async def count_hooks(self) -> HookCount:
         return await self._read(partial(hooks.count, self._reads))
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         return await self._write(partial(self._writes.keys.create, id, wish, digest))
 
     async def find_key(self, id: str) -> Key | None:
@@ -198,12 +198,12 @@ class SqliteStore:
             return await lane.do(act)
         except UnicodeEncodeError as error:
             raise _not_text(error) from error
-        except Damaged:
+        except StoreDamaged:
             self.is_damaged = True
             raise
         except (sqlite3.Error, OSError) as error:
             told = explain(error, self._home)
-            self.is_damaged = self.is_damaged or isinstance(told, Damaged)
+            self.is_damaged = self.is_damaged or isinstance(told, StoreDamaged)
             raise told from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from outrider.core.errors import Full, Refused, Stale, Taken
+from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
@@ -52,7 +52,7 @@ class Writes:
         for statement in (sql.SESSION_BY_NAME, sql.SESSION_BY_ID):
             found = self._db.execute(statement, (person, name)).fetchone()
             if found and session_of(found).id != session:
-                raise Taken(f"another session is called {name!r}; choose another name")
+                raise NameTaken(f"another session is called {name!r}; choose another name")
         if not self._db.execute(sql.RENAME_SESSION, (person, session, name)).rowcount:
             raise unknown(session)
         return session_of(self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone())
@@ -74,7 +74,7 @@ class Writes:
             return found, False
         waiting = self._unseen(session, standing)
         if waiting >= queue:
-            raise Full(
+            raise QueueFull(
                 f"{waiting} messages already wait in this session; "
                 "let it work through them, or stop it, before you send more"
             )
@@ -94,7 +94,7 @@ class Writes:
     def append_fenced(self, session: str, body: Body, generation: int, key: str | None, encoded: bytes) -> Entry | None:
         standing = self._journal.standing(session)
         if standing.generation != generation:
-            raise Stale(f"session {session} is at generation {standing.generation}, not {generation}")
+            raise StaleClaim(f"session {session} is at generation {standing.generation}, not {generation}")
         if key is not None and self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone():
             return None
         entry = self._journal.append(session, standing, body, key, encoded)
@@ -118,7 +118,7 @@ class Writes:
     def supply(self, session: str, result: Result) -> Entry | None:
         key = f"result/{result.call}"
         state = fold(entries(self._db, session, 0, 0))
-        waits = any(call.id == result.call and call.tool in state.lent for call in state.calls)
+        waits = any(call.id == result.call and call.tool in state.client_tools for call in state.calls)
         if not waits and not self._journal.under(session, key):
             raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
         return self._journal.append_once(session, result, key)

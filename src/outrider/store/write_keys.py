@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import Key, KeyWish
+from outrider.core.key_ports import Key, KeySpec
 from outrider.store import sql_keys
 from outrider.store.journal import Clock
 from outrider.store.read_keys import BILLION
@@ -19,7 +19,7 @@ class KeyWrites:
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
 
-    def create(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    def create(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         if self._db.execute(sql_keys.HELD_BY_NAME, (wish.name,)).fetchone():
             raise Refused(f"there is a key called {wish.name!r} already; revoke it first, or choose another name")
         if self._db.execute(sql_keys.KEY_BY_ID, (id,)).fetchone():

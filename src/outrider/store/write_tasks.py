@@ -5,11 +5,11 @@ import sqlite3
 
 from msgspec.structs import replace
 
-from outrider.core.approve import Grant, Scope
+from outrider.core.approve import Permission, PermissionScope
 from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Entry, Input
 from outrider.core.ports import TaskEnd
-from outrider.core.tasks import OPEN, Mark, Notify, Task, TaskState, Wish, should_tell
+from outrider.core.tasks import OPEN_STATES, Notify, ProcessIdentity, Task, TaskSpec, TaskState, should_notify
 from outrider.store import bodies, sql_tasks
 from outrider.store.journal import Clock, Journal, unknown
 from outrider.store.rows import changes, grant_of, task_of
@@ -24,7 +24,7 @@ class TaskWrites:
     def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
         self._db, self._journal, self._clock = db, journal, clock
 
-    def create_once(self, session: str, wish: Wish, most: int, encoded: bytes) -> tuple[Task, bool]:
+    def create_once(self, session: str, wish: TaskSpec, most: int, encoded: bytes) -> tuple[Task, bool]:
         if found := self._db.execute(sql_tasks.TASK_BY_CALL, (session, wish.call)).fetchone():
             return task_of(found), False
         owner = self._db.execute(sql_tasks.SESSION_OF_TASK, (session,)).fetchone()
@@ -42,7 +42,7 @@ class TaskWrites:
             session=session,
             person=person,
             workspace=workspace,
-            wish=wish,
+            spec=wish,
             state="queued",
             created=self._clock() // 1000,
         )
@@ -51,26 +51,26 @@ class TaskWrites:
         self._db.execute(sql_tasks.INSERT_TASK, (*fixed, *changes(task)[1:]))
         return task, True
 
-    def begin(self, task: str, mark: Mark | None, child: str) -> Task:
+    def begin(self, task: str, mark: ProcessIdentity | None, child: str) -> Task:
         found = self._task(task)
         if not found.is_open:
             return found
-        return self._save(replace(found, state="running", mark=mark or found.mark, child=child or found.child))
+        return self._save(replace(found, state="running", mark=mark or found.process, child=child or found.child))
 
     def flip(self, task: str, notify: Notify) -> Task:
         found = self._task(task)
         if not found.is_open:
             return found
-        return self._save(replace(found, wish=replace(found.wish, waited=False, notify=notify)))
+        return self._save(replace(found, wish=replace(found.spec, waited=False, notify=notify)))
 
     def end_and_tell_session(self, task: str, end: TaskEnd, notice: str) -> Task:
-        if end.state in OPEN:
+        if end.state in OPEN_STATES:
             raise ValueError(f"no task ends {end.state}")
         found = self._task(task)
         if not found.is_open:
             return found
-        is_told = found.wish.waited
-        if should_tell(found, end.state):
+        is_told = found.spec.is_awaited
+        if should_notify(found, end.state):
             self._tell(found, notice, f"task/{found.id}")
             is_told = True
         ended = replace(found, state=end.state, exit_code=end.exit_code, why=end.why, ended=end.ended, is_told=is_told)
@@ -78,7 +78,7 @@ class TaskWrites:
 
     def note(self, task: str, state: TaskState, notice: str, key: str) -> Task:
         """Without a notice only the state changes."""
-        if state not in OPEN:
+        if state not in OPEN_STATES:
             raise ValueError(f"a task that is {state} has ended")
         found = self._task(task)
         if not found.is_open:
@@ -97,14 +97,14 @@ class TaskWrites:
         body = Answered(ask, answer, person)
         return self._journal.append(session, standing, body, f"answer/{ask}", bodies.encode(body))
 
-    def grant_once(self, person: str, scope: Scope, place: str, need: str) -> Grant:
+    def grant_once(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
         if scope == "once":
             raise Refused("a yes to one call is an answer; only what reaches further is kept as a grant")
         if found := self._db.execute(sql_tasks.GRANT_BY_REACH, (person, scope, place, need)).fetchone():
             return grant_of(found)
         id, created = self._free_id("g", sql_tasks.GRANT_BY_ID), self._clock() // 1000
         self._db.execute(sql_tasks.INSERT_GRANT, (id, person, scope, place, need, created))
-        return Grant(id, person, scope, place, need, created)
+        return Permission(id, person, scope, place, need, created)
 
     def forget_grant(self, person: str, grant: str) -> bool:
         return self._db.execute(sql_tasks.DELETE_GRANT, (person, grant)).rowcount > 0
@@ -125,7 +125,7 @@ class TaskWrites:
 
     def _tell(self, task: Task, notice: str, key: str) -> bool:
         """Whether this is new to the session."""
-        body = Input(notice, "task", person=task.person, address=task.wish.address)
+        body = Input(notice, "task", person=task.person, address=task.spec.address)
         return self._journal.append_once(task.session, body, key) is not None
 
     def _free_id(self, kind: str, statement: str) -> str:

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.config.fail import point
+from outrider.config.fail import failpoint
 from outrider.store.faults import GONE, is_busy
 from outrider.store.lane import VERDICTS, Act, Outcome
 
@@ -35,10 +35,10 @@ class GroupCommit:
     def _commit(self, acts: Sequence[Act]) -> Sequence[Outcome]:
         self._db.execute("BEGIN IMMEDIATE")
         outcomes = [self._apart(act) for act in acts]
-        point("commit-before")
+        failpoint("commit-before")
         self._check_file()
         self._db.execute("COMMIT")
-        point("commit-after")
+        failpoint("commit-after")
         return outcomes
 
     def _check_file(self) -> None:

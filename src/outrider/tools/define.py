@@ -14,19 +14,19 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.core.approve import Request
+from outrider.core.approve import ApprovalRequest
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
 from outrider.core.parts import Call, Image
-from outrider.core.ports import Blobs, Here
+from outrider.core.ports import Blobs, ToolContext
 from outrider.core.traits import Replay, ToolSpec
 from outrider.tools.bound import LONGEST, bounded, clean, cut
 
-__all__ = ["DefinedTool", "Here", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
+__all__ = ["DefinedTool", "ToolContext", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
 
 Outcome = str | Result | None
 Function = Callable[..., Outcome] | Callable[..., Awaitable[Outcome]]
-Asking = Callable[..., Awaitable[Request | None]]
+Asking = Callable[..., Awaitable[ApprovalRequest | None]]
 T = TypeVar("T")
 
 THREADS = 8
@@ -78,17 +78,17 @@ class DefinedTool:
         self._request = function
         return function
 
-    async def request(self, call: Call, here: Here) -> Request | None:
+    async def approval_request(self, call: Call, here: ToolContext) -> ApprovalRequest | None:
         return await self._request(here, **self._parse(call)) if self._request else None
 
-    async def run(self, call: Call, here: Here) -> Result:
+    async def run(self, call: Call, here: ToolContext) -> Result:
         outcome = await self._call(self._function, call, here)
         return outcome or Result(call.id, "done")
 
-    async def reconcile(self, call: Call, here: Here) -> Result | None:
+    async def reconcile(self, call: Call, here: ToolContext) -> Result | None:
         return await self._call(self._reconcile, call, here) if self._reconcile else None
 
-    async def _call(self, function: Function, call: Call, here: Here) -> Result | None:
+    async def _call(self, function: Function, call: Call, here: ToolContext) -> Result | None:
         try:
             arguments = self._parse(call)
             first = (here,) if self._takes_here else ()
@@ -153,7 +153,7 @@ def _shorten(finished: Result, blobs: Blobs) -> Result:
 
 def _takes_here(function: Function) -> bool:
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    return bool(parameters) and parameters[0].annotation is Here
+    return bool(parameters) and parameters[0].annotation is ToolContext
 
 
 def _parameters(function: Function) -> list[Parameter]:

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks
-from outrider.core.tasks import Task, Wish, age
+from outrider.core.tasks import Task, TaskSpec, duration
 from outrider.core.traits import Replay
-from outrider.tools.define import Here, result, tool
+from outrider.tools.define import ToolContext, result, tool
 
 FOREGROUND = 3600.0
 """Seconds a child session is waited for."""
@@ -28,18 +28,18 @@ class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 @tool(replay=Replay.NEVER)
-async def delegate(here: Here, arguments: DelegateCall) -> Result:
+async def delegate(here: ToolContext, arguments: DelegateCall) -> Result:
     """Have a child session do a piece of work in the same workspace, with tools and a budget of its own, and get its
     last words back. Several can run at once, in the background."""
     return await _carry(here, _tasks(here), arguments)
 
 
 @delegate.reconciles
-async def _take_up(here: Here, arguments: DelegateCall) -> Result:
+async def _take_up(here: ToolContext, arguments: DelegateCall) -> Result:
     return await _carry(here, _tasks(here), arguments)
 
 
-def _tasks(here: Here) -> Tasks:
+def _tasks(here: ToolContext) -> Tasks:
     if here.tasks is None:
         raise Refused("work cannot be delegated here")
     return here.tasks
@@ -49,24 +49,24 @@ async def _check_room(tasks: Tasks, call: str) -> None:
     traits = await tasks.traits()
     if await tasks.depth() >= traits.depth:
         raise Refused(f"this is already {traits.depth} sessions deep (delegate.depth): do it yourself")
-    running = [task for task in await tasks.list() if task.is_open and task.wish.kind == "session"]
-    if len(running) >= traits.children and all(task.wish.call != call for task in running):
+    running = [task for task in await tasks.list() if task.is_open and task.spec.kind == "session"]
+    if len(running) >= traits.children and all(task.spec.call != call for task in running):
         raise Refused(f"{len(running)} child sessions run already (delegate.children): wait for one to end")
 
 
-async def _carry(here: Here, tasks: Tasks, arguments: DelegateCall) -> Result:
+async def _carry(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
     await _check_room(tasks, here.call)
-    can_tell = here.route.can_tell
+    can_tell = here.delivery.can_deliver
     in_background = arguments.background and can_tell
-    task = await tasks.begin(
-        Wish(
+    task = await tasks.start(
+        TaskSpec(
             kind="session",
             call=here.call,
             command=arguments.work,
             description=arguments.description,
             address=here.address,
             notify="always" if in_background else "never",
-            waited=not in_background,
+            is_awaited=not in_background,
             ceiling=(await tasks.traits()).ceiling,
             model=arguments.model,
             tools=arguments.tools,
@@ -78,24 +78,24 @@ async def _carry(here: Here, tasks: Tasks, arguments: DelegateCall) -> Result:
         return _render(task, {"status": "background_started", "notify": True, "message": message}, "in the background")
     task = await tasks.wait(task, FOREGROUND)
     if task.is_open:
-        task = await tasks.flip(task, "always" if can_tell else "never")
+        task = await tasks.detach(task, "always" if can_tell else "never")
     if task.is_open:
         message = f"It works on as task {task.id}; no work was lost."
         return _render(task, {"status": "auto_backgrounded", "notify": can_tell, "message": message}, "works on")
     note = ""
     if arguments.background:
-        note = f"it was done at once, not in the background, because {here.route.why}"
+        note = f"it was done at once, not in the background, because {here.delivery.why}"
     return await _finished(tasks, task, note)
 
 
 async def _finished(tasks: Tasks, task: Task, note: str) -> Result:
     outcome: dict[str, object] = {
         "status": "done" if task.state == "succeeded" else task.state,
-        "reply": await tasks.said(task),
+        "reply": await tasks.last_message(task),
         "reason": task.why or None,
         "note": note or None,
     }
-    return _render(task, outcome, age(task.ended - task.created), failed=task.state != "succeeded")
+    return _render(task, outcome, duration(task.ended - task.created), failed=task.state != "succeeded")
 
 
 def _render(task: Task, outcome: dict[str, object], details: str, *, failed: bool = False) -> Result:

@@ -5,7 +5,7 @@ from typing import BinaryIO
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Image
-from outrider.core.ports import Here, Item
+from outrider.core.ports import ToolContext, WorkspaceItem
 from outrider.core.traits import Replay
 from outrider.tools.bound import plural, size
 from outrider.tools.define import result, tool
@@ -43,7 +43,7 @@ _KINDS = (
 
 
 @tool(replay=Replay.SAFE)
-def read(here: Here, path: str, offset: int = 1, limit: int = 400) -> Result:
+def read(here: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Result:
     """Read a file: text as it is, below one line that says which lines these are; images as images.
 
     path: from the workspace's root
@@ -66,7 +66,7 @@ def read(here: Here, path: str, offset: int = 1, limit: int = 400) -> Result:
 
 
 @tool(replay=Replay.NEVER)
-def write(here: Here, path: str, content: str) -> Result:
+def write(here: ToolContext, path: str, content: str) -> Result:
     """Write a file: make it, or replace all of it. Missing folders are made.
 
     path: from the workspace's root
@@ -78,7 +78,7 @@ def write(here: Here, path: str, content: str) -> Result:
 
 
 @write.reconciles
-def _find_written(here: Here, path: str, content: str) -> Result | None:
+def _find_written(here: ToolContext, path: str, content: str) -> Result | None:
     try:
         raw = render_text(Text(content))
         return _written(path, content, raw) if here.workspace.read(path) == raw else None
@@ -87,7 +87,7 @@ def _find_written(here: Here, path: str, content: str) -> Result | None:
 
 
 @tool(replay=Replay.NEVER)
-def edit(here: Here, path: str, old: str, new: str, all: bool = False) -> Result:
+def edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result:
     """Replace one passage of a text file. The old text must be given exactly and occur exactly once.
 
     path: from the workspace's root
@@ -104,7 +104,7 @@ def edit(here: Here, path: str, old: str, new: str, all: bool = False) -> Result
 
 
 @edit.reconciles
-def _find_edited(here: Here, path: str, old: str, new: str, all: bool = False) -> Result | None:
+def _find_edited(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result | None:
     try:
         text = parse_text(here.workspace.read(path))
     except Refused:
@@ -115,7 +115,7 @@ def _find_edited(here: Here, path: str, old: str, new: str, all: bool = False) -
 
 
 @tool(replay=Replay.SAFE, name="list")
-def list_folder(here: Here, path: str = ".", depth: int = 1) -> Result:
+def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
     """List what is in a folder, with sizes; folders end in a slash.
 
     path: from the workspace's root
@@ -137,7 +137,7 @@ def _media(head: bytes) -> str:
     return next((media for magic, media in _IMAGES if head.startswith(magic)), "")
 
 
-def _image(here: Here, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
+def _image(here: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
     content = head + file.read(_LARGEST_IMAGE + 1 - len(head))
     if len(content) > _LARGEST_IMAGE:
         raise Refused(
@@ -187,7 +187,7 @@ def _edited(path: str, count: int) -> Result:
     return result(f"edited {path} in {places}", f"edited {places}")
 
 
-def _row(item: Item) -> str:
+def _row(item: WorkspaceItem) -> str:
     match item.kind:
         case "folder":
             return f"{item.path}/"

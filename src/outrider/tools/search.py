@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.ports import Here, Item, Workspace
+from outrider.core.ports import ToolContext, Workspace, WorkspaceItem
 from outrider.core.traits import Replay
 from outrider.tools.bound import plural, size
 from outrider.tools.define import in_thread, result, tool
@@ -57,7 +57,7 @@ class Sweep(Struct):
 
 @tool(replay=Replay.SAFE)
 async def search(
-    here: Here, pattern: str, path: str = ".", glob: str = "", literal: bool = False, ignore_case: bool = False
+    here: ToolContext, pattern: str, path: str = ".", glob: str = "", literal: bool = False, ignore_case: bool = False
 ) -> Result:
     """Search the contents of files, line by line. Answers with `path:line: text`.
 
@@ -76,7 +76,7 @@ async def search(
     return _told(sweep, len(files), listing.cut)
 
 
-async def look_through(workspace: Workspace, wish: Wish, files: Sequence[Item], seconds: float) -> Sweep:
+async def look_through(workspace: Workspace, wish: Wish, files: Sequence[WorkspaceItem], seconds: float) -> Sweep:
     """Search these files for at most this long. Raises Refused for a pattern that is none."""
     sweep, started = Sweep(), list["subprocess.Popen[bytes]"]()
     with CancelScope(shield=True):  # else a process could be started and then forgotten
@@ -119,7 +119,7 @@ def _end(matcher: "subprocess.Popen[bytes]") -> None:
 
 
 def _feed(
-    matcher: "subprocess.Popen[bytes]", workspace: Workspace, wish: Wish, files: Sequence[Item], sweep: Sweep
+    matcher: "subprocess.Popen[bytes]", workspace: Workspace, wish: Wish, files: Sequence[WorkspaceItem], sweep: Sweep
 ) -> None:
     """Show the matcher one file after another, until it has seen all, found enough, or was killed."""
     into, out = cast("IO[bytes]", matcher.stdin), cast("IO[bytes]", matcher.stdout)
@@ -149,7 +149,9 @@ def _feed(
         sweep.stuck = ""
 
 
-def _batches(workspace: Workspace, files: Sequence[Item], sweep: Sweep) -> Iterator[Sequence[tuple[str, bytes]]]:
+def _batches(
+    workspace: Workspace, files: Sequence[WorkspaceItem], sweep: Sweep
+) -> Iterator[Sequence[tuple[str, bytes]]]:
     """Paths and contents, some at a time: a pipe's round trip costs more than matching a small file."""
     batch: list[tuple[str, bytes]] = []
     room = _LARGEST
@@ -169,7 +171,7 @@ def _as_dict(wish: Wish) -> dict[str, object]:
     return {"pattern": wish.pattern, "literal": wish.literal, "ignore_case": wish.ignore_case}
 
 
-def _content(workspace: Workspace, item: Item, sweep: Sweep) -> bytes:
+def _content(workspace: Workspace, item: WorkspaceItem, sweep: Sweep) -> bytes:
     """The file's bytes, or nothing when it is not for searching."""
     if item.size > _LARGEST:
         sweep.large += 1

@@ -7,13 +7,13 @@ import anyio.to_thread
 import msgspec
 from msgspec import Meta, Struct
 
-from outrider.core.approve import HOST, NETWORK, Request
+from outrider.core.approve import HOST, NETWORK, ApprovalRequest
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks
-from outrider.core.tasks import Notify, Task, Wish, age
+from outrider.core.tasks import Notify, Task, TaskSpec, duration
 from outrider.core.traits import Replay
-from outrider.tools.define import Here, result, tool
+from outrider.tools.define import ToolContext, result, tool
 from outrider.tools.sleeping import sleeps
 
 HEAD, TAIL = 6_000, 14_000
@@ -59,20 +59,20 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @tool(replay=Replay.NEVER)
-async def shell(here: Here, arguments: ShellCall) -> Result:
+async def shell(here: ToolContext, arguments: ShellCall) -> Result:
     """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
     but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
     return await _carry(here, _tasks(here), arguments)
 
 
 @shell.reconciles
-async def _take_up(here: Here, arguments: ShellCall) -> Result:
+async def _take_up(here: ToolContext, arguments: ShellCall) -> Result:
     # The task of this call is found by the call's id, running or ended; if there is none, it never started.
     return await _carry(here, _tasks(here), arguments)
 
 
 @shell.requests
-async def _request(here: Here, arguments: ShellCall) -> Request | None:
+async def _request(here: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
     _check(arguments)
     traits = await _tasks(here).traits()
     if traits.refusal:
@@ -82,16 +82,16 @@ async def _request(here: Here, arguments: ShellCall) -> Request | None:
         if need != NETWORK and not re.match(r"^(read|write):/", need):
             raise Refused(f"{need!r} cannot be asked for; say network, read:/path or write:/path")
     if traits.has_sandbox and needs:
-        await anyio.to_thread.run_sync(_tasks(here).commands.rehearse, here.session.workspace, tuple(needs))
+        await anyio.to_thread.run_sync(_tasks(here).commands.check_grants, here.session.workspace, tuple(needs))
     if not traits.has_sandbox:
         needs.append(HOST)
     if not needs:
         return None
     command = arguments.command if not arguments.workdir else f"(in {arguments.workdir}) {arguments.command}"
-    return Request("shell", command, tuple(needs), here.session.workspace, arguments.why)
+    return ApprovalRequest("shell", command, tuple(needs), here.session.workspace, arguments.why)
 
 
-def _tasks(here: Here) -> Tasks:
+def _tasks(here: ToolContext) -> Tasks:
     if here.tasks is None:
         raise Refused("commands cannot be run here")
     return here.tasks
@@ -112,23 +112,23 @@ def _check(arguments: ShellCall) -> None:
         raise Refused("a command cannot hold a NUL character")
 
 
-async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
-    can_tell = here.route.can_tell
+async def _carry(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
+    can_tell = here.delivery.can_deliver
     traits = await tasks.traits()
-    task = await tasks.begin(
-        Wish(
+    task = await tasks.start(
+        TaskSpec(
             kind="command",
             call=here.call,
             command=arguments.command,
             description=arguments.description,
             address=here.address,
             notify=arguments.notify if arguments.background and can_tell else "never",
-            waited=not arguments.background,
+            is_awaited=not arguments.background,
             watch=arguments.watch if can_tell else "",
             ceiling=traits.ceiling,
             workdir=arguments.workdir,
             stdin=arguments.stdin or None,
-            is_open=arguments.interactive,
+            keeps_stdin_open=arguments.interactive,
             grants=here.granted,
         )
     )
@@ -137,14 +137,14 @@ async def _carry(here: Here, tasks: Tasks, arguments: ShellCall) -> Result:
     seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
     task = await tasks.wait(task, seconds)
     if task.is_open:
-        task = await tasks.flip(task, "always" if can_tell else "never")
+        task = await tasks.detach(task, "always" if can_tell else "never")
     if task.is_open:
         return _render(await _flipped(tasks, task, can_tell, seconds), "goes on in the background")
     return await finished(tasks, task)
 
 
-def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: Here) -> Outcome:
-    told = here.route.can_tell and arguments.notify != "never"
+def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) -> Outcome:
+    told = here.delivery.can_deliver and arguments.notify != "never"
     if told and not task.is_open:
         message = "It has ended meanwhile; a notice tells how."
     elif told:
@@ -152,7 +152,7 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: Here) -> Outc
     elif arguments.notify == "never":
         message = "It runs. Look at it with the tasks tool."
     else:
-        message = f"It runs, but its end cannot be told: {here.route.why}. Poll it with tasks(action=wait or read)."
+        message = f"It runs, but its end cannot be told: {here.delivery.why}. Poll it with tasks(action=wait or read)."
     return Outcome(
         status="background_started",
         task=task.id,
@@ -185,7 +185,9 @@ async def finished(tasks: Tasks, task: Task) -> Result:
         output_file=tasks.commands.output_file(task),
     )
     code = "" if task.exit_code is None else f"exit {task.exit_code}, "
-    return _render(outcome, f"{code}{age(task.ended - task.created)}", failed=task.state not in ("succeeded", "failed"))
+    return _render(
+        outcome, f"{code}{duration(task.ended - task.created)}", failed=task.state not in ("succeeded", "failed")
+    )
 
 
 async def output_of(tasks: Tasks, task: Task) -> str:

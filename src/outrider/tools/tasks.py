@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks
-from outrider.core.tasks import Task, age, clip, label
+from outrider.core.tasks import Task, clip, duration, task_label
 from outrider.core.traits import Replay
 from outrider.tools import matcher
-from outrider.tools.define import Here, result, tool
+from outrider.tools.define import ToolContext, result, tool
 
 LONGEST_WAIT = 600
 LOOK = 0.2
@@ -48,19 +48,19 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @tool(replay=Replay.NEVER)
-async def tasks(here: Here, arguments: TasksCall) -> Result:
+async def tasks(here: ToolContext, arguments: TasksCall) -> Result:
     """Look after background tasks of this session: list them, read their output, wait for one, write to its stdin, or
     kill it. A wait that runs out of time is an answer, not an error."""
     return await _do(here, arguments)
 
 
 @tasks.reconciles
-async def _again(here: Here, arguments: TasksCall) -> Result | None:
+async def _again(here: ToolContext, arguments: TasksCall) -> Result | None:
     # Everything but writing can be done again without harm.
     return None if arguments.action == "write" else await _do(here, arguments)
 
 
-async def _do(here: Here, arguments: TasksCall) -> Result:
+async def _do(here: ToolContext, arguments: TasksCall) -> Result:
     if here.tasks is None:
         raise Refused("there are no tasks here")
     if arguments.action == "list":
@@ -80,14 +80,15 @@ async def _do(here: Here, arguments: TasksCall) -> Result:
 async def _list(tasks: Tasks) -> Result:
     found = await tasks.list()
     rows = [
-        {"task": task.id, "state": task.state, "what": label(task), "exit_code": task.exit_code} for task in found[:50]
+        {"task": task.id, "state": task.state, "what": task_label(task), "exit_code": task.exit_code}
+        for task in found[:50]
     ]
     return result(msgspec.json.encode({"tasks": rows, "count": len(found)}).decode(), f"{len(found)} tasks")
 
 
 async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
-    if task.wish.kind == "session":
-        return _answer(task, output=await tasks.said(task))
+    if task.spec.kind == "session":
+        return _answer(task, output=await tasks.last_message(task))
     size = await anyio.to_thread.run_sync(tasks.commands.size, task)
     content = await anyio.to_thread.run_sync(tasks.commands.read, task, arguments.start, arguments.most)
     start = arguments.start if arguments.start >= 0 else max(0, size + arguments.start)
@@ -97,7 +98,7 @@ async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
 
 
 async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
-    if arguments.until == "done" or task.wish.kind == "session":
+    if arguments.until == "done" or task.spec.kind == "session":
         task = await tasks.wait(task, arguments.limit)
         return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
     pattern = None if arguments.until == "idle" else _checked(arguments.until)
@@ -110,7 +111,7 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
             looked = size
             if not task.is_open:
                 break
-            if not pattern and await anyio.to_thread.run_sync(tasks.commands.quiet, task) >= 3:
+            if not pattern and await anyio.to_thread.run_sync(tasks.commands.idle_seconds, task) >= 3:
                 return _answer(task, status="idle", output=await _tail(tasks, task))
             task = await tasks.wait(task, LOOK)
     return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
@@ -159,8 +160,8 @@ async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
 
 
 async def _tail(tasks: Tasks, task: Task, most: int = 4_000) -> str:
-    if task.wish.kind == "session":
-        return await tasks.said(task)
+    if task.spec.kind == "session":
+        return await tasks.last_message(task)
     content = await anyio.to_thread.run_sync(tasks.commands.read, task, -most, most)
     return content.decode("utf-8", "replace")
 
@@ -170,9 +171,9 @@ def _answer(task: Task, *, status: str = "", output: str | None = None, message:
         "status": status or task.state,
         "task": task.id,
         "state": task.state,
-        "what": clip(task.wish.command, 200),
+        "what": clip(task.spec.command, 200),
         "exit_code": task.exit_code,
-        "ran": age((task.ended or task.created) - task.created) if task.ended else None,
+        "ran": duration((task.ended or task.created) - task.created) if task.ended else None,
         "reason": task.why or None,
         "output": output,
         "message": message or None,

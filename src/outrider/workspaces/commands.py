@@ -17,7 +17,7 @@ from msgspec import Struct
 from outrider.core.approve import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
-from outrider.core.tasks import Mark, Task, Wish
+from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process
 from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox, inner_group
 
@@ -62,7 +62,7 @@ class LocalCommands:
                     found.cgroups.clean(group)
         return found
 
-    def tidy(self, alive: Sequence[str]) -> None:
+    def prune(self, alive: Sequence[str]) -> None:
         self._alive = alive
         kept = room = 0
         for folder, size in _latest_first(self._means.folder):
@@ -72,8 +72,8 @@ class LocalCommands:
             if kept > KEPT or room > KEPT_BYTES:
                 process.remove(folder)
 
-    def start(self, task: Task) -> Mark:
-        wish, folder = task.wish, self._folder(task)
+    def start(self, task: Task) -> ProcessIdentity:
+        wish, folder = task.spec, self._folder(task)
         root = Path(task.workspace)
         cwd = _below(root, wish.workdir)
         argv: tuple[str, ...] = ("/bin/sh", "-c", wish.command)
@@ -101,24 +101,24 @@ class LocalCommands:
         except OSError as error:
             self._clean(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
-        return Mark(started.pid, started.started, started.boot)
+        return ProcessIdentity(started.pid, started.started, started.boot)
 
-    def rehearse(self, workspace: str, needs: Sequence[str]) -> None:
+    def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         root = Path(workspace)
         self._confined().wrap(("true",), root, root, {}, self._grant(tuple(needs)))
 
-    def adopt(self, task: Task) -> Mark | None:
+    def adopt(self, task: Task) -> ProcessIdentity | None:
         found = process.adopt(self._folder(task))
-        return Mark(found.pid, found.started, found.boot) if found else None
+        return ProcessIdentity(found.pid, found.started, found.boot) if found else None
 
-    def booted(self) -> int:
+    def boot_time(self) -> int:
         since = time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
         return int((time.time() - since) * 1000)
 
-    def is_over(self, task: Task) -> bool:
+    def has_ended(self, task: Task) -> bool:
         return process.look(self._folder(task), _mark(task)) is not None
 
-    async def ended(self, task: Task) -> CommandEnd:
+    async def wait_for_end(self, task: Task) -> CommandEnd:
         end = await process.ended(self._folder(task), _mark(task))
         return await self._seen_off(task, end)
 
@@ -129,7 +129,7 @@ class LocalCommands:
     def interrupt(self, task: Task) -> None:
         """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
         first = process.first(self._folder(task))
-        group = inner_group(first) if first and HOST not in task.wish.grants else None
+        group = inner_group(first) if first and HOST not in task.spec.grants else None
         if group:
             os.killpg(group, signal.SIGINT)
         else:
@@ -147,11 +147,11 @@ class LocalCommands:
             return process.read(folder, start, most)
         return process.read(folder, max(0, process.size(folder) + start), most)
 
-    def quiet(self, task: Task) -> float:
+    def idle_seconds(self, task: Task) -> float:
         return time.time() - process.changed(self._folder(task))
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
-        if not task.wish.is_open:
+        if not task.spec.keeps_stdin_open:
             raise Refused("its stdin is closed; run it with interactive=true to write to it")
         folder = self._folder(task)
         if content:
@@ -159,12 +159,12 @@ class LocalCommands:
         if close:
             process.close_stdin(folder)
 
-    def remember(self, task: Task, name: str, value: int) -> None:
+    def save_number(self, task: Task, name: str, value: int) -> None:
         path = self._folder(task) / name
         path.with_suffix(".new").write_text(str(value))
         os.replace(path.with_suffix(".new"), path)
 
-    def recall(self, task: Task, name: str) -> int:
+    def load_number(self, task: Task, name: str) -> int:
         try:
             return int((self._folder(task) / name).read_text())
         except FileNotFoundError:
@@ -206,7 +206,7 @@ class LocalCommands:
 
     def _clean(self, task: Task) -> bool:
         """Removes what bounded the task; whether its memory had run out."""
-        if HOST in task.wish.grants or isinstance(self.sandbox, NoSandbox) or not self.sandbox.cgroups:
+        if HOST in task.spec.grants or isinstance(self.sandbox, NoSandbox) or not self.sandbox.cgroups:
             return False
         ran_out = self.sandbox.cgroups.ran_out(self._group(task.id))
         self.sandbox.cgroups.clean(self._group(task.id))
@@ -224,13 +224,13 @@ def _below(root: Path, workdir: str) -> Path:
 
 
 def _mark(task: Task) -> process.Mark:
-    if task.mark is None:
+    if task.process is None:
         raise Refused(f"task {task.id} has not started")
-    return process.Mark(task.mark.pid, task.mark.started, task.mark.boot)
+    return process.Mark(task.process.pid, task.process.started, task.process.boot)
 
 
-def _stdin(wish: Wish) -> Literal["closed", "open"] | bytes:
-    if wish.is_open:
+def _stdin(wish: TaskSpec) -> Literal["closed", "open"] | bytes:
+    if wish.keeps_stdin_open:
         return "open"
     return "closed" if wish.stdin is None else wish.stdin.encode()
 

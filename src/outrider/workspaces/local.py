@@ -12,7 +12,7 @@ from threading import Lock
 from typing import BinaryIO, Literal
 
 from outrider.core.errors import Refused
-from outrider.core.ports import Item, Listing
+from outrider.core.ports import FileListing, WorkspaceItem
 from outrider.workspaces.beneath import FOLDER, Spot, missing, quoted, reach, shown
 
 LONGEST_READ = 50 * 1024 * 1024
@@ -85,24 +85,24 @@ class LocalWorkspace:
                 raise
             os.fsync(spot.folder)
 
-    def list(self, path: str, depth: int = 1) -> Listing:
+    def list(self, path: str, depth: int = 1) -> FileListing:
         with reach(self.root, _checked(path)) as spot:
             if spot.name and not stat.S_ISDIR(_status(spot).st_mode):
                 raise Refused(f"{spot.path} is not a folder")
             return self._listing(spot, depth)
 
-    def walk(self, path: str) -> Listing:
+    def walk(self, path: str) -> FileListing:
         with reach(self.root, _checked(path)) as spot:
             if spot.name and not stat.S_ISDIR(_status(spot).st_mode):
                 status = _status(spot)
                 _regular(spot, status)
-                return Listing([Item(spot.path, "file", status.st_size)])
+                return FileListing([WorkspaceItem(spot.path, "file", status.st_size)])
             whole = self._listing(spot, DEEPEST)
             level = DEEPEST + (0 if spot.path == "." else 1 + spot.path.count("/"))
         unseen = any(item.kind == "folder" and item.path.count("/") + 1 == level for item in whole.items)
-        return Listing([item for item in whole.items if item.kind == "file"], whole.cut or unseen)
+        return FileListing([item for item in whole.items if item.kind == "file"], whole.cut or unseen)
 
-    def _listing(self, spot: Spot, depth: int) -> Listing:
+    def _listing(self, spot: Spot, depth: int) -> FileListing:
         top = os.open(spot.name or ".", FOLDER, dir_fd=spot.folder)
         try:
             above = "" if spot.path == "." else f"{spot.path}/"
@@ -110,10 +110,10 @@ class LocalWorkspace:
         finally:
             os.close(top)
         cut = len(items) > self._most or None in items
-        return Listing([item for item in items[: self._most] if item is not None], cut)
+        return FileListing([item for item in items[: self._most] if item is not None], cut)
 
 
-def _items(folder: int, above: str, depth: int, most: int) -> Iterator[Item | None]:
+def _items(folder: int, above: str, depth: int, most: int) -> Iterator[WorkspaceItem | None]:
     """What is in an open folder and below it; None where something had to be left out."""
     with os.scandir(folder) as found:
         entries = nsmallest(most + 1, found, key=lambda entry: entry.name)
@@ -124,12 +124,12 @@ def _items(folder: int, above: str, depth: int, most: int) -> Iterator[Item | No
         except FileNotFoundError:
             continue
         kind = _kind(status.st_mode)
-        yield Item(path, kind, status.st_size)
+        yield WorkspaceItem(path, kind, status.st_size)
         if kind == "folder" and depth > 1 and entry.name not in SKIPPED:
             yield from _below(folder, entry.name, f"{path}/", depth - 1, most)
 
 
-def _below(folder: int, name: str, above: str, depth: int, most: int) -> Iterator[Item | None]:
+def _below(folder: int, name: str, above: str, depth: int, most: int) -> Iterator[WorkspaceItem | None]:
     try:
         inner = os.open(name, FOLDER, dir_fd=folder)
     except OSError:  # gone, swapped or forbidden meanwhile: part of the listing is missing, and that is said

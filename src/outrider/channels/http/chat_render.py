@@ -11,8 +11,8 @@ from outrider.app.acting import is_last_word
 from outrider.channels.http.failures import HttpError
 from outrider.core.events import Changed, Compacted, Delta, Ended, Entry, Event, Input, Reply
 from outrider.core.parts import Call, Usage
-from outrider.core.plan import Bounds, State, Wait, decide, fold
-from outrider.engine.follow import BEHIND
+from outrider.core.plan import AwaitAnswer, Bounds, State, decide, fold
+from outrider.engine.follow import FELL_BEHIND
 
 GAP = "\n\n"
 """Between two replies of one turn."""
@@ -65,7 +65,7 @@ class Progress:
             case Delta(text=text, kind="text"):
                 return self._hint(text)
             case Delta(kind="reset"):
-                self._draft = None if event == BEHIND else ""
+                self._draft = None if event == FELL_BEHIND else ""
                 return Piece()
             case Delta():
                 return Piece()
@@ -108,7 +108,11 @@ class Progress:
                 pass
         # Such an entry is written while the model is silent: when it speaks next, it has been asked with all there is.
         self._is_live = self._is_live or not isinstance(entry.body, Input | Changed)
-        if not self.is_over and not self._state.asks and isinstance(decide(self._state, {}, self._bounds), Wait):
+        if (
+            not self.is_over
+            and not self._state.questions
+            and isinstance(decide(self._state, {}, self._bounds), AwaitAnswer)
+        ):
             self.calls, self.finish, self.is_over = self._state.calls, "tool_calls", True
         return piece
 

@@ -16,9 +16,9 @@ from outrider.channels.http.failures import HttpError
 from outrider.channels.http.limits import overdrawn
 from outrider.channels.http.pulse import Pulse
 from outrider.channels.http.webhooks import Webhooks
-from outrider.core.errors import Refused, Taken
+from outrider.core.errors import NameTaken, Refused
 from outrider.core.events import Body, Changed, Entry, Input, Result
-from outrider.core.key_ports import Spend
+from outrider.core.key_ports import SpendLimit
 from outrider.core.plan import State, fold
 from outrider.core.ports import Session
 from outrider.core.traits import ToolSpec
@@ -34,7 +34,7 @@ class Caller(Struct, frozen=True):
     key: str
     """The key's id, never the key."""
     scopes: frozenset[str]
-    spend: Spend | None = None
+    spend: SpendLimit | None = None
     """What it may spend."""
 
     def may(self, scope: str) -> bool:
@@ -161,7 +161,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
             address=address,
             tools=wish.tools,
         )
-    except Taken as error:
+    except NameTaken as error:
         message = f"Idempotency-Key {wish.key!r} was given before, with other words; use another for these"
         raise HttpError(400, message, "idempotency_key") from error
     is_next = not session.has_work or _is_parked(state)
@@ -196,7 +196,7 @@ def _left(state: State, wish: Wish) -> list[Result]:
 
 
 def _is_parked(state: State) -> bool:
-    return bool(state.calls) and not state.asks and all(call.tool in state.lent for call in state.calls)
+    return bool(state.calls) and not state.questions and all(call.tool in state.client_tools for call in state.calls)
 
 
 def _addressed(body: Body, who: Caller, address: str) -> Body:

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from outrider.core.errors import Damaged, Full, HomeBusy, Refused, Taken, Unavailable
+from outrider.core.errors import HomeBusy, NameTaken, QueueFull, Refused, StoreDamaged, Unavailable
 
 
 class HttpError(Exception):
@@ -56,11 +56,11 @@ def respond(request: Request, error: Exception) -> Response:
             status, code, message = 503, "unavailable", str(error)
             after = getattr(error, "retry_after", None)
             headers = {"retry-after": str(max(1, int(after or 1)))}
-        case Damaged():
+        case StoreDamaged():
             code, message = "damaged", "the store is damaged; `outrider doctor` says more on the machine it is on"
-        case Full():
+        case QueueFull():
             status, code, message, headers = 429, "queue_full", str(error), {"retry-after": str(QUEUE)}
-        case Taken():
+        case NameTaken():
             status, code, message = 409, "taken", str(error)
         case Refused():
             status, code, message = 400, "refused", str(error)

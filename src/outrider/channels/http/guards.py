@@ -21,7 +21,7 @@ from outrider.channels.http.failures import HttpError, respond
 from outrider.channels.http.limits import Buckets, Crowd, Limits, Now, too_many
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.key_ports import Key, KeyStore, KeyWish
+from outrider.core.key_ports import Key, KeySpec, KeyStore
 from outrider.store.key_text import KEY_SHAPE, digest_of, opens, split_key
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -39,7 +39,7 @@ _MINUTE = 60_000
 _CLOSE = {"connection": "close"}
 _DIGITS = 18
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?", re.ASCII)
-_ANYBODY = KeyWish("", "", ())
+_ANYBODY = KeySpec("", "", ())
 
 Guard = Callable[[ASGIApp], ASGIApp]
 
@@ -174,8 +174,8 @@ class Known:
             return
         key = await self._find(given, f"from {peer(scope)}")
         state = scope.setdefault("state", {})
-        state["caller"] = Caller(key.wish.person, key.id, frozenset(key.wish.scopes), key.wish.spend)
-        state["key"] = key.wish
+        state["caller"] = Caller(key.spec.person, key.id, frozenset(key.spec.scopes), key.spec.spend)
+        state["key"] = key.spec
         if key.id != ENVIRONMENT:
             state["holds"] = lambda: self._holds(key.id)
 
@@ -221,7 +221,7 @@ class Known:
         seconds = self._failures.wait(whence, self._terms.limits.failures)
         if self._chosen is None or (self._is_guessable and seconds) or not opens(secret, self._chosen):
             return None
-        return Key(ENVIRONMENT, KeyWish(ENVIRONMENT, "owner", ("admin",)), self._chosen, 0)
+        return Key(ENVIRONMENT, KeySpec(ENVIRONMENT, "owner", ("admin",)), self._chosen, 0)
 
     async def _touch(self, id: str) -> None:
         try:

@@ -9,7 +9,7 @@ from math import ceil
 from msgspec import Struct
 
 from outrider.channels.http.failures import QUOTA, QUOTA_FOR_GOOD, HttpError
-from outrider.core.key_ports import KeyStore, Spend
+from outrider.core.key_ports import KeyStore, SpendLimit
 from outrider.store.spending import first_day, render_limit, seconds_left
 
 Now = Callable[[], float]
@@ -92,7 +92,7 @@ def too_many(message: str, seconds: float, code: str) -> HttpError:
     return HttpError(429, message, code, {"retry-after": str(max(1, ceil(seconds)))})
 
 
-async def overdrawn(keys: KeyStore, id: str, spend: Spend | None, now: int) -> HttpError | None:
+async def overdrawn(keys: KeyStore, id: str, spend: SpendLimit | None, now: int) -> HttpError | None:
     """429 when this key has spent what it may (`now` is in milliseconds), else None."""
     if spend is None or await keys.spent(id, first_day(spend, now)) < spend.dollars:
         return None

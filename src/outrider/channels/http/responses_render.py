@@ -58,7 +58,7 @@ def points(journal: Sequence[Entry]) -> list[Point]:
 
 
 def _is_lent(state: State, call: str) -> bool:
-    return any(one.id == call and one.tool in state.lent for one in state.calls)
+    return any(one.id == call and one.tool in state.client_tools for one in state.calls)
 
 
 class Frame(Struct, frozen=True):
@@ -87,7 +87,7 @@ class Frame(Struct, frozen=True):
                 "parameters": spec.schema,
                 "strict": False,
             }
-            for spec in self.state.lent.values()
+            for spec in self.state.client_tools.values()
         ]
         return {
             "id": self.id,
@@ -137,7 +137,7 @@ class Frame(Struct, frozen=True):
             items.append({"id": f"msg_{self.session}_{seq}_in", "type": "message", "role": "user", "content": content})
             seq -= 1
         while seq and isinstance(body := journal[seq - 1].body, Result):
-            if not body.failed and tools.get(body.call) in self.state.lent:
+            if not body.failed and tools.get(body.call) in self.state.client_tools:
                 id, call = f"fco_{self.session}_{body.call}", wire_call(self.session, body.call)
                 items.insert(0, {"id": id, "type": "function_call_output", "call_id": call, "output": body.text})
             seq -= 1

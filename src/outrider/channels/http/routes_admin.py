@@ -14,7 +14,7 @@ from outrider.channels.http.failures import HttpError
 from outrider.channels.http.openapi import Operation
 from outrider.channels.http.reading import answer, parse_body
 from outrider.config.shown import Shown, show_all
-from outrider.core.key_ports import Key, KeyWish, Person, Scope
+from outrider.core.key_ports import Key, KeyScope, KeySpec, Person
 from outrider.store.keys import KeyView, forget_first, make_key, render_key
 from outrider.store.spending import first_day, parse_spend
 
@@ -38,7 +38,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     person: str = OWNER
-    scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=3)] = ("chat", "read")
+    scopes: Annotated[tuple[KeyScope, ...], Meta(min_length=1, max_length=3)] = ("chat", "read")
     rate: Annotated[int, Meta(ge=1, le=1_000_000, description="requests a minute")] | None = None
     concurrent: Annotated[int, Meta(ge=1, le=100_000, description="requests at once")] | None = None
     spend: Annotated[str, Meta(description="dollars its turns may cost: `5/day`, `20/month`, or `5` in all")] = ""
@@ -70,7 +70,7 @@ async def create_key(request: Request) -> Response:
     scopes = tuple(dict.fromkeys(wish.scopes))
     spend = parse_spend(wish.spend) if wish.spend else None
     key, text = await make_key(
-        agent.home.store, KeyWish(wish.name, wish.person, scopes, wish.rate, wish.concurrent, spend)
+        agent.home.store, KeySpec(wish.name, wish.person, scopes, wish.rate, wish.concurrent, spend)
     )
     made = answer(MadeKey(**asdict(await _view(request, key)), key=text), 201)
     made.headers["cache-control"] = "no-store"
@@ -91,7 +91,7 @@ def _admin(request: Request) -> Agent:
 
 async def _view(request: Request, key: Key) -> KeyView:
     here = context(request)
-    return render_key(key, await here.agent.home.store.spent(key.id, first_day(key.wish.spend, here.wall())))
+    return render_key(key, await here.agent.home.store.spent(key.id, first_day(key.spec.spend, here.wall())))
 
 
 ROUTES = (

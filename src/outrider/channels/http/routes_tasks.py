@@ -51,7 +51,7 @@ async def write(request: Request) -> Response:
 
 
 def _command(task: Task) -> Task:
-    if task.wish.kind != "command":
+    if task.spec.kind != "command":
         raise HttpError(
             409, f"task {task.id} is a session, {task.child or 'not begun yet'}: read it there", "no_command"
         )

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from outrider.app.render import State, render_entry, render_event, state_of
 from outrider.core.events import Asked, Body, Delta, Entry
-from outrider.core.ports import Found, Session
+from outrider.core.ports import SearchHit, Session
 from outrider.core.tasks import Task
 
 MOST = 1_000
@@ -260,7 +260,7 @@ def render_session(session: Session, runtime: str = "") -> SessionView:
     )
 
 
-def render_found(found: Found) -> FoundView:
+def render_found(found: SearchHit) -> FoundView:
     return FoundView(found.session, found.name, found.seq, found.at, found.excerpt)
 
 
@@ -277,7 +277,7 @@ def render_ask(session: Session, asked: Asked) -> AskView:
 
 
 def render_task(task: Task) -> TaskView:
-    wish = task.wish
+    wish = task.spec
     return TaskView(
         id=task.id,
         kind=wish.kind,
@@ -293,8 +293,8 @@ def render_task(task: Task) -> TaskView:
         why=task.why,
         address=wish.address,
         notify=wish.notify,
-        is_told=task.is_told,
-        is_interactive=wish.is_open,
+        is_told=task.is_delivered,
+        is_interactive=wish.keeps_stdin_open,
         watch=wish.watch,
         grants=wish.grants,
         child=task.child,

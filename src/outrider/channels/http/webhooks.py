@@ -23,8 +23,8 @@ from outrider.channels.http.responses_render import Frame
 from outrider.channels.http.server import is_loopback
 from outrider.channels.http.webhooks_signed import find_secret, render_event, sign
 from outrider.config.choice import Secret
-from outrider.config.fail import point
-from outrider.core.errors import Damaged, Refused, Unavailable
+from outrider.config.fail import failpoint
+from outrider.core.errors import Refused, StoreDamaged, Unavailable
 from outrider.core.events import Entry
 from outrider.core.plan import fold
 from outrider.core.ports import Session
@@ -124,7 +124,7 @@ class Webhooks:
             except Unavailable as error:
                 log.debug("webhook %s: its session cannot be followed now: %s", hook.id, error)
                 await anyio.sleep(_STORE)
-            except Damaged as error:
+            except StoreDamaged as error:
                 log.error("webhook %s waits for the next start: %s", hook.id, error)
                 return None
             except Refused as error:  # deleted, and the webhook with it; or lost in a salvage
@@ -136,9 +136,9 @@ class Webhooks:
         while hook.state == "pending":
             await anyio.sleep(min(_DAY, max(0.0, hook.due / 1000 - time.time())))  # a clock may have been set back
             async with self._room:
-                point("J12")
+                failpoint("J12")
                 attempt = await self._send(client, hook, body)
-                point("J13")
+                failpoint("J13")
             hook = self._after(hook, attempt)
             await self._keep(hook)
 

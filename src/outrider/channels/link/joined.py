@@ -17,12 +17,12 @@ from outrider.channels.link.guest import Guest, ask_to_make_way
 from outrider.channels.link.waiting import means, myself
 from outrider.channels.link.wire import Lost
 from outrider.config.load import Config
-from outrider.core.approve import Grant
-from outrider.core.errors import HomeBusy, NotHere, Refused, Unavailable
+from outrider.core.approve import Permission
+from outrider.core.errors import HomeBusy, NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Reply
-from outrider.core.key_ports import Key, KeyWish
-from outrider.core.outcome import Finished
-from outrider.core.ports import NATIVE, Commands, Found, Session
+from outrider.core.key_ports import Key, KeySpec
+from outrider.core.outcome import TurnResult
+from outrider.core.ports import NATIVE, Commands, SearchHit, Session
 from outrider.core.tasks import Task
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Joined:
             seat = await self._sitting()
             try:
                 is_answered, value = await seat.call(call, args, pictures)
-            except NotHere:
+            except NeedsAnotherProcess:
                 if not await self._is_given_way(seat):
                     raise
         return value
@@ -217,7 +217,7 @@ class Joined:
         key: str | None = None,
         address: str = "",
         on_event: Callable[[Event], None] | None = None,
-    ) -> Finished:
+    ) -> TurnResult:
         known = await self.session(session)
         entry = await self.post(text, session=known, images=images, key=key, address=address)
         return await hear_out(known.id, until_dealt_with(entry, self.follow(known, entry.seq - 1)), on_event)
@@ -247,7 +247,7 @@ class Joined:
                         elif event.kind != "note":
                             is_written = event.kind != "reset"
                         yield event
-            except NotHere:
+            except NeedsAnotherProcess:
                 if not await self._is_given_way(seat):
                     raise
             await seat.settle()
@@ -261,7 +261,7 @@ class Joined:
     async def finish(self) -> Sequence[Session]:
         return await self._call("finish")
 
-    async def wait(self, session: Session) -> Finished | None:
+    async def wait(self, session: Session) -> TurnResult | None:
         return await self._call("wait", session=session)
 
     async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
@@ -297,7 +297,7 @@ class Joined:
                 return found
             after = page[-1].seq
 
-    async def search(self, words: str, limit: int = 20) -> Sequence[Found]:
+    async def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]:
         return await self._call("search", words=words, limit=limit)
 
     async def rename(self, session: Session, name: str) -> Session:
@@ -314,7 +314,7 @@ class Joined:
     async def asks(self, session: Session) -> Sequence[Asked]:
         return await self._call("asks", session=session)
 
-    async def grants(self) -> Sequence[Grant]:
+    async def grants(self) -> Sequence[Permission]:
         return await self._call("grants")
 
     async def forget_grant(self, grant: str) -> bool:
@@ -343,7 +343,7 @@ class Joined:
     async def spent(self, id: str, since: int = 0) -> float:
         return await self._call("spent", id=id, since=since)
 
-    async def create_key(self, id: str, wish: KeyWish, digest: bytes) -> Key:
+    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
         try:
             return await self._call("create_key", id=id, wish=wish, digest=digest)
         except Refused:

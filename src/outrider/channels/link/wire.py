@@ -124,14 +124,14 @@ _ERRORS: dict[str, type[Exception]] = {
     for kind in (
         errors.Refused,
         errors.Unavailable,
-        errors.NotHere,
+        errors.NeedsAnotherProcess,
         errors.ContextTooLong,
-        errors.Stale,
-        errors.NotKept,
+        errors.StaleClaim,
+        errors.WriteFailed,
         errors.HomeBusy,
-        errors.Damaged,
-        errors.Taken,
-        errors.Full,
+        errors.StoreDamaged,
+        errors.NameTaken,
+        errors.QueueFull,
     )
 }
 CROSSING: tuple[type[Exception], ...] = tuple(_ERRORS.values())

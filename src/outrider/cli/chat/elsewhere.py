@@ -13,7 +13,7 @@ from outrider.cli.chat.notices import told_elsewhere
 from outrider.cli.chat.shows import Note
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Ended, Entry, Input, Started
-from outrider.core.outcome import Finished, finished
+from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.plan import fold
 from outrider.core.ports import Session
 
@@ -57,7 +57,7 @@ class Elsewhere:
         journal = await self._agent.journal(session)
         state = fold(journal)
         unseen = [entry.body for entry in journal if entry.seq > state.saw and isinstance(entry.body, Input)]
-        if not state.asks and (state.is_open or any(body.source == "person" for body in unseen)):
+        if not state.questions and (state.is_open or any(body.source == "person" for body in unseen)):
             self._face.show([Note(f"taking up the unfinished turn of session {one_line(session.name)}")])
         self.watch(session, state.saw, is_working=True)
 
@@ -117,7 +117,7 @@ class Elsewhere:
                         self._face.show([_asking(session)])
                     case Ended():
                         self._working.discard(session.id)
-                        self._face.show([_ending(session, finished(session.id, turn))])
+                        self._face.show([_ending(session, turn_result(session.id, turn))])
                         turn = []
                         if await self._is_at_rest(session):
                             return
@@ -135,13 +135,13 @@ def _asking(session: Session) -> Note:
     return Note(f"? session {name} waits for your answer  (/switch {name})", "warn")
 
 
-def _ending(session: Session, turn: Finished) -> Note:
+def _ending(session: Session, turn: TurnResult) -> Note:
     name = one_line(session.name)
     match turn:
-        case Finished(outcome="done", text=text):
+        case TurnResult(outcome="done", text=text):
             said = f": {one_line(text, 100)}" if text else ""
             return Note(f"● session {name} is done{said}  (/switch {name})", "good")
-        case Finished(outcome="interrupted"):
+        case TurnResult(outcome="interrupted"):
             return Note(f"● session {name} was stopped", "warn")
-        case Finished(error=error):
+        case TurnResult(error=error):
             return Note(f"● session {name} failed: {one_line(error, 160)}  (/switch {name})", "bad")

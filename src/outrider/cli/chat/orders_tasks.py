@@ -15,7 +15,7 @@ from outrider.cli.chat.table import table
 from outrider.cli.transcript import ago
 from outrider.core.approve import NO, ONCE
 from outrider.core.errors import Refused
-from outrider.core.tasks import Task, age, label
+from outrider.core.tasks import Task, duration, task_label
 
 if TYPE_CHECKING:
     from outrider.cli.chat.talk import Conversation
@@ -42,10 +42,10 @@ async def tasks(chat: "Conversation", name: str) -> Sequence[Show]:
     everything = await chat.agent.tasks()
     here = chat.session.id if chat.session else ""
     own = [task for task in everything if task.session == here]
-    ended = [task for task in own if not (task.is_open or task.wish.waited)]
+    ended = [task for task in own if not (task.is_open or task.spec.is_awaited)]
     shown = [*(task for task in own if task.is_open), *ended[:_ENDED]]
     others = [task for task in everything if task.is_open and task.session != here]
-    chat.know({"task": [(task.id, one_line(label(task), 40)) for task in (*shown, *others)]})
+    chat.know({"task": [(task.id, one_line(task_label(task), 40)) for task in (*shown, *others)]})
     if not shown and not others:
         return [Note("there are no tasks; the agent begins them with commands that take long")]
     shows: list[Show] = [table(_rows(shown)) if shown else Note("there are no tasks in this session")]
@@ -60,19 +60,19 @@ def _rows(found: Sequence[Task]) -> Sequence[tuple[str, str]]:
         (
             task.id,
             f"{state_words(task) if task.ended else task.state:<28} "
-            f"{'for ' + age(now - task.created) if task.is_open else ago(task.ended, now):<12} {one_line(label(task))}",
+            f"{'for ' + duration(now - task.created) if task.is_open else ago(task.ended, now):<12} {one_line(task_label(task))}",
         )
         for task in found
     ]
 
 
 async def _task(chat: "Conversation", task: Task) -> Sequence[Show]:
-    wish, now = task.wish, _now()
+    wish, now = task.spec, _now()
     rows = [
         ("task", task.id),
         ("command" if wish.kind == "command" else "work", wish.command),
         ("for", wish.description),
-        ("state", state_words(task) + (f", for {age(now - task.created)}" if task.is_open else "")),
+        ("state", state_words(task) + (f", for {duration(now - task.created)}" if task.is_open else "")),
         ("reason", task.why),
         ("folder", task.workspace + (f"/{wish.workdir}" if wish.workdir else "")),
         ("allowed", ", ".join(wish.grants)),
@@ -85,7 +85,7 @@ async def _task(chat: "Conversation", task: Task) -> Sequence[Show]:
 
 async def tail(chat: "Conversation", name: str) -> Sequence[Show]:
     task = await chat.agent.find_task(name)
-    if task.wish.kind == "session":
+    if task.spec.kind == "session":
         raise Refused(f"{task.id} is a session of its own: /switch {one_line(f'child {task.id}')} shows it")
     chat.running.follow(task)
     return []
@@ -94,7 +94,7 @@ async def tail(chat: "Conversation", name: str) -> Sequence[Show]:
 async def write(chat: "Conversation", argument: str) -> Sequence[Show]:
     name, _, text = argument.partition(" ")
     task = await chat.agent.find_task(name)
-    if not task.is_open or task.wish.kind == "session":
+    if not task.is_open or task.spec.kind == "session":
         raise Refused(f"{task.id} reads nothing: {'a session' if task.is_open else 'it ' + state_words(task)}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
     return [Note(f"written to {task.id}", "good")]
@@ -105,7 +105,7 @@ async def kill(chat: "Conversation", name: str) -> Sequence[Show]:
     if not task.is_open:
         return [Note(f"{task.id} has ended already: {state_words(task)}")]
     ended = await chat.agent.kill_task(task)
-    if ended.is_told and chat.session and ended.session == chat.session.id:
+    if ended.is_delivered and chat.session and ended.session == chat.session.id:
         return []  # Its notice says so.
     return [Note(f"{ended.id} and all it started are gone: {state_words(ended)}", "good")]
 
@@ -143,9 +143,9 @@ async def grants(chat: "Conversation", argument: str) -> Sequence[Show]:
             grant.id,
             f"{one_line(grant.need, 60)}, in {grant.scope} "
             + (
-                one_line(names.get(grant.place, grant.place))
+                one_line(names.get(grant.applies_to, grant.applies_to))
                 if grant.scope == "session"
-                else short_path(grant.place, 60)
+                else short_path(grant.applies_to, 60)
             )
             + f"  ({ago(grant.created, _now())})",
         )

@@ -24,7 +24,7 @@ def recall(journal: Iterable[Entry], steers: Callable[[str], bool] = lambda runt
     said = [
         _short(show)
         for show in _without_calls(shows)
-        if not (isinstance(show, Question) and show.ask in view.state.asks)
+        if not (isinstance(show, Question) and show.ask in view.state.questions)
     ]
     begins = [index for index, show in enumerate(said) if isinstance(show, Person)]
     if not begins:

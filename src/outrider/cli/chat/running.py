@@ -16,7 +16,7 @@ from outrider.cli.chat.view import Line, View
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Begun, Ended, Event, Input, Result
 from outrider.core.ports import Session
-from outrider.core.tasks import Task, age
+from outrider.core.tasks import Task, duration
 
 _LOOK = 0.4
 """Seconds between two looks at what a command writes, while somebody sees it."""
@@ -47,7 +47,7 @@ class Running:
     @property
     def count(self) -> int:
         """Tasks in the background."""
-        return sum(not task.wish.waited for task in self.tasks)
+        return sum(not task.spec.is_awaited for task in self.tasks)
 
     @property
     def is_following(self) -> bool:
@@ -111,12 +111,12 @@ class Running:
 
     async def _read_tails(self, calls: Sequence[str]) -> None:
         view = self._view
-        if any(call not in {task.wish.call for task in self.tasks} for call in calls):
+        if any(call not in {task.spec.call for task in self.tasks} for call in calls):
             await self.look()
         tails = {
-            task.wish.call: last_lines(await read_tail(self._agent, task), _LINES)
+            task.spec.call: last_lines(await read_tail(self._agent, task), _LINES)
             for task in self.tasks
-            if task.wish.call in calls
+            if task.spec.call in calls
         }
         if tails != view.tails:
             view.tails = tails
@@ -141,7 +141,7 @@ class Running:
         with scope:
             try:
                 task = await self._print(task)
-                if not task.is_told:
+                if not task.is_delivered:
                     self._face.show([Note(f"{task.id} {state_words(task)}")])
             except (Refused, Unavailable) as error:
                 self._face.show([Note(f"✗ {error}", "bad")])
@@ -179,7 +179,7 @@ class Running:
 
 async def read_tail(agent: Acting, task: Task) -> str:
     """The end of what a command wrote; nothing for a child session."""
-    if task.wish.kind == "session":
+    if task.spec.kind == "session":
         return ""
     return (await run_sync(agent.commands.read, task, -_TAIL, _TAIL)).decode("utf-8", "replace")
 
@@ -187,5 +187,5 @@ async def read_tail(agent: Acting, task: Task) -> str:
 def state_words(task: Task) -> str:
     """How a task stands, in a few words, e.g. `succeeded, exit 0, 3.2 s`."""
     code = "" if task.exit_code is None else f"exit {task.exit_code}"
-    spent = age(task.ended - task.created) if task.ended else ""
+    spent = duration(task.ended - task.created) if task.ended else ""
     return ", ".join(part for part in (task.state.replace("_", " "), code, spent) if part)

@@ -29,7 +29,7 @@ from outrider.cli.choosing import shown
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
-from outrider.core.tasks import label
+from outrider.core.tasks import task_label
 
 CHAT = f"{TERMINAL}:chat"
 """Where what is said here is answered, now or when the chat is opened again."""
@@ -94,7 +94,7 @@ class Conversation:
         return status_line(self.standing(), width)
 
     def suggestions(self, line: str) -> Iterable[Suggestion]:
-        running = [(task.id, one_line(label(task), 40)) for task in self.running.tasks]
+        running = [(task.id, one_line(task_label(task), 40)) for task in self.running.tasks]
         listed = [known for known in self._known.get("task", ()) if known not in running]
         return suggestions(line, {**self._known, "task": [*running, *listed]})
 

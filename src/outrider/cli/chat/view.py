@@ -86,12 +86,12 @@ class View:
     @property
     def asking(self) -> Asked | None:
         """The question that a person is to answer next."""
-        return next(iter(self.state.asks.values()), None)
+        return next(iter(self.state.questions.values()), None)
 
     @property
     def running(self) -> Sequence[Call]:
         """Calls that run now; those that wait for an answer do not."""
-        waiting = {asked.call for asked in self.state.asks.values()}
+        waiting = {asked.call for asked in self.state.questions.values()}
         return [call for call in self._calls.values() if call.id not in waiting]
 
     def take(self, event: Event) -> Sequence[Show]:
@@ -153,7 +153,7 @@ class View:
 
     def _take_entry(self, entry: Entry) -> Sequence[Show]:  # noqa: C901 (one arm for each kind of entry)
         before, self.state = self.state, fold([entry], self.state)
-        asks = before.asks
+        asks = before.questions
         match entry.body:
             case Input():
                 return self._take_input(entry.body)

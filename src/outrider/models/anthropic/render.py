@@ -11,7 +11,7 @@ from outrider.config.choice import ModelChoice
 from outrider.core.events import Result
 from outrider.core.parts import Image, Reasoning
 from outrider.core.ports import Blobs
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.rendering import (
     GO_ON,
@@ -115,11 +115,11 @@ class MessagesRenderer:
 
     def _piece(self, message: Message) -> Piece:
         match message:
-            case FromPerson(text=text, images=images):
+            case UserMessage(text=text, images=images):
                 return Piece(b"user", b"", b",".join(encode(block) for block in self._blocks(text, images)))
-            case FromModel():
+            case AssistantMessage():
                 return Piece(b"assistant", b",".join(_replayable(message.reasoning)), b",".join(_said(message)))
-            case FromTools(results=results):
+            case ToolMessage(results=results):
                 return Piece(b"user", b"", b",".join(encode(self._result(result)) for result in results))
 
     def _blocks(self, text: str, images: tuple[Image, ...]) -> list[dict[str, object]]:
@@ -167,11 +167,11 @@ class MessagesRenderer:
 
 def _is_in_thoughtless_calls(messages: Sequence[Message]) -> bool:
     """Whether the last reply made calls without thinking of this wire: budgeted thinking refuses to go on then."""
-    last = next((message for message in reversed(messages) if isinstance(message, FromModel)), None)
+    last = next((message for message in reversed(messages) if isinstance(message, AssistantMessage)), None)
     return last is not None and bool(last.calls) and not _replayable(last.reasoning)
 
 
-def _said(message: FromModel) -> list[bytes]:
+def _said(message: AssistantMessage) -> list[bytes]:
     blocks = [] if is_blank(message.text) else [_text(message.text)]
     for call in message.calls:
         use = {"type": "tool_use", "id": wire_id(call.id), "name": tool_name(call.tool), "input": arguments(call)}

@@ -11,7 +11,7 @@ from msgspec import Struct
 from outrider.config.choice import ModelChoice
 from outrider.core.parts import Call, Image, Reasoning
 from outrider.core.ports import Blobs
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.rendering import (
     GO_ON,
@@ -115,11 +115,11 @@ class ChatRenderer:
 
     def _piece(self, message: Message) -> Piece:
         match message:
-            case FromPerson(text=text, images=images):
+            case UserMessage(text=text, images=images):
                 return Piece(text=b"" if is_blank(text) else encode(text)[1:-1], pictures=self._pictures(images))
-            case FromModel():
+            case AssistantMessage():
                 return Piece(self._assistant(message))
-            case FromTools(results=results):
+            case ToolMessage(results=results):
                 outputs = b",".join(
                     encode({"role": "tool", "tool_call_id": wire_id(r.call), "content": r.text or SILENCE})
                     for r in results
@@ -136,7 +136,7 @@ class ChatRenderer:
             parts.append(encode(part))
         return b",".join(parts)
 
-    def _assistant(self, message: FromModel) -> bytes:
+    def _assistant(self, message: AssistantMessage) -> bytes:
         said = None if is_blank(message.text) else message.text
         if said is None and not message.calls:
             return b""
@@ -191,7 +191,7 @@ def _system(prompt: Prompt) -> list[bytes]:
 
 
 def _ends_with_results(prompt: Prompt) -> bool:
-    return bool(prompt.messages) and isinstance(prompt.messages[-1], FromTools)
+    return bool(prompt.messages) and isinstance(prompt.messages[-1], ToolMessage)
 
 
 def _bridged(messages: list[bytes]) -> list[bytes]:

@@ -7,7 +7,7 @@ from outrider.config.choice import ModelChoice
 from outrider.core.events import Result
 from outrider.core.parts import Image, Reasoning
 from outrider.core.ports import Blobs
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.rendering import (
     GO_ON,
@@ -82,7 +82,7 @@ class ResponsesRenderer:
             if words:
                 items.append(words)
                 newest = message
-        last = prompt.tail or (GO_ON if newest is None or isinstance(newest, FromModel) else "")
+        last = prompt.tail or (GO_ON if newest is None or isinstance(newest, AssistantMessage) else "")
         if last:
             items.append(encode({"role": "user", "content": last}))
         return items
@@ -90,16 +90,16 @@ class ResponsesRenderer:
     def _items(self, message: Message) -> tuple[bytes, bytes]:
         """`(its reasoning, the rest)`, each some input items joined by commas."""
         match message:
-            case FromPerson(text=text, images=()):
+            case UserMessage(text=text, images=()):
                 return b"", b"" if is_blank(text) else encode({"role": "user", "content": text})
-            case FromPerson(text=text, images=images):
+            case UserMessage(text=text, images=images):
                 return b"", encode({"role": "user", "content": self._parts(text, images)})
-            case FromModel():
+            case AssistantMessage():
                 return self._said(message)
-            case FromTools(results=results):
+            case ToolMessage(results=results):
                 return b"", b",".join(encode(self._output(result)) for result in results)
 
-    def _said(self, message: FromModel) -> tuple[bytes, bytes]:
+    def _said(self, message: AssistantMessage) -> tuple[bytes, bytes]:
         thoughts, phase = _replayable(message.reasoning)
         items: list[bytes] = []
         if not is_blank(message.text):

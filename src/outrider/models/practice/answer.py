@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from outrider.core.compact import SUMMARISE, outline
 from outrider.core.events import Result
-from outrider.core.prompt import SUMMARY, FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import SUMMARY, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.practice.doing import do
 from outrider.models.practice.notices import parse_notice, parted
 from outrider.models.practice.phrases import INTRODUCTION
@@ -24,19 +24,19 @@ def practise(prompt: Prompt) -> Says:
     """What the practice model says to this prompt."""
     start = _start(prompt.messages)
     past, present = prompt.messages[:start], prompt.messages[start:]
-    if any(isinstance(message, FromPerson) and message.text == SUMMARISE for message in present):
+    if any(isinstance(message, UserMessage) and message.text == SUMMARISE for message in present):
         return Says(outline(prompt.messages[:-1]) or "Nothing has been said yet.")
     recall = Recall()
     for wanted, result in _done(past):
         recall.take_in(wanted, result)
     tools = frozenset(tool.name for tool in prompt.tools)
-    steps = [step for message in present if isinstance(message, FromPerson) for step in steps_of(message)]
+    steps = [step for message in present if isinstance(message, UserMessage) for step in steps_of(message)]
     notices = (parse_notice(step.notice) for step in steps if isinstance(step, Noticed))
     recall.ended |= {notice.task for notice in notices if notice and notice.is_end}
     said = answer(steps, recall, tools, _done(present))
     if isinstance(said, Wanted):
         return Says(calls=(said,))
-    is_first = not any(isinstance(message, FromModel) and not message.calls for message in past)
+    is_first = not any(isinstance(message, AssistantMessage) and not message.calls for message in past)
     introduces = any(isinstance(step, Puzzled) or step in _INTRODUCING for step in steps)
     return Says(joined([said, INTRODUCTION if is_first and not introduces else ""]))
 
@@ -44,7 +44,7 @@ def practise(prompt: Prompt) -> Says:
 _INTRODUCING = (Talking("hello"), Talking("help"), Talking("self"))
 
 
-def steps_of(message: FromPerson) -> Sequence[Step]:
+def steps_of(message: UserMessage) -> Sequence[Step]:
     """What this message asks for. Nothing is asked for by the summary of an earlier part."""
     if message.text.startswith(SUMMARY):
         return []
@@ -90,12 +90,14 @@ def _same(made: Wanted, wanted: Wanted) -> bool:
 
 def _start(messages: Sequence[Message]) -> int:
     """Where the present turn begins: after the last reply that made no calls."""
-    finals = (n + 1 for n, message in enumerate(messages) if isinstance(message, FromModel) and not message.calls)
+    finals = (
+        n + 1 for n, message in enumerate(messages) if isinstance(message, AssistantMessage) and not message.calls
+    )
     return max(finals, default=0)
 
 
 def _done(messages: Sequence[Message]) -> list[Done]:
     """The calls that were made, each with its result."""
-    results = {r.call: r for message in messages if isinstance(message, FromTools) for r in message.results}
-    calls = (call for message in messages if isinstance(message, FromModel) for call in message.calls)
+    results = {r.call: r for message in messages if isinstance(message, ToolMessage) for r in message.results}
+    calls = (call for message in messages if isinstance(message, AssistantMessage) for call in message.calls)
     return [(Wanted(call.tool, call.args), results[call.id]) for call in calls if call.id in results]

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from outrider.core.parts import Call, Reasoning
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.script_server.wire import (
     Asked,
@@ -29,7 +29,7 @@ def parse(body: Json) -> Prompt:
     messages: list[Message] = []
     for is_tool, group in groupby(body["messages"], lambda message: message["role"] == "tool"):
         if is_tool:
-            messages.append(FromTools(tuple(parse_result(m["tool_call_id"], m.get("content")) for m in group)))
+            messages.append(ToolMessage(tuple(parse_result(m["tool_call_id"], m.get("content")) for m in group)))
             continue
         for message in group:
             match message["role"]:
@@ -38,18 +38,18 @@ def parse(body: Json) -> Prompt:
                 case "assistant":
                     messages.append(_from_model(message))
                 case _:
-                    messages.append(FromPerson(text_of(message.get("content"))))
+                    messages.append(UserMessage(text_of(message.get("content"))))
     return Prompt("\n\n".join(system), messages, tuple(_tools(objects(body.get("tools")))))
 
 
-def _from_model(message: Json) -> FromModel:
+def _from_model(message: Json) -> AssistantMessage:
     thought = text_of(message.get("reasoning_content"))
     calls: list[Call] = []
     for wanted in objects(message.get("tool_calls")):
         function = wanted.get("function") or {"name": wanted["custom"]["name"], "arguments": "{}"}
         calls.append(parse_call(wanted["id"], function["name"], *parse_args(function["arguments"])))
     reasoning = (Reasoning(thought, "openai-chat"),) if thought else ()
-    return FromModel(text_of(message.get("content")), tuple(calls), reasoning)
+    return AssistantMessage(text_of(message.get("content")), tuple(calls), reasoning)
 
 
 def _tools(tools: list[Json]) -> Sequence[ToolSpec]:

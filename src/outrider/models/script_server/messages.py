@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outrider.core.parts import Reasoning
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.script_server.wire import (
     Asked,
     Json,
@@ -35,16 +35,16 @@ def parse(body: Json) -> Prompt:
         results = [block for block in blocks if block["type"] == "tool_result"]
         if results:
             answers = (parse_result(b["tool_use_id"], b.get("content"), b.get("is_error")) for b in results)
-            messages.append(FromTools(tuple(answers)))
+            messages.append(ToolMessage(tuple(answers)))
         words = text_of([block for block in blocks if block["type"] == "text"])
         if words or not results:
-            messages.append(FromPerson(words))
+            messages.append(UserMessage(words))
     tools = [parse_tool(tool, "input_schema") for tool in objects(body.get("tools")) if "input_schema" in tool]
     return Prompt(text_of(body.get("system")), messages, tuple(tools))
 
 
-def _from_model(blocks: Sequence[Json]) -> FromModel:
-    return FromModel(
+def _from_model(blocks: Sequence[Json]) -> AssistantMessage:
+    return AssistantMessage(
         text="".join(text_of(block["text"]) for block in blocks if block["type"] == "text"),
         calls=tuple(parse_call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"),
         reasoning=tuple(Reasoning(text_of(b["thinking"]), "anthropic") for b in blocks if b["type"] == "thinking"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider.core.events import Result
 from outrider.core.parts import Reasoning
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message, Prompt
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.script_server import chat
 from outrider.models.script_server.wire import (
     Asked,
@@ -42,7 +42,7 @@ def parse(body: Json) -> Prompt:
         elif kind == "message" and item["role"] in ("system", "developer"):
             system.append(text_of(item["content"]))
         elif kind == "message" and item["role"] == "user":
-            messages.append(FromPerson(text_of(item["content"])))
+            messages.append(UserMessage(text_of(item["content"])))
         elif (part := _part(kind, item)) is not None:
             _add_part(messages, part)
     tools = [tool for tool in objects(body.get("tools")) if tool.get("type") in ("function", "custom")]
@@ -50,36 +50,36 @@ def parse(body: Json) -> Prompt:
     return Prompt("\n\n".join(text for text in system if text), messages, specs)
 
 
-def _part(kind: str, item: Json) -> FromModel | None:
+def _part(kind: str, item: Json) -> AssistantMessage | None:
     match kind:
         case "message":
-            return FromModel(text_of(item["content"]))
+            return AssistantMessage(text_of(item["content"]))
         case "function_call":
-            return FromModel("", (parse_call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
+            return AssistantMessage("", (parse_call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
         case "custom_tool_call":
-            return FromModel("", (parse_call(item["call_id"], item["name"], {"input": item["input"]}),))
+            return AssistantMessage("", (parse_call(item["call_id"], item["name"], {"input": item["input"]}),))
         case "reasoning":
             thought = text_of(item.get("summary")) or text_of(item.get("content"))
-            return FromModel("", (), (Reasoning(thought, "openai-responses"),))
+            return AssistantMessage("", (), (Reasoning(thought, "openai-responses"),))
         case _:
             return None
 
 
-def _add_part(messages: list[Message], part: FromModel) -> None:
+def _add_part(messages: list[Message], part: AssistantMessage) -> None:
     """Neighbouring items of the model are one reply."""
     last = messages[-1] if messages else None
-    if isinstance(last, FromModel):
-        messages[-1] = FromModel(last.text + part.text, last.calls + part.calls, last.reasoning + part.reasoning)
+    if isinstance(last, AssistantMessage):
+        messages[-1] = AssistantMessage(last.text + part.text, last.calls + part.calls, last.reasoning + part.reasoning)
     else:
         messages.append(part)
 
 
 def _add_result(messages: list[Message], result: Result) -> None:
     last = messages[-1] if messages else None
-    if isinstance(last, FromTools):
-        messages[-1] = FromTools((*last.results, result))
+    if isinstance(last, ToolMessage):
+        messages[-1] = ToolMessage((*last.results, result))
     else:
-        messages.append(FromTools((result,)))
+        messages.append(ToolMessage((result,)))
 
 
 def _output(asked: Asked, says: Says) -> list[Json]:

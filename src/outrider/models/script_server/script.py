@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.core.parts import Usage
-from outrider.core.prompt import SUMMARY, FromModel, FromPerson, Prompt
+from outrider.core.prompt import SUMMARY, AssistantMessage, Prompt, UserMessage
 from outrider.models.scripted import ENDED, Says, Wanted
 
 
@@ -135,16 +135,16 @@ def _nth(places: Sequence[Place], n: int) -> Place:
 
 def last_words(prompt: Prompt) -> str:
     """What the person said last."""
-    said = (message.text for message in reversed(prompt.messages) if isinstance(message, FromPerson))
+    said = (message.text for message in reversed(prompt.messages) if isinstance(message, UserMessage))
     return next((text for text in said if not text.startswith(SUMMARY)), "")
 
 
 def _replies(prompt: Prompt, *, since_words: bool = False) -> int:
     count = 0
     for message in prompt.messages:
-        if isinstance(message, FromModel):
+        if isinstance(message, AssistantMessage):
             count += 1
-        elif since_words and isinstance(message, FromPerson):
+        elif since_words and isinstance(message, UserMessage):
             count = 0
     return count
 

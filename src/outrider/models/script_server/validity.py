@@ -1,6 +1,6 @@
 """What the real providers refuse, so that a client that breaks these rules is told here already."""
 
-from outrider.core.prompt import FromModel, FromTools, Prompt
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage
 
 
 def complaint(prompt: Prompt, *, in_order: bool) -> str | None:
@@ -12,13 +12,13 @@ def complaint(prompt: Prompt, *, in_order: bool) -> str | None:
         return "at least one message is required"
     waiting: list[str] = []
     for message in prompt.messages:
-        if isinstance(message, FromTools):
+        if isinstance(message, ToolMessage):
             found = [result.call for result in message.results]
             if stray := [call for call in found if call not in waiting]:
                 return f"no call was made with the id {stray[0]}"
             waiting = [call for call in waiting if call not in found]
         elif in_order and waiting:
             return f"no result follows the call with the id {waiting[0]}"
-        if isinstance(message, FromModel):
+        if isinstance(message, AssistantMessage):
             waiting += [call.id for call in message.calls]
     return f"no result was given for the call with the id {waiting[0]}" if waiting else None

@@ -24,20 +24,20 @@ from outrider.runtimes.outside.asking import Parked
 class AcpRuntime:
     """Hands turns to an agent. Whether a turn that a crash cut off goes on depends on the agent; some cannot."""
 
-    traits = RuntimeTraits(NAME, steers=False, resumes=False, bounded=False, lends=False)
+    traits = RuntimeTraits(NAME, steers=False, resumes=False, bounded=False, takes_client_tools=False)
 
     def __init__(self, kit: Kit, pool: Pool, program: str) -> None:
         self._kit = kit
         self._pool = pool
         self._program = program
 
-    async def begins(self, turn: Turn) -> Started:
+    async def started_entry(self, turn: Turn) -> Started:
         return Started(NAME)
 
-    async def carry(self, turn: Turn) -> None:
-        if turn.state().asks:
+    async def run(self, turn: Turn) -> None:
+        if turn.state().questions:
             await answer_for_nobody(turn, self._kit.place)
-            if turn.state().asks:
+            if turn.state().questions:
                 return
         if is_done(turn.state()):
             return

@@ -8,7 +8,7 @@ import anyio
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
-from outrider.core.prompt import UNKNOWN, FromPerson, Message
+from outrider.core.prompt import UNKNOWN, Message, UserMessage
 from outrider.runtimes.acp.deeds import ENDS, Wanted, changed, deed_of, outcome_of
 from outrider.runtimes.acp.faults import CANNOT_GO_ON, STOPS, wants_login
 from outrider.runtimes.acp.hearing import Hearing, Settled
@@ -214,5 +214,5 @@ class Failed(Exception):
         self.error = error
 
 
-def _labelled(given: FromPerson) -> str:
+def _labelled(given: UserMessage) -> str:
     return given.text if given.source == "person" else f"[notice] {given.text}"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from outrider.core.approve import HOST, Request
+from outrider.core.approve import HOST, ApprovalRequest
 from outrider.runtimes.acp.wire import NULL, Content, Option, PlanEntry, ToolCall, lenient, objects
 from outrider.runtimes.outside.ledger import Deed, Outcome, bounded
 
@@ -62,7 +62,7 @@ def outcome_of(wanted: Wanted) -> Outcome:
     return Outcome(text or ("it failed" if is_failed else "done"), is_failed, details=wanted.title[:200])
 
 
-def request_of(wanted: Wanted, workspace: str) -> Request:
+def request_of(wanted: Wanted, workspace: str) -> ApprovalRequest:
     """What the agent wants to be allowed. It does it itself, with no sandbox of ours around it."""
     args = objects(wanted.input)
     command = _command(args)
@@ -73,7 +73,7 @@ def request_of(wanted: Wanted, workspace: str) -> Request:
         )
     why = args.get("description")
     said = why if isinstance(why, str) and why != command else ""
-    return Request(
+    return ApprovalRequest(
         _TOOLS.get(wanted.kind, "tool"), bounded(command, _LONGEST), (HOST,), workspace, bounded(said, _LONGEST)
     )
 

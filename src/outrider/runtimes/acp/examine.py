@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.config.childenv import child_environment
 from outrider.config.load import Config
-from outrider.core.errors import NotHere, Refused, Unavailable
+from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.runtimes.acp.faults import NO_COMMAND, death, wants_login
 from outrider.runtimes.acp.process import Agent
 from outrider.runtimes.check import Check, Examine
@@ -33,8 +33,8 @@ def _argv(config: Config) -> tuple[str, ...]:
         raise Refused(NO_COMMAND)
     try:
         found = find_program(words[0], _environ(config)["PATH"])
-    except NotHere as error:
-        raise NotHere(f"{error} (acp.command); install it, or name another") from None
+    except NeedsAnotherProcess as error:
+        raise NeedsAnotherProcess(f"{error} (acp.command); install it, or name another") from None
     return (found, *words[1:])
 
 

@@ -5,7 +5,7 @@ import secrets
 import anyio
 from msgspec import Struct
 
-from outrider.config.fail import point
+from outrider.config.fail import failpoint
 from outrider.core.approve import NO, Verdict
 from outrider.core.events import Answered, Delta
 from outrider.core.parts import Call
@@ -121,7 +121,7 @@ class Hearing:
             if piece:
                 self._text.append(piece)
                 self._turn.emit(Delta(piece))
-                point("J5")
+                failpoint("J5")
 
     async def _known(self, told: ToolCall) -> tuple[Wanted, Deed]:
         """The call as it stands after this. Words said before a call are a reply of their own."""

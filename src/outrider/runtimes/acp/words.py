@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.parts import Call
 from outrider.core.plan import State
-from outrider.core.prompt import FromPerson, Message, Transcript
+from outrider.core.prompt import Message, Transcript, UserMessage
 from outrider.runtimes.outside import past
 from outrider.runtimes.outside.ledger import bounded
 
@@ -32,7 +32,7 @@ class Known(Struct, frozen=True):
 class Beginning(Struct, frozen=True):
     """What a prompt begins with."""
 
-    inputs: tuple[FromPerson, ...]
+    inputs: tuple[UserMessage, ...]
     saw: int
     """The newest of them."""
     before: str = ""
@@ -64,7 +64,7 @@ def beginning(
     seen = transcript.before(state.head)
     inputs = [message for _, message in transcript.unseen()]
     if cut is not None:
-        last = next((message for message in reversed(seen) if isinstance(message, FromPerson)), None)
+        last = next((message for message in reversed(seen) if isinstance(message, UserMessage)), None)
         inputs = [last, *inputs] if last and state.steps else inputs
     parts = (past.told(unknown), "" if cut is None else _cut(cut))
     return Beginning(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from outrider.core.approve import Request as Wanted
+from outrider.core.approve import ApprovalRequest as Wanted
 from outrider.core.approve import Verdict
 from outrider.core.parts import Call
 from outrider.core.ports import Turn

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 from msgspec import Raw
 
-from outrider.config.fail import point
+from outrider.config.fail import failpoint
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
 from outrider.runtimes.codex.faults import told
@@ -134,7 +134,7 @@ class Hearing:
         said = self._saying.setdefault(heard.item_id, [])
         said.append(heard.delta)
         self._turn.emit(Delta(heard.delta))
-        point("J5")
+        failpoint("J5")
         if is_aborted("".join(said[-_TAIL:])):
             raise told("Codex aborted the turn")
 

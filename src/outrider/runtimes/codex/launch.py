@@ -9,7 +9,7 @@ from pathlib import Path
 from outrider.config.childenv import child_environment
 from outrider.config.folders import expand
 from outrider.config.load import Config
-from outrider.core.errors import NotHere
+from outrider.core.errors import NeedsAnotherProcess
 from outrider.runtimes.codex.faults import BACK
 from outrider.runtimes.jsonrpc import VARIABLE, Program, new_mark
 from outrider.runtimes.program import find_program
@@ -38,15 +38,15 @@ def codex_command(config: Config, environ: Mapping[str, str]) -> str:
     if named:
         try:
             return find_program(expand(named) or named, environ.get("PATH", ""))
-        except NotHere as error:
-            raise NotHere(f"{error} (codex.command). {INSTALL} {BACK}") from None
+        except NeedsAnotherProcess as error:
+            raise NeedsAnotherProcess(f"{error} (codex.command). {INSTALL} {BACK}") from None
     if found := shutil.which("codex", path=environ.get("PATH")):
         return found
     wheel = find_spec("codex_cli_bin")
     for folder in (wheel.submodule_search_locations if wheel else None) or ():
         if os.access(Path(folder, "bin", "codex"), os.X_OK):
             return str(Path(folder, "bin", "codex"))
-    raise NotHere(f"Codex is not installed. {INSTALL} {BACK}")
+    raise NeedsAnotherProcess(f"Codex is not installed. {INSTALL} {BACK}")
 
 
 def codex_environment(config: Config) -> dict[str, str]:

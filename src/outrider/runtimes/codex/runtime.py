@@ -22,7 +22,7 @@ log = logging.getLogger("outrider.codex")
 
 
 class CodexRuntime:
-    traits = RuntimeTraits(NAME, steers=True, bounded=False, lends=False)
+    traits = RuntimeTraits(NAME, steers=True, bounded=False, takes_client_tools=False)
 
     def __init__(self, kit: Kit, pool: Pool, lending: Lending) -> None:
         self._kit = kit
@@ -30,15 +30,15 @@ class CodexRuntime:
         self._pool = pool
         self._calls = Calls(kit.tools, kit.place)
 
-    async def begins(self, turn: Turn) -> Started:
+    async def started_entry(self, turn: Turn) -> Started:
         return Started(NAME, wanted_model(turn, self._kit.config))
 
-    async def carry(self, turn: Turn) -> None:
+    async def run(self, turn: Turn) -> None:
         news = News(turn)
         asking = Asking(turn, self._kit.place, news, outside.PATIENCE)
-        if turn.state().asks:
+        if turn.state().questions:
             await asking.answer_for_nobody()
-            if turn.state().asks:
+            if turn.state().questions:
                 return
         await approach(turn)
         try:

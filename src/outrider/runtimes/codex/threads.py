@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from outrider.config.load import Config
 from outrider.core.events import Bound, Delta
 from outrider.core.ports import Tools, Turn
-from outrider.core.prompt import FromPerson, Message
+from outrider.core.prompt import Message, UserMessage
 from outrider.runtimes.codex.faults import of_rpc, told
 from outrider.runtimes.codex.fence import fence_of, parse_fence, profile, without_profile
 from outrider.runtimes.codex.launch import trust
@@ -115,7 +115,7 @@ def has_unanswered(turn: Turn) -> bool:
     bound = turn.state().threads.get(NAME)
     every, later = turn.transcript().after(0), turn.transcript().after(bound.saw if bound else 0)
     known = every[: len(every) - len(later)]
-    return bool(known) and isinstance(known[-1], FromPerson)
+    return bool(known) and isinstance(known[-1], UserMessage)
 
 
 def _not_known(turn: Turn, opened: Opened, newest: int) -> Sequence[Message]:
@@ -128,7 +128,7 @@ def _not_known(turn: Turn, opened: Opened, newest: int) -> Sequence[Message]:
         return ()
     every, later = turn.transcript().after(0), turn.transcript().after(bound.saw)
     first, got = len(every) - len(later), len(every) - len(turn.transcript().after(newest))
-    while first > got and not bound.turn and isinstance(every[first - 1], FromPerson):
+    while first > got and not bound.turn and isinstance(every[first - 1], UserMessage):
         # What was said last never got there: Codex could not be started, say.
         first -= 1
     return every[first:]

@@ -80,8 +80,8 @@ class Overheard:
     async def refresh(self) -> None:
         await self._turn.refresh()
 
-    async def news(self) -> None:
-        await self._turn.news()
+    async def wait_for_entries(self) -> None:
+        await self._turn.wait_for_entries()
 
 
 def _without(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from outrider.core.errors import Unavailable
 from outrider.core.events import Bound
 from outrider.core.ports import Turn
-from outrider.core.prompt import FromPerson
+from outrider.core.prompt import UserMessage
 from outrider.runtimes.calls import Calls
 from outrider.runtimes.codex.answering import Answering
 from outrider.runtimes.codex.faults import is_login, of_fault, of_rpc, told
@@ -98,13 +98,13 @@ class Carrying:
         with visits, visitors, guest.served(visits.send_nowait) if guest else nullcontext():
             yield visitors
 
-    def _text(self, opened: Opened, standing: Standing, inputs: Sequence[tuple[int, FromPerson]]) -> str:
+    def _text(self, opened: Opened, standing: Standing, inputs: Sequence[tuple[int, UserMessage]]) -> str:
         """What it is told before the person's words: that it was interrupted, if it was."""
         is_cut = standing.status == "interrupted" or bool(standing.notes) or not inputs
         notes = "".join(f"\n- {note}" for note in standing.notes)
         return _GO_ON.format(notes=f"{notes}\n" if notes else "") if is_cut else ""
 
-    async def _begin(self, opened: Opened, text: str, inputs: Sequence[tuple[int, FromPerson]]) -> None:
+    async def _begin(self, opened: Opened, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> None:
         saw = inputs[-1][0] if inputs else self._ledger.saw
         if opened.is_new:
             await self._turn.record(Bound(NAME, opened.id, saw=saw))
@@ -129,7 +129,7 @@ class Carrying:
             self._server.retire()
             raise
 
-    def _rendered(self, text: str, inputs: Sequence[tuple[int, FromPerson]]) -> list[dict[str, Any]]:
+    def _rendered(self, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> list[dict[str, Any]]:
         said = [{"type": "text", "text": text}] if text else []
         for _, words in inputs:
             said.append({"type": "text", "text": words.text or "(no words)"})

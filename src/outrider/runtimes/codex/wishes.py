@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from outrider.core.approve import HOST, NETWORK, Request, Verdict
+from outrider.core.approve import HOST, NETWORK, ApprovalRequest, Verdict
 from outrider.runtimes.codex.fence import Fence, command_needs, patch_needs
 from outrider.runtimes.codex.items import plain_command, shown_changes
 from outrider.runtimes.codex.wire import Item, RawItem, Wish, field
@@ -28,7 +28,7 @@ class Asker(Struct, frozen=True):
     """How its model called what it asks about."""
 
 
-def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> Request:
+def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> ApprovalRequest:
     """What a person is asked. The command is shown as it would run, a patch with all it changes."""
     workspace = asker.workspace
     why = wish.reason or ""
@@ -38,19 +38,21 @@ def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> R
             shown = command if cwd == workspace else f"(in {cwd}) {command}"
             more = wish.additional_permissions
             needs = _needs(more) if more else command_needs(asker.fence, wish, asker.called)
-            return Request("shell", shown, needs, workspace, why)
+            return ApprovalRequest("shell", shown, needs, workspace, why)
         case "item/fileChange/requestApproval":
             changes = (item.changes if item else None) or []
             paths = dict.fromkeys(change.path for change in changes)
             needs = patch_needs(asker.fence, paths, workspace) if paths else (HOST,)
-            return Request("patch", shown_changes(changes) or "(it did not say what)", needs, workspace, why)
+            return ApprovalRequest("patch", shown_changes(changes) or "(it did not say what)", needs, workspace, why)
         case "item/permissions/requestApproval":
-            return Request("codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace)
+            return ApprovalRequest(
+                "codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace
+            )
         case _:
             tool = f"mcp_{wish.server_name}"
             shown = wish.message or "use a tool"
             args = item.arguments if item and item.arguments is not None else field(wish.meta, "tool_params")
-            return Request(tool, f"{shown}\n{_json(args)}" if args else shown, (HOST,), workspace, why)
+            return ApprovalRequest(tool, f"{shown}\n{_json(args)}" if args else shown, (HOST,), workspace, why)
 
 
 def parse_deed(method: str, wish: Wish, number: object, workspace: str) -> Deed:

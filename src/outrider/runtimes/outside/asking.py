@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import anyio
 
-from outrider.core.approve import Request, Verdict
+from outrider.core.approve import ApprovalRequest, Verdict
 from outrider.core.parts import Call
-from outrider.core.ports import Place, Turn
+from outrider.core.ports import ToolEnvironment, Turn
 from outrider.runtimes.calls import answer_for_nobody, ask, meaning
 
 PATIENCE = 600.0
@@ -29,7 +29,7 @@ class News:
     async def listen(self, told: Callable[[], None]) -> None:
         """Take in what others add, for as long as the turn goes on; `told` is called after each time."""
         while True:
-            await self._turn.news()
+            await self._turn.wait_for_entries()
             self._changed.set()
             self._changed = anyio.Event()
             told()
@@ -43,13 +43,13 @@ class News:
 class Asking:
     """The questions of one turn."""
 
-    def __init__(self, turn: Turn, place: Place, news: News, patience: float = PATIENCE) -> None:
+    def __init__(self, turn: Turn, place: ToolEnvironment, news: News, patience: float = PATIENCE) -> None:
         self._turn = turn
         self._place = place
         self._news = news
         self._patience = patience
 
-    async def verdict(self, call: Call, request: Request) -> Verdict:
+    async def verdict(self, call: Call, request: ApprovalRequest) -> Verdict:
         """`allow` or `deny`, by rule, by grant or by a person. The call is recorded already. Raises Parked."""
         verdict = await self._place.verdict(request, self._turn.session)
         if verdict != "ask":

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from outrider.config.fail import point
+from outrider.config.fail import failpoint
 from outrider.core.events import Begun, Reply, Result
 from outrider.core.parts import Call, Usage
 from outrider.core.ports import Turn
@@ -132,7 +132,7 @@ class Ledger:
         if self._open and self._open.item == item:
             self._is_held = False
             await self._turn.record(Begun(call_id(self._runtime, item)), key=self._key(item) + "/begun")
-            point("J7")
+            failpoint("J7")
 
     async def ended(self, deed: Deed, outcome: Outcome) -> None:
         """It did this; told once, however often it is said."""
@@ -160,7 +160,7 @@ class Ledger:
         await self.flush()
         while self._open:
             call = call_id(self._runtime, self._open.item)
-            is_asked = any(asked.call == call for asked in self._turn.state().asks.values())
+            is_asked = any(asked.call == call for asked in self._turn.state().questions.values())
             came = Outcome(NOT_ALLOWED_YET if is_asked else why, failed=is_asked or why == UNKNOWN)
             await self._close(self._open, came)
         state = self._turn.state()
@@ -190,11 +190,11 @@ class Ledger:
             await self._close(self._open, Outcome(GOES_ON))
 
     async def _intend(self, call: Call, deed: Deed, *, is_begun: bool) -> None:
-        point("J6")
+        failpoint("J6")
         await self._reply(Reply("", self.saw, (call,)), self._key(deed.item) + "/call")
         if is_begun:
             await self._turn.record(Begun(call.id), key=self._key(deed.item) + "/begun")
-            point("J7")
+            failpoint("J7")
 
     async def _whole(self, deed: Deed, outcome: Outcome) -> None:
         self._open = deed
@@ -202,7 +202,7 @@ class Ledger:
         await self._close(deed, outcome)
 
     async def _close(self, deed: Deed, outcome: Outcome) -> None:
-        point("J8")
+        failpoint("J8")
         await self._result(call_id(self._runtime, deed.item), outcome, self._key(deed.item))
         await self._free(deed.item)
 
@@ -224,7 +224,7 @@ class Ledger:
         usage, self._usage = self._usage, Usage()
         told = Reply(reply.text, reply.saw, reply.calls, model=self.model, usage=usage)
         if not reply.calls:
-            point("J11")
+            failpoint("J11")
         await self._turn.record(told, key=key)
 
     def _key(self, item: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outrider.core.prompt import FromModel, FromPerson, FromTools, Message
+from outrider.core.prompt import AssistantMessage, Message, ToolMessage, UserMessage
 from outrider.runtimes.outside.ledger import bounded
 
 LONGEST = 60_000
@@ -24,12 +24,12 @@ def told(messages: Sequence[Message]) -> str:
 
 def _lines(message: Message) -> list[str]:
     match message:
-        case FromPerson(text=text, source=source):
+        case UserMessage(text=text, source=source):
             return [f"{'Person' if source == 'person' else 'Notice'}: {bounded(text, _ONE)}"]
-        case FromModel(text=text, calls=calls):
+        case AssistantMessage(text=text, calls=calls):
             said = [f"Agent: {bounded(text, _ONE)}"] if text else []
             return said + [f"Agent called {call.tool}: {_args(call.args)}" for call in calls]
-        case FromTools(results=results):
+        case ToolMessage(results=results):
             return [f"Result{' (failed)' if one.failed else ''}: {bounded(one.text, _ONE)}" for one in results]
 
 
