@@ -90,7 +90,7 @@ async def recovery() -> list[Row]:
             start = time.perf_counter()
             async with outrider.open(home, model=InstantModel(), workspace=work) as agent:
                 opened = time.perf_counter() - start
-                unfinished = await agent.finish()
+                unfinished = await agent.resume_all()
                 for session in unfinished:
                     await agent.wait(session) if (await agent.find(session.id)).has_work else None
                 done = time.perf_counter() - start

@@ -54,7 +54,7 @@ async def pay(here: ToolContext, bill: str) -> str:
 async def life(folder: Path, count: int) -> None:
     """One life of the child: take up, hand in what is not acknowledged yet, say so on stdout, wait for the end."""
     async with outrider.open(folder / "home", model=PayingModel(), tools=[pay], workspace=folder / "work") as agent:
-        await agent.finish()
+        await agent.resume_all()
         for n in range(count):
             session = await agent.session(f"s{n % SESSIONS}")
             await agent.post(f"pay b{n}", session=session, key=f"b{n}")

@@ -102,7 +102,7 @@ async def life(folder: Path) -> None:
     config = load(folder / "home", {}, {})
     config = replace(config, rules=(Rule("allow", "shell", needs=(HOST,)),))  # harmless, and no sandbox is needed
     async with outrider.open(config=config, model=Witness(folder), workspace=folder / "work") as agent:
-        await agent.finish()
+        await agent.resume_all()
         parent = await agent.session("soak")
         await agent.post("begin", session=parent, key="begin", address="terminal:soak")
         is_told = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Agent", "Delta", "Entry", "TurnResult", "Refused", "Unavailable", "open", "open_blocking", "tool"]
 
-_HOMES = {
+_EXPORTS = {
     "Agent": ("outrider.app.agent", "Agent"),
     "Delta": ("outrider.core.events", "Delta"),
     "Entry": ("outrider.core.events", "Entry"),
@@ -29,9 +29,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import outrider` and `outrider --version` stay quick."""
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _HOMES[name]
+    module, attribute = _EXPORTS[name]
     return getattr(import_module(module), attribute)

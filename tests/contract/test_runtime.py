@@ -212,7 +212,7 @@ async def test_what_is_said_during_a_turn_is_dealt_with(tried: Tried) -> None:
 async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_say(tried: Tried) -> None:
     killed_at("J8", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
     async with tried.opened() as agent:
-        await agent.finish()
+        await agent.resume_all()
         turn = await agent.wait(await agent.find("s"))
         assert turn
         # Who is given the request again is told with it that it was cut off; one who does not care does it again.

@@ -62,7 +62,7 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
                 await anyio.sleep(0.02)
     async with codex.opened() as agent:
         with anyio.fail_after(_PATIENCE):
-            await agent.finish()
+            await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
         assert turn
         assert (turn.outcome, turn.text in ("all done", "went on")) == ("done", True), turn
@@ -98,7 +98,7 @@ async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCo
     await _killed_when_met(codex)
     async with codex.opened() as agent:
         with anyio.fail_after(_PATIENCE):
-            await agent.finish()
+            await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
         assert turn
         assert (turn.outcome, turn.text) == ("done", "all done")

@@ -81,7 +81,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 async def taken_up(agent: Agent) -> TurnResult:
     """The turn that was left open, once it has ended."""
-    await agent.finish()
+    await agent.resume_all()
     ended = await agent.wait(await agent.find("s"))
     assert ended
     return ended
@@ -135,9 +135,9 @@ async def test_a_question_is_still_there_when_outrider_was_killed_and_its_answer
         world = World(tmp_path, server)
         killed_at("J10", world.folder, world.settings(codex_approval="untrusted"), ASKED)
         async with world.again(codex_approval="untrusted") as agent:
-            await agent.finish()
+            await agent.resume_all()
             session = await agent.find("s")
-            (question,) = await agent.asks(session)
+            (question,) = await agent.questions(session)
             assert (world.paid, "echo rent >> paid" in question.question) == ([], True)
             assert await agent.answer(session, question, answer)
             turn = await agent.wait(await agent.find("s"))
@@ -230,9 +230,9 @@ async def test_a_question_of_a_codex_that_was_killed_is_put_again_by_the_next_on
             turn = await say(agent, ASKED, kill_when_asked)
             assert (turn.outcome, "/runtime native" in turn.error) == ("failed", True)
             session = await agent.find("s")
-            assert (await agent.asks(session), world.paid) == ((), [])
+            assert (await agent.questions(session), world.paid) == ((), [])
             await agent.post("go on", session=session, address="terminal:test")
-            while not (asks := await agent.asks(session)):
+            while not (asks := await agent.questions(session)):
                 await anyio.sleep(0.02)
             assert await agent.answer(session, asks[0], "once")
             ended = await agent.wait(await agent.find("s"))

@@ -41,7 +41,7 @@ async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_kil
     with ScriptServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
         killed_at(point, folder, codex_settings(codex_home(folder, server.url), codex_tools="mcp"))
         async with opened(folder, server.url, codex_tools="mcp") as agent:
-            await agent.finish()
+            await agent.resume_all()
             ended = await agent.wait(await agent.find("s"))
             for task in await agent.tasks():
                 await agent.wait_task(task)

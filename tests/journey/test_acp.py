@@ -115,7 +115,7 @@ async def test_a_yes_for_the_session_is_kept_by_us_and_never_by_the_agent(world:
         session = await said(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
         await agent.answer(session, await asked(agent, session), "session")
         journal = await rest(agent)
-        granted = [(grant.scope, grant.applies_to) for grant in await agent.grants()]
+        granted = [(grant.scope, grant.applies_to) for grant in await agent.permissions()]
     assert [effect["outcome"]["optionId"] for effect in world.effects()] == ["2", "2"]
     assert len([body for body in journal if isinstance(body, Asked)]) == 1
     assert granted == [("session", session.id)]

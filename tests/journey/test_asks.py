@@ -83,7 +83,7 @@ async def test_a_command_has_no_network_unless_a_person_allows_it_for_this_call(
         again = await asked(agent, session, 2)
         assert await agent.answer(session, again, "no")
         journal = await rest(agent)
-        assert await agent.grants() == []
+        assert await agent.permissions() == []
     assert outputs(journal) == ["shut off", "reached", "failed: not run"]
     assert question.question.splitlines() == [
         f"May shell run this with access to the network, in {tmp_path / 'work'}?",
@@ -110,9 +110,9 @@ async def test_a_yes_holds_as_far_as_it_was_given_and_can_be_taken_back(
             assert await agent.answer(other, await asked(agent, other, 2), "no")
         with anyio.fail_after(30):
             await agent.wait(await agent.find(other.id))
-        (grant,) = await agent.grants()
+        (grant,) = await agent.permissions()
         assert (grant.scope, grant.need) == (answer, "network")
-        assert await agent.forget_grant(grant.id)
+        assert await agent.revoke_permission(grant.id)
         await begin(agent, "once more")
         await agent.answer(session, await asked(agent, session, 2), "no")
         assert outputs(await rest(agent))[-1] == "failed: not run"
@@ -139,10 +139,10 @@ async def test_a_question_survives_restarts_and_its_answer_runs_the_command_once
         await asked(agent, session)
     for _ in range(5):
         async with opened(tmp_path, model) as agent:
-            await agent.finish()
-            assert len(await agent.asks(await agent.session("s"))) == 1
+            await agent.resume_all()
+            assert len(await agent.questions(await agent.session("s"))) == 1
     async with opened(tmp_path, model) as agent:
-        (waiting,) = await agent.asks(await agent.session("s"))
+        (waiting,) = await agent.questions(await agent.session("s"))
         assert await agent.answer(session, waiting, "once")
         assert not await agent.answer(session, waiting, "no")
         journal = await rest(agent)

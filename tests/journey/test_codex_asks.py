@@ -57,7 +57,7 @@ async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_
         async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
             question = await asked(agent, await begin(agent))
             # More than the whole test may take: nothing here has an end that could be waited for.
-            await agent.rest("going down", gently=600)
+            await agent.drain("going down", gently=600)
         async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
             session = await agent.find("s")
             assert await agent.answer(session, question, "once")
@@ -164,7 +164,7 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path:
             question = await asked(agent, session)
         async with opened(tmp_path, server.url) as agent:
             await agent.answer(session, question, answer)
-            await agent.finish()
+            await agent.resume_all()
             journal = await ended(agent, session)
     assert journal.count("asked") == 1
     assert journal[-2:] == ["reply ok", "ended done"]
@@ -180,7 +180,7 @@ async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)
         question = await asked(agent, session)
-        while (await agent.vitals()).turns:
+        while (await agent.health()).turns:
             await anyio.sleep(0.05)
         (process,) = processes(tmp_path)
         await agent.answer(session, question, "once")

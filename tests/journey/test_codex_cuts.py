@@ -131,7 +131,7 @@ async def test_a_turn_that_is_let_go_of_is_taken_up_where_it_was(tmp_path: Path)
                 await until((tmp_path / "work" / "began").exists)
             assert processes(tmp_path) == []
             async with opened(tmp_path, server.url) as agent:
-                await agent.finish()
+                await agent.resume_all()
                 journal = await over(agent, session)
                 entries = await agent.journal(session)
     assert (tmp_path / "work" / "log").read_text() == "first\n"
@@ -254,7 +254,7 @@ async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_
                 await server.asked(3)
                 (task,) = [task for task in await agent.tasks() if task.spec.kind == "command"]
             async with opened(tmp_path, server.url) as agent:
-                await agent.finish()
+                await agent.resume_all()
                 await until(lambda: len(server.requests) > 3)
                 server.release()
                 journal = await over(agent, session)

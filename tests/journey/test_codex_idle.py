@@ -16,7 +16,7 @@ async def test_of_many_idle_processes_the_newest_few_are_kept(tmp_path: Path) ->
     async with codex.opened() as agent:
         with anyio.fail_after(60):
             for number in range(pool.SPARE + 2):
-                await agent.working_in(None).say("hi", session=f"s{number}")
+                await agent.in_workspace(None).say("hi", session=f"s{number}")
             while len(codex.alive()) > pool.SPARE:
                 await anyio.sleep(0.02)
             assert codex.alive() == codex.lives[-pool.SPARE :]

@@ -36,7 +36,7 @@ async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_i
             (tmp_path / "work" / "go").touch()
             await agent.wait_task(task)
             await server.asked(4)
-            await agent.finish()
+            await agent.resume_all()
     assert done.text == "ok"
     assert task.id in texts(server.requests[2])
     assert "it is built" in texts(server.requests[3])

@@ -118,7 +118,7 @@ async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_an
         says("", shell("sleep 0.3; echo hello > mine; cat mine; cat ../../store.db; ls ..; echo end")), says("ok")
     )
     async with at_work(tmp_path, lines) as agent:
-        own = agent.working_in(None)
+        own = agent.in_workspace(None)
         await own.say("go", session="s")
         session = await own.find("s")
         journal = shown(await own.journal(session))

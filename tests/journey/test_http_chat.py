@@ -274,7 +274,7 @@ async def test_a_restart_in_the_middle_is_told_and_the_same_key_gets_the_answer_
                 await held.begun.wait()
                 while len(talk.model.prompts) < 2:
                     await anyio.sleep(0.01)
-            await talk.agent.rest("a restart is under way")
+            await talk.agent.drain("a restart is under way")
     async with talking(tmp_path, says("done after all")) as talk:
         answer = await talk.ask("go", extra_headers=headers)
     assert answer.choices[0].message.content == "done after all"

@@ -194,7 +194,7 @@ async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_
             async for event in await there.ask("go", stream=True):
                 heard.append(event)
                 if event.type == "response.output_text.delta":
-                    await there.agent.rest("a restart is under way")
+                    await there.agent.drain("a restart is under way")
     *heard, error = heard
     assert (error.type, error.message, error.sequence_number) == (
         "error",
@@ -202,7 +202,7 @@ async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_
         heard[-1].sequence_number,
     )
     async with place(tmp_path, says("thinking it through")) as there:
-        await there.agent.finish()
+        await there.agent.resume_all()
         rest = await there.again(heard[0].response.id, error.sequence_number)
     assert text_of(heard + rest) == "thinking it through"
     assert rest[-1].type == "response.completed"

@@ -307,7 +307,7 @@ async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_k
         with anyio.fail_after(30):
             while (await nobody.get("/health")).status_code != 200:
                 await anyio.sleep(0.1)
-        await agent.rest("going down")
+        await agent.drain("going down")
         resting = (await owner.get("/health")).json()
     assert (brief.status_code, brief.json()) == (200, {"status": "ok"})
     assert full | {"uptime": 0, "store": 0} == {

@@ -33,7 +33,7 @@ async def _left_and_taken_up(home: Path, model: ScriptedModel, hold: Stalls) -> 
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
                 await hold.begun.wait()
-                group.start_soon(agent.rest, "restarting", 10.0)
+                group.start_soon(agent.drain, "restarting", 10.0)
                 await anyio.lowlevel.checkpoint()
                 hold.release()
     async with outrider.open(home, model=model, tools=[pay]) as agent:
@@ -51,12 +51,12 @@ async def test_an_agent_at_rest_accepts_what_the_next_one_answers(tmp_path: Path
         await agent.post("one", session=session)
         with anyio.fail_after(10):
             await hold.begun.wait()
-            await agent.rest("restarting")
+            await agent.drain("restarting")
         await agent.post("two", session=session)
         assert len(model.prompts) == 1
     hold.release()
     async with outrider.open(tmp_path / "home", model=model) as agent:
-        await agent.finish()
+        await agent.resume_all()
         with anyio.fail_after(10):
             turn = await agent.wait(await agent.session("s"))
         bodies = [entry.body for entry in await agent.journal(session)]
@@ -88,7 +88,7 @@ async def test_whoever_follows_reads_to_the_end_and_is_told_of_the_restart(tmp_p
             async with anyio.create_task_group() as group:
                 group.start_soon(follow)
                 await hold.begun.wait()
-                await agent.rest("restarting")
+                await agent.drain("restarting")
             await follow()
     assert told == [(entry, "restarting")] * 2
 
@@ -97,8 +97,8 @@ async def test_resting_twice_is_resting(tmp_path: Path) -> None:
     async with outrider.open(tmp_path / "home", model=ScriptedModel(says("hi"))) as agent:
         assert (await agent.say("hello")).text == "hi"
         with anyio.fail_after(10):
-            await agent.rest("once")
-            await agent.rest("twice")
+            await agent.drain("once")
+            await agent.drain("twice")
 
 
 @pytest.mark.promise("L9")
@@ -145,7 +145,7 @@ async def test_a_gentle_rest_lets_the_call_in_progress_be_finished_and_asks_the_
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
                 await begun.wait()
-                group.start_soon(agent.rest, "restarting", 10.0)
+                group.start_soon(agent.drain, "restarting", 10.0)
                 await anyio.lowlevel.checkpoint()
                 go_on.set()
         assert (paid, len(model.prompts)) == (["rent"], 1)

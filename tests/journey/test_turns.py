@@ -261,7 +261,7 @@ async def test_a_turn_left_by_an_orderly_shutdown_is_taken_up_and_does_not_count
             session = await agent.session("s")
             if not session.has_work:
                 await agent.post("do it", session=session)
-            await agent.finish()
+            await agent.resume_all()
             with anyio.fail_after(10):
                 await hold.begun.wait()
     async with opened(work, ScriptedModel(says("finished at last"))) as agent:

@@ -22,7 +22,7 @@ async def live(folder: Path, settings: Mapping[str, str], text: str) -> None:
     """Take up what is unfinished, hand in one message by key, and see it through."""
     config = load(folder / "home", {}, settings)
     async with outrider.open(config=config, workspace=folder / "work") as agent:
-        await agent.finish()
+        await agent.resume_all()
         session = await agent.session("s")
         entry = await agent.post(text, session=session, key="once", address=ADDRESS)
         async with aclosing(agent.follow(session, entry.seq)) as events:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.app.commands import COMMANDS, Given, Line, Mistaken, Words, parse_line
+from outrider.app.commands import COMMANDS, InvalidCommand, PlainMessage, SlashCommand, TypedLine, parse_line
 from outrider.cli.chat.complete import suggestions
 
 BY_NAME = {command.name: command for command in COMMANDS}
@@ -11,33 +11,36 @@ BY_NAME = {command.name: command for command in COMMANDS}
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("hello /help", Words("hello /help")),
-        ("/help", Given(BY_NAME["help"])),
-        ("/HELP ", Given(BY_NAME["help"])),
-        ("/?", Given(BY_NAME["help"])),
-        ("/exit", Given(BY_NAME["quit"])),
-        ("/new", Given(BY_NAME["new"])),
-        ("/new  my notes ", Given(BY_NAME["new"], "my notes")),
-        ("/search two words", Given(BY_NAME["search"], "two words")),
-        ("//help", Words("/help")),
-        ("/etc/hosts: what is it?", Words("/etc/hosts: what is it?")),
-        (" /help", Words(" /help")),
-        ("/switch", Mistaken("say which: /switch SESSION")),
-        ("/status now", Mistaken("/status takes nothing after it")),
-        ("/stop now", Mistaken("/stop [all] takes nothing else after it")),
-        ("/stop all", Given(BY_NAME["stop"], "all")),
-        ("/yes", Given(BY_NAME["yes"])),
-        ("/yes Session", Given(BY_NAME["yes"], "Session")),
-        ("/yes always", Mistaken("/yes [once/session/workspace] takes nothing else after it")),
-        ("/write t-1 two words", Given(BY_NAME["write"], "t-1 two words")),
-        ("/kill", Mistaken("say which: /kill TASK")),
-        ("/grants forget g-1", Given(BY_NAME["grants"], "forget g-1")),
-        ("/modle x", Mistaken("there is no command /modle; did you mean /model? (//modle … says it to the agent)")),
-        ("/xyzzy", Mistaken("there is no command /xyzzy; /help lists them (//xyzzy … says it to the agent)")),
-        ("/", Mistaken("there is no command /; /help lists them (// … says it to the agent)")),
+        ("hello /help", PlainMessage("hello /help")),
+        ("/help", SlashCommand(BY_NAME["help"])),
+        ("/HELP ", SlashCommand(BY_NAME["help"])),
+        ("/?", SlashCommand(BY_NAME["help"])),
+        ("/exit", SlashCommand(BY_NAME["quit"])),
+        ("/new", SlashCommand(BY_NAME["new"])),
+        ("/new  my notes ", SlashCommand(BY_NAME["new"], "my notes")),
+        ("/search two words", SlashCommand(BY_NAME["search"], "two words")),
+        ("//help", PlainMessage("/help")),
+        ("/etc/hosts: what is it?", PlainMessage("/etc/hosts: what is it?")),
+        (" /help", PlainMessage(" /help")),
+        ("/switch", InvalidCommand("say which: /switch SESSION")),
+        ("/status now", InvalidCommand("/status takes nothing after it")),
+        ("/stop now", InvalidCommand("/stop [all] takes nothing else after it")),
+        ("/stop all", SlashCommand(BY_NAME["stop"], "all")),
+        ("/yes", SlashCommand(BY_NAME["yes"])),
+        ("/yes Session", SlashCommand(BY_NAME["yes"], "Session")),
+        ("/yes always", InvalidCommand("/yes [once/session/workspace] takes nothing else after it")),
+        ("/write t-1 two words", SlashCommand(BY_NAME["write"], "t-1 two words")),
+        ("/kill", InvalidCommand("say which: /kill TASK")),
+        ("/grants forget g-1", SlashCommand(BY_NAME["grants"], "forget g-1")),
+        (
+            "/modle x",
+            InvalidCommand("there is no command /modle; did you mean /model? (//modle … says it to the agent)"),
+        ),
+        ("/xyzzy", InvalidCommand("there is no command /xyzzy; /help lists them (//xyzzy … says it to the agent)")),
+        ("/", InvalidCommand("there is no command /; /help lists them (// … says it to the agent)")),
     ],
 )
-def test_a_typed_line_means_words_or_a_command_or_a_mistake(typed: str, meant: Line) -> None:
+def test_a_typed_line_means_words_or_a_command_or_a_mistake(typed: str, meant: TypedLine) -> None:
     assert parse_line(typed) == meant
 
 

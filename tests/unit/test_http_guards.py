@@ -193,8 +193,8 @@ async def test_no_page_is_invited_in(gate: Gate) -> None:
 
 @pytest.mark.promise("S5")
 async def test_another_persons_sessions_are_as_good_as_none(gate: Gate) -> None:
-    await gate.agent.acting_for("ann").session("garden")
-    await gate.agent.acting_for("bob").session("secret plans")
+    await gate.agent.for_person("ann").session("garden")
+    await gate.agent.for_person("bob").session("secret plans")
     seen: list[str] = []
     for person in ("ann", "bob", "eve"):
         async with gate.client(await gate.key(person, person)) as client:

@@ -13,18 +13,18 @@ import pytest
 
 import outrider
 from outrider import __version__
-from outrider.app.acting import Acting
-from outrider.channels.link.guest import ask_to_make_way, visiting
-from outrider.channels.link.place import NAME, peer_of, reached
-from outrider.channels.link.serve import Served, serving
+from outrider.app.acting import AgentApi
+from outrider.channels.link.guest import connect_to_owner, request_hand_over
+from outrider.channels.link.place import SOCKET_NAME, peer_uid, socket_path
+from outrider.channels.link.serve import OwnerServer, serve_home
 from outrider.channels.link.wire import (
     CALLS,
-    CROSSING,
-    LONGEST,
-    Hello,
-    Line,
-    Lost,
-    Request,
+    FORWARDED_ERRORS,
+    MAX_FRAME,
+    ConnectionLost,
+    IpcConnection,
+    IpcRequest,
+    OwnerInfo,
     parse_args,
     parse_error,
     render_args,
@@ -35,38 +35,38 @@ from outrider.models.scripted import ScriptedModel, says
 
 pytestmark = pytest.mark.anyio
 
-ME = Hello("outrider chat", 12, __version__, "scripted")
+ME = OwnerInfo("outrider chat", 12, __version__, "scripted")
 
 
 @asynccontextmanager
-async def served(home: Path, me: Hello = ME, refusal: str = "") -> AsyncGenerator[Served]:
+async def served(home: Path, me: OwnerInfo = ME, refusal: str = "") -> AsyncGenerator[OwnerServer]:
     async with outrider.open(home, model=ScriptedModel(says("hello"))) as agent:
-        owner = Served(agent, me, refusal=refusal)
-        async with serving(home, owner):
+        owner = OwnerServer(agent, me, refusal=refusal)
+        async with serve_home(home, owner):
             yield owner
 
 
 @contextmanager
-def raw(home: Path) -> Generator[Line]:
-    with Line(socket.socket(socket.AF_UNIX)) as line:
-        line.connection.connect(str(home / NAME))
-        line.connection.setblocking(False)
+def raw(home: Path) -> Generator[IpcConnection]:
+    with IpcConnection(socket.socket(socket.AF_UNIX)) as line:
+        line.socket.connect(str(home / SOCKET_NAME))
+        line.socket.setblocking(False)
         yield line
 
 
 async def test_a_guest_is_told_who_owns_the_home_and_sees_it_go(tmp_path: Path) -> None:
     with anyio.fail_after(20):
-        async with served(tmp_path / "home") as owner, visiting(tmp_path / "home") as guest:
+        async with served(tmp_path / "home") as owner, connect_to_owner(tmp_path / "home") as guest:
             assert guest is not None
-            assert (guest.owner, owner.guests) == (ME, 1)
-            owner.heir = "outrider up"
-            await owner.rest("going", 0.0)
-            assert await guest.until_gone() == "outrider up"
+            assert (guest.info, owner.client_count) == (ME, 1)
+            owner.successor = "outrider up"
+            await owner.drain("going", 0.0)
+            assert await guest.wait_closed() == "outrider up"
 
 
 async def test_calls_and_their_errors_cross_as_they_are(tmp_path: Path) -> None:
     with anyio.fail_after(20):
-        async with served(tmp_path / "home") as owner, visiting(tmp_path / "home", str(tmp_path)) as guest:
+        async with served(tmp_path / "home") as owner, connect_to_owner(tmp_path / "home", str(tmp_path)) as guest:
             assert guest is not None
             session = await guest.call("session", {"name": "s"})
             assert (session, session.workspace) == (await owner.agent.find("s"), str(tmp_path))
@@ -79,22 +79,22 @@ async def test_calls_and_their_errors_cross_as_they_are(tmp_path: Path) -> None:
 
 async def test_another_version_is_told_to_be_started_again(tmp_path: Path) -> None:
     with anyio.fail_after(20):
-        async with served(tmp_path / "home", Hello("outrider up", 12, "0.0.1", "")):
+        async with served(tmp_path / "home", OwnerInfo("outrider up", 12, "0.0.1", "")):
             told = rf"outrider up \(process 12\) is Outrider 0.0.1 and this is Outrider {__version__}; end it and start"
             with pytest.raises(HomeBusy, match=told):
-                async with visiting(tmp_path / "home"):
+                async with connect_to_owner(tmp_path / "home"):
                     pass
 
 
 async def test_an_owner_that_stays_refuses_to_make_way(tmp_path: Path) -> None:
     with anyio.fail_after(20):
-        assert not await ask_to_make_way(tmp_path, "outrider up")
+        assert not await request_hand_over(tmp_path, "outrider up")
         async with served(tmp_path / "home", refusal="outrider up stays"):
             with pytest.raises(HomeBusy, match="outrider up stays"):
-                await ask_to_make_way(tmp_path / "home", "outrider up")
+                await request_hand_over(tmp_path / "home", "outrider up")
         async with served(tmp_path / "home") as owner:
-            assert await ask_to_make_way(tmp_path / "home", "outrider up")
-            assert (owner.heir, owner.asked.is_set()) == ("outrider up", True)
+            assert await request_hand_over(tmp_path / "home", "outrider up")
+            assert (owner.successor, owner.hand_over_requested.is_set()) == ("outrider up", True)
 
 
 @pytest.mark.promise("S1")
@@ -103,29 +103,29 @@ async def test_another_user_is_let_in_nowhere(tmp_path: Path, monkeypatch: pytes
         async with served(tmp_path / "home") as owner:
             monkeypatch.setattr(os, "getuid", lambda: 4321)
             with raw(tmp_path / "home") as line:
-                await line.send(Request(__version__, "sessions"))
-                assert await line.answer() == render_error(Refused("this home belongs to another user"))
-            assert owner.guests == 0
+                await line.send(IpcRequest(__version__, "sessions"))
+                assert await line.receive_response() == render_error(Refused("this home belongs to another user"))
+            assert owner.client_count == 0
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(__version__, "home"),
-        Request(__version__, "__init__"),
-        Request(__version__, "find", render_args({"surname": "s"})),
-        Request(__version__, "find", render_args({"name": 5})),
-        Request(__version__, "sessions", pictures=21),
+        IpcRequest(__version__, "home"),
+        IpcRequest(__version__, "__init__"),
+        IpcRequest(__version__, "find", render_args({"surname": "s"})),
+        IpcRequest(__version__, "find", render_args({"name": 5})),
+        IpcRequest(__version__, "sessions", image_count=21),
     ],
 )
-async def test_what_is_no_call_is_refused(tmp_path: Path, request_: Request) -> None:
+async def test_what_is_no_call_is_refused(tmp_path: Path, request_: IpcRequest) -> None:
     with anyio.fail_after(20):
         async with served(tmp_path / "home"):
             with raw(tmp_path / "home") as line:
                 await line.send(request_)
                 answer = json.loads(await line.receive())
                 assert (answer["type"], answer["error"]) == ("failed", "Refused"), answer
-            async with visiting(tmp_path / "home") as guest:  # and the owner is as well as before
+            async with connect_to_owner(tmp_path / "home") as guest:  # and the owner is as well as before
                 assert guest is not None
 
 
@@ -134,18 +134,18 @@ async def test_a_frame_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     with anyio.fail_after(20):
         async with served(tmp_path / "home"):
             with raw(tmp_path / "home") as line:
-                line.connection.send((LONGEST + 1).to_bytes(4, "big") + b"x")
-                with pytest.raises(Lost):
+                line.socket.send((MAX_FRAME + 1).to_bytes(4, "big") + b"x")
+                with pytest.raises(ConnectionLost):
                     await line.receive()
 
 
 def test_every_call_has_a_shape_that_crosses() -> None:
     for call in CALLS:
-        assert callable(getattr(Acting, call))
+        assert callable(getattr(AgentApi, call))
         parse_args(call, {})
 
 
-@pytest.mark.parametrize("kind", CROSSING)
+@pytest.mark.parametrize("kind", FORWARDED_ERRORS)
 def test_every_error_crosses_as_itself(kind: type[Exception]) -> None:
     error = Unavailable("later", 2.5) if kind is Unavailable else kind("words")
     back = parse_error(msgspec.json.decode(msgspec.json.encode(render_error(error)), type=type(render_error(error))))
@@ -162,15 +162,15 @@ def test_a_long_home_without_descriptors_in_proc_has_its_socket_in_a_private_fol
     home = tmp_path / ("x" * 120)
     home.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with reached(home, tmp_path / "none") as path:
+    with socket_path(home, tmp_path / "none") as path:
         folder = Path(path).parent
     assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
     folder.chmod(0o755)
-    with pytest.raises(Refused, match="is open to others"), reached(home, tmp_path / "none"):
+    with pytest.raises(Refused, match="is open to others"), socket_path(home, tmp_path / "none"):
         pass
 
 
 def test_the_user_at_the_other_end_is_known() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert peer_of(here) in (os.getuid(), None)
+        assert peer_uid(here) in (os.getuid(), None)

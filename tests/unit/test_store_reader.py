@@ -8,7 +8,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.tasks import TaskSpec
 from outrider.store.connect import connect
-from outrider.store.lock import is_held
+from outrider.store.lock import is_locked
 from outrider.store.open import open_store
 from outrider.store.reader import open_reader
 
@@ -58,8 +58,8 @@ async def test_a_home_without_a_store_or_with_one_of_another_version_is_not_read
 
 
 async def test_whether_a_home_is_held_is_known_without_taking_it(tmp_path: Path) -> None:
-    assert not is_held(tmp_path / "nowhere")
+    assert not is_locked(tmp_path / "nowhere")
     async with open_store(tmp_path):
-        assert is_held(tmp_path)
-        assert is_held(tmp_path)
-    assert not is_held(tmp_path)
+        assert is_locked(tmp_path)
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)

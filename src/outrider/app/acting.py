@@ -17,20 +17,20 @@ from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.ports import Commands, SearchHit, Session
 from outrider.core.tasks import Task
 
-OWNER = "owner"
+DEFAULT_PERSON = "owner"
 """The person whose home this is."""
 
 
-class Looking(Protocol):
+class ReadOnlyApi(Protocol):
     """What can be looked up, and the ends of commands, which are on the disk."""
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]: ...
     async def find(self, name: str) -> Session: ...
-    async def look_up(self, name: str) -> Session: ...
+    async def find_by_prefix(self, name: str) -> Session: ...
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
     async def unfinished(self) -> Sequence[Session]: ...
-    async def asks(self, session: Session) -> Sequence[Asked]: ...
-    async def grants(self) -> Sequence[Permission]: ...
+    async def questions(self, session: Session) -> Sequence[Asked]: ...
+    async def permissions(self) -> Sequence[Permission]: ...
     async def tasks(
         self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
     ) -> Sequence[Task]: ...
@@ -47,7 +47,7 @@ class Looking(Protocol):
         ...
 
 
-class Acting(Looking, Protocol):
+class AgentApi(ReadOnlyApi, Protocol):
     """A home that can be acted in. What each call promises stands at `Agent`."""
 
     @property
@@ -57,12 +57,12 @@ class Acting(Looking, Protocol):
         """What the person should know about this home."""
         ...
 
-    def difference(self, settings: Mapping[str, str]) -> str:
+    def owner_mismatch(self, settings: Mapping[str, str]) -> str:
         """Who answers otherwise than this process would, in a session with these settings; empty when nobody does."""
         ...
 
     @property
-    def is_guest(self) -> bool:
+    def is_client(self) -> bool:
         """Whether another process owns the home now, and carries its turns."""
         ...
 
@@ -76,7 +76,7 @@ class Acting(Looking, Protocol):
         """What carries the turns of sessions that ask for nothing else."""
         ...
 
-    async def until_moved(self) -> None:
+    async def wait_owner_changed(self) -> None:
         """Wait until another process owns the home than now."""
         ...
 
@@ -100,12 +100,12 @@ class Acting(Looking, Protocol):
         address: str = "",
     ) -> Entry: ...
     def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]: ...
-    async def take_up(self, session: Session) -> None: ...
-    async def finish(self) -> Sequence[Session]: ...
+    async def resume(self, session: Session) -> None: ...
+    async def resume_all(self) -> Sequence[Session]: ...
     async def wait(self, session: Session) -> TurnResult | None: ...
     async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool: ...
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool: ...
-    async def forget_grant(self, grant: str) -> bool: ...
+    async def revoke_permission(self, grant: str) -> bool: ...
     async def session(self, name: str = "") -> Session: ...
     async def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]: ...
     async def rename(self, session: Session, name: str) -> Session: ...
@@ -115,7 +115,7 @@ class Acting(Looking, Protocol):
     async def revoke_key(self, id: str) -> bool: ...
 
 
-async def hear_out(
+async def collect_result(
     session: str, events: AsyncGenerator[Event, None], on_event: Callable[[Event], None] | None
 ) -> TurnResult:
     """What came of the input that these events, each passed on, begin with."""
@@ -126,27 +126,27 @@ async def hear_out(
                 on_event(event)
             if isinstance(event, Entry):
                 turn.append(event)
-    outcome, reply = turn_result(session, last_turn(turn)), _last_words(turn)
+    outcome, reply = turn_result(session, last_turn(turn)), _final_reply(turn)
     return replace(outcome, text=reply.text, cut=reply.cut, outcome="done", error="") if reply else outcome
 
 
-def is_last_word(reply: Reply, seq: int, newest: int) -> bool:
+def is_final_reply(reply: Reply, seq: int, newest: int) -> bool:
     """Whether this reply is the last about the input at `seq`: the next is about the newest one, which it missed."""
     return seq <= reply.saw < newest and not reply.calls
 
 
-def _last_words(entries: Sequence[Entry]) -> Reply | None:
+def _final_reply(entries: Sequence[Entry]) -> Reply | None:
     """What was said last of the first of these, an input; None when that is what the turn ended with."""
     newest = 0
     for entry in entries:
         if isinstance(entry.body, Input) and entry.body.source == "person":
             newest = entry.seq
-        elif isinstance(entry.body, Reply) and is_last_word(entry.body, entries[0].seq, newest):
+        elif isinstance(entry.body, Reply) and is_final_reply(entry.body, entries[0].seq, newest):
             return entry.body
     return None
 
 
-async def until_dealt_with(entry: Entry, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+async def until_turn_ended(entry: Entry, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
     """These events, to the `Ended` that deals with this input."""
     async with aclosing(events) as stream:
         async for event in stream:
@@ -155,7 +155,7 @@ async def until_dealt_with(entry: Entry, events: AsyncGenerator[Event, None]) ->
                 return
 
 
-def default_model(config: Config) -> str:
+def default_model_name(config: Config) -> str:
     """The name of the model that these settings choose; empty when they choose none that can be asked."""
     try:
         return choose(config)[0].name
@@ -169,25 +169,25 @@ def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
     return entries[ends[-2] + 1 :] if len(ends) > 1 else entries
 
 
-def found_or_refused(found: Session | None, name: str) -> Session:
+def require_session(found: Session | None, name: str) -> Session:
     """The session that was looked for by this name. Raises Refused when there is none."""
     if found is None:
         raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
     return found
 
 
-_MAGIC = {
+_SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
 }
 
 
-def image_media(content: bytes) -> str:
+def media_type(content: bytes) -> str:
     """The media type of a picture, by its first bytes. Raises Refused for anything else."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
-    for magic, media in _MAGIC.items():
+    for magic, media in _SIGNATURES.items():
         if content.startswith(magic):
             return media
     raise Refused("not a picture that models can read: PNG, JPEG, GIF and WebP are taken")

@@ -10,13 +10,13 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.app.acting import OWNER as OWNER
-from outrider.app.acting import default_model, found_or_refused, hear_out, until_dealt_with
-from outrider.app.acting import image_media as image_media
+from outrider.app.acting import DEFAULT_PERSON as DEFAULT_PERSON
+from outrider.app.acting import collect_result, default_model_name, require_session, until_turn_ended
 from outrider.app.acting import last_turn as last_turn
+from outrider.app.acting import media_type as media_type
 from outrider.app.channels import PYTHON
-from outrider.app.vitals import Vitals, examine
-from outrider.app.workspace import own_workspace
+from outrider.app.vitals import HealthReport, check_health
+from outrider.app.workspace import create_workspace
 from outrider.config.load import Config
 from outrider.core.approve import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
@@ -41,7 +41,7 @@ class Home(Struct, frozen=True):
     store: FullStore
     blobs: Blobs
     commands: Commands
-    door: Inbox
+    inbox: Inbox
     notices: tuple[str, ...] = ()
     workspace: Path | None = None
     """The folder for new sessions; without one, each gets its own."""
@@ -51,7 +51,13 @@ class Agent:
     """An open Outrider home."""
 
     def __init__(
-        self, home: Home, hub: EventHub, worker: Worker, keeper: TaskSupervisor, person: str = OWNER, payer: str = ""
+        self,
+        home: Home,
+        hub: EventHub,
+        worker: Worker,
+        keeper: TaskSupervisor,
+        person: str = DEFAULT_PERSON,
+        payer: str = "",
     ) -> None:
         self._payer = payer
         self.person = person
@@ -66,45 +72,50 @@ class Agent:
         self._blobs = home.blobs
         self._hub = hub
         self._worker = worker
-        self._keeper = keeper
-        self._door = home.door
-        self._redact = home.door.redact
+        self._task_supervisor = keeper
+        self._inbox = home.inbox
+        self._redact = home.inbox.redact
         self._tasks = home.store
         self.commands = home.commands
         """The commands of tasks, as they are on disk."""
 
     @property
-    def is_guest(self) -> bool:
+    def is_client(self) -> bool:
         """Never: whoever has an agent owns its home."""
         return False
 
     @property
     def default_model(self) -> str:
         """What is asked when a session names no model; empty when nothing can be."""
-        return default_model(self.config)
+        return default_model_name(self.config)
 
     @property
     def default_runtime(self) -> str:
         """What carries the turns of sessions that ask for nothing else."""
         return self.config.runtime.name
 
-    def difference(self, settings: Mapping[str, str]) -> str:
+    def owner_mismatch(self, settings: Mapping[str, str]) -> str:
         """None: whoever has an agent answers itself."""
         return ""
 
-    async def until_moved(self) -> None:
+    async def wait_owner_changed(self) -> None:
         """Never: it owns the home as long as it is open."""
         await anyio.sleep_forever()
 
-    def working_in(self, workspace: Path | None) -> "Agent":
+    def in_workspace(self, workspace: Path | None) -> "Agent":
         """The same home, with another folder for new sessions."""
         return Agent(
-            replace(self.home, workspace=workspace), self._hub, self._worker, self._keeper, self.person, self._payer
+            replace(self.home, workspace=workspace),
+            self._hub,
+            self._worker,
+            self._task_supervisor,
+            self.person,
+            self._payer,
         )
 
-    def acting_for(self, person: str, payer: str = "") -> "Agent":
+    def for_person(self, person: str, payer: str = "") -> "Agent":
         """The same home, as this person sees it. What is said then counts as the spending of this key, by its id."""
-        return Agent(self.home, self._hub, self._worker, self._keeper, person, payer)
+        return Agent(self.home, self._hub, self._worker, self._task_supervisor, person, payer)
 
     async def say(
         self,
@@ -123,7 +134,7 @@ class Agent:
         """
         known = await self.session(session)
         events = self.events(text, session=known.id, images=images, key=key, address=address)
-        return await hear_out(known.id, events, on_event)
+        return await collect_result(known.id, events, on_event)
 
     async def events(
         self,
@@ -137,7 +148,7 @@ class Agent:
         """Say something and watch: every entry and delta from the input to the `Ended` that deals with it."""
         known = await self.session(session)
         entry = await self.post(text, session=known, images=images, key=key, address=address)
-        async with aclosing(until_dealt_with(entry, self._hub.follow(known.id, entry.seq - 1))) as stream:
+        async with aclosing(until_turn_ended(entry, self._hub.follow(known.id, entry.seq - 1))) as stream:
             async for event in stream:
                 yield event
 
@@ -155,17 +166,17 @@ class Agent:
 
         `tools` are the sender's own: the turn waits for the results of their calls (`supply`).
         """
-        kept = [Image(self._blobs.put(content), image_media(content)) for content in images]
+        kept = [Image(self._blobs.put(content), media_type(content)) for content in images]
         given = InboxMessage(text, tuple(kept), key, address, tuple(tools), self._payer)
-        entry, _ = await self._door.accept(session, given)
+        entry, _ = await self._inbox.accept(session, given)
         return entry
 
-    async def supply(self, session: Session, results: Sequence[Result]) -> None:
+    async def submit_results(self, session: Session, results: Sequence[Result]) -> None:
         """Give the results of calls of the sender's own tools; the turn goes on when all are there."""
-        await self.settle(session, results)
+        await self.record_results(session, results)
         self._worker.wake(session.id)
 
-    async def settle(self, session: Session, results: Sequence[Result]) -> None:
+    async def record_results(self, session: Session, results: Sequence[Result]) -> None:
         """Record such results before a new input: the turn is not taken up until that one is there."""
         for result in results:
             await self.home.store.record_client_result(session.id, replace(result, text=self._redact(result.text)))
@@ -175,7 +186,7 @@ class Agent:
 
         A turn that the past leaves open goes on now.
         """
-        is_seeded = await self._store.seed(session.id, [_without_secrets(body, self._redact) for body in past])
+        is_seeded = await self._store.seed(session.id, [_redact_body(body, self._redact) for body in past])
         self._worker.wake(session.id)
         return is_seeded
 
@@ -183,7 +194,7 @@ class Agent:
         """Every entry after this one and the deltas in between, for as long as it is read."""
         return self._hub.follow(session.id, after)
 
-    async def take_up(self, session: Session) -> None:
+    async def resume(self, session: Session) -> None:
         """Go on with this session, if it has something to do, and carry it from now on."""
         self._worker.wake(session.id)
 
@@ -192,13 +203,13 @@ class Agent:
         found = [await self._store.find(self.person, id) for id in await self._store.sessions_with_work()]
         return [session for session in found if session]
 
-    async def finish(self) -> Sequence[Session]:
+    async def resume_all(self) -> Sequence[Session]:
         """Take up every session that has something to do, e.g. after a crash, and say which those are."""
         waiting = await self.unfinished()
         await self._worker.wake_all()
         return waiting
 
-    async def rest(self, reason: str, gently: float = 0.0) -> None:
+    async def drain(self, reason: str, gently: float = 0.0) -> None:
         """Carry nothing any more, for a process about to end: turns are let go of in order, inputs are still accepted.
 
         For so many seconds, a reply or a call in progress may come to its end; then it is cut. Whoever follows a
@@ -229,7 +240,7 @@ class Agent:
         True when there was something to stop.
         """
         is_stopped = await self._worker.stop(session.id, reason) is not None
-        return await self._keeper.kill_awaited(session.id, session.person, everything=tasks) > 0 or is_stopped
+        return await self._task_supervisor.kill_awaited(session.id, session.person, everything=tasks) > 0 or is_stopped
 
     async def tasks(self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000) -> list[Task]:
         """The tasks of a session, or all of them; latest first."""
@@ -245,13 +256,13 @@ class Agent:
 
     async def kill_task(self, task: Task) -> Task:
         """End a task and all it started; it has ended when this returns."""
-        return await self._keeper.kill(task, "killed by the person")
+        return await self._task_supervisor.kill(task, "killed by the person")
 
     async def wait_task(self, task: Task, seconds: float = inf) -> Task:
         """Wait for a task's end, at most so long; the task as it is then."""
-        return await self._keeper.wait(task, seconds)
+        return await self._task_supervisor.wait(task, seconds)
 
-    async def asks(self, session: Session) -> Sequence[Asked]:
+    async def questions(self, session: Session) -> Sequence[Asked]:
         """The questions this session waits to have answered."""
         return tuple(fold(await self._store.read(session.id)).questions.values())
 
@@ -269,11 +280,11 @@ class Agent:
         self._worker.wake(session.id)
         return entry is not None
 
-    async def grants(self) -> Sequence[Permission]:
+    async def permissions(self) -> Sequence[Permission]:
         """What was allowed for a whole session or workspace, and still holds."""
         return await self._tasks.list_permissions(self.person)
 
-    async def forget_grant(self, grant: str) -> bool:
+    async def revoke_permission(self, grant: str) -> bool:
         """Take a grant back."""
         return await self._tasks.revoke_permission(self.person, grant)
 
@@ -282,17 +293,17 @@ class Agent:
         _check_name(name)
         if name and (found := await self._store.find(self.person, name)):
             return found
-        _check_free(name)
-        root = self._workspace or own_workspace(self.config.home, name)
+        _check_not_reserved(name)
+        root = self._workspace or create_workspace(self.config.home, name)
         return await self._store.create(self.person, name, str(root))
 
     async def find(self, name: str) -> Session:
         """The session of this name or id. Raises Refused when there is none."""
-        return found_or_refused(await self._store.find(self.person, name) if name.isprintable() else None, name)
+        return require_session(await self._store.find(self.person, name) if name.isprintable() else None, name)
 
-    async def look_up(self, name: str) -> Session:
+    async def find_by_prefix(self, name: str) -> Session:
         """As `find`; six characters or more that no other id begins with will do. For people who type an id."""
-        return found_or_refused(await self._store.look_up(self.person, name) if name.isprintable() else None, name)
+        return require_session(await self._store.look_up(self.person, name) if name.isprintable() else None, name)
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
@@ -307,10 +318,10 @@ class Agent:
     async def rename(self, session: Session, name: str) -> Session:
         """Call it otherwise. Raises Taken when another session is called so, Refused when it must keep its name."""
         _check_name(name)
-        _check_free(name)
+        _check_not_reserved(name)
         if not name:
             raise Refused("a session needs a name")
-        if _FOUND_BY_NAME.fullmatch(session.name):
+        if _FIXED_NAMES.fullmatch(session.name):
             raise Refused(f"{session.name!r} keeps its name: it is found by it when the same is asked for again")
         return await self._store.rename(self.person, session.id, name)
 
@@ -335,9 +346,9 @@ class Agent:
     async def revoke_key(self, id: str) -> bool:
         return await self._store.revoke_key(id)
 
-    async def vitals(self) -> Vitals:
+    async def health(self) -> HealthReport:
         """How this home is, found out by trying. Raises what the store raises when it is not well."""
-        return await examine(self.home.store, self._worker)
+        return await check_health(self.home.store, self._worker)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         """Set something for this session, e.g. `{"model": "anthropic:…"}`."""
@@ -346,7 +357,7 @@ class Agent:
             self._worker.wake(session.id)
 
 
-def _without_secrets(body: Body, redact: Callable[[str], str]) -> Body:
+def _redact_body(body: Body, redact: Callable[[str], str]) -> Body:
     match body:
         case Input(text=text) | Reply(text=text) | Result(text=text):
             return replace(body, text=redact(text))
@@ -356,7 +367,7 @@ def _without_secrets(body: Body, redact: Callable[[str], str]) -> Body:
             return body
 
 
-_FOUND_BY_NAME = re.compile(r"(chat|response) [0-9a-f]{32}|child t-\w+", re.ASCII)
+_FIXED_NAMES = re.compile(r"(chat|response) [0-9a-f]{32}|child t-\w+", re.ASCII)
 """Sessions of requests that came with an Idempotency-Key, and those that are the body of a task."""
 
 
@@ -365,10 +376,10 @@ def _check_name(name: str) -> None:
         raise Refused("a session's name has at most 100 printable characters and no space at its ends")
 
 
-_NO_NAMES = ("search", ".", "..")
+_RESERVED_NAMES = ("search", ".", "..")
 """What stands for something else in the place of a session's name in a URL."""
 
 
-def _check_free(name: str) -> None:
-    if name in _NO_NAMES:
+def _check_not_reserved(name: str) -> None:
+    if name in _RESERVED_NAMES:
         raise Refused(f"a session cannot be called {name!r}: in a URL that means something else")

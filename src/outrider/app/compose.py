@@ -14,11 +14,11 @@ from outrider.app.again import StalledSessions
 from outrider.app.agent import Agent, Home
 from outrider.app.channels import CHANNELS
 from outrider.app.deadlines import ApprovalTimeouts
-from outrider.app.groups import only as only
-from outrider.app.place import HomePlace
-from outrider.app.presence import VISITOR
-from outrider.app.presence import Presence as Presence
-from outrider.app.tasks import ChildSessions, SessionTasks, TaskTerms, open_commands
+from outrider.app.groups import unwrap_single as unwrap_single
+from outrider.app.place import HomeToolEnvironment
+from outrider.app.presence import PYTHON_MODE
+from outrider.app.presence import OpenMode as OpenMode
+from outrider.app.tasks import ChildSessions, SessionTasks, TaskPolicy, open_commands
 from outrider.config.choose import choose
 from outrider.config.load import Config, load
 from outrider.config.redact import redactor
@@ -64,27 +64,27 @@ class _Runtimes:
     """Runtimes by name, each opened when it is first asked for and kept until the home closes, in a task of its own."""
 
     def __init__(self, kit: Kit) -> None:
-        self._kit = kit
+        self._context = kit
         self._open: dict[str, Runtime] = {}
         self._opening = anyio.Lock()
-        self.group: TaskGroup | None = None
+        self.task_group: TaskGroup | None = None
 
     async def get(self, name: str) -> Runtime:
         async with self._opening:
             if name not in self._open:
-                if self.group is None:
+                if self.task_group is None:
                     raise Refused("this home carries no turns")
-                self._open[name] = await self.group.start(self._hold, name)
+                self._open[name] = await self.task_group.start(self._keep_open, name)
             return self._open[name]
 
-    async def _hold(self, name: str, *, task_status: TaskStatus[Runtime]) -> None:
+    async def _keep_open(self, name: str, *, task_status: TaskStatus[Runtime]) -> None:
         opens: OpenRuntime = plugins.load("runtimes", name)
-        async with opens(self._kit) as runtime:
+        async with opens(self._context) as runtime:
             task_status.started(runtime)
             await anyio.sleep_forever()
 
 
-def _both(*told: Callable[[str], None]) -> Callable[[str], None]:
+def _call_each(*told: Callable[[str], None]) -> Callable[[str], None]:
     def tell(session: str) -> None:
         for each in told:
             each(session)
@@ -96,7 +96,7 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _can_tell(address: str) -> bool:
+def _can_deliver_later(address: str) -> bool:
     return check_delivery(address, CHANNELS).can_deliver
 
 
@@ -123,7 +123,7 @@ async def open_agent(
     tools: Sequence[Tool | Function] = (),
     workspace: str | Path | None = None,
     config: Config | None = None,
-    presence: Presence = VISITOR,
+    presence: OpenMode = PYTHON_MODE,
 ) -> AsyncGenerator[Agent, None]:
     """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
 
@@ -136,62 +136,65 @@ async def open_agent(
     root = _folder(workspace)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(
-            open_store(config.home, presence.label, presence.wait, hold=presence.hold)
+            open_store(config.home, presence.label, presence.wait, hold=presence.lock)
         )
         models = _Models(config, store.blobs, stack, model if model and not isinstance(model, str) else None)
-        parts = _assemble(config, store, models, _tools(tools), presence)
-        home_ = Home(config, store, store.blobs, parts.commands, parts.door, store.notices, root)
+        parts = _build_services(config, store, models, _tools(tools), presence)
+        home_ = Home(config, store, store.blobs, parts.commands, parts.inbox, store.notices, root)
         try:
             # The runtimes outlive the turns they carry.
             async with anyio.create_task_group() as around, anyio.create_task_group() as group:
-                parts.runtimes.group = around
-                if presence.carries != "none":
+                parts.runtimes.task_group = around
+                if presence.runs != "none":
                     await group.start(parts.worker.run)
-                await group.start(parts.keeper.run)
-                if presence.carries == "all":
+                await group.start(parts.task_supervisor.run)
+                if presence.runs == "all":
                     again = StalledSessions(store, parts.worker, config.home, group)
                     parts.worker.on_stalled, parts.worker.on_idle = (
                         again.add,
-                        _both(again.drop, parts.keeper.session_idle),
+                        _call_each(again.drop, parts.task_supervisor.session_idle),
                     )
                 if config.asks.seconds:
-                    parts.place.expire = ApprovalTimeouts(store, parts.worker.wake, config.asks.seconds, group).start
-                yield Agent(home_, parts.hub, parts.worker, parts.keeper)
+                    parts.tool_environment.start_timeout = ApprovalTimeouts(
+                        store, parts.worker.wake, config.asks.seconds, group
+                    ).start
+                yield Agent(home_, parts.hub, parts.worker, parts.task_supervisor)
                 group.cancel_scope.cancel()
                 around.cancel_scope.cancel()
         except BaseExceptionGroup as several:
-            raise only(several) from several
+            raise unwrap_single(several) from several
 
 
-class _Parts(Struct, frozen=True):
-    place: HomePlace
+class Services(Struct, frozen=True):
+    tool_environment: HomeToolEnvironment
     commands: LocalCommands
     hub: EventHub
     worker: Worker
-    door: Inbox
-    keeper: TaskSupervisor
+    inbox: Inbox
+    task_supervisor: TaskSupervisor
     runtimes: _Runtimes
 
 
-def _assemble(
-    config: Config, store: SqliteStore, models: _Models, tools: dict[str, Tool], presence: Presence
-) -> _Parts:
+def _build_services(
+    config: Config, store: SqliteStore, models: _Models, tools: dict[str, Tool], presence: OpenMode
+) -> Services:
     """The loops of one home and what they stand on, connected by hints."""
     limits, redact = config.limits, redactor(config).redact
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     commands = open_commands(config)
-    place = HomePlace(config, store, store.blobs, open_local, _now)
+    place = HomeToolEnvironment(config, store, store.blobs, open_local, _now)
     runtimes = _Runtimes(Kit(config, models.get, tools, place, bounds, store.blobs))
     hub = EventHub(store)
     worker = Worker(store, hub, runtimes.get, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
     door = Inbox(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
-    hint = worker.wake if presence.carries == "all" else worker.notify
+    hint = worker.wake if presence.runs == "all" else worker.notify
     children = ChildSessions(store, door, worker)
     keeper = TaskSupervisor(
-        TaskServices(store, commands, children, hint, _now, _can_tell, matching, redact), most=config.shell.tasks
+        TaskServices(store, commands, children, hint, _now, _can_deliver_later, matching, redact),
+        most=config.shell.tasks,
     )
     worker.on_idle = keeper.session_idle
-    terms = TaskTerms(config, commands)
-    place.tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
-    place.has_open = keeper.has_open
-    return _Parts(place, commands, hub, worker, door, keeper, runtimes)
+    terms = TaskPolicy(config, commands)
+    place.session_tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
+    place.has_open_tasks = keeper.has_open
+    return Services(place, commands, hub, worker, door, keeper, runtimes)

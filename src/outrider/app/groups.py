@@ -3,9 +3,13 @@
 from typing import cast
 
 
-def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error behind a task group's wrapping, when it is a single one, or the same one met several times."""
     if len({(type(error), str(error)) for error in group.exceptions}) != 1:
         return group
     error = group.exceptions[0]
-    return only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error
+    return (
+        unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
+        if isinstance(error, BaseExceptionGroup)
+        else error
+    )

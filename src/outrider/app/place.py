@@ -15,7 +15,7 @@ from outrider.core.route import channel_of, check_delivery
 from outrider.core.tasks import running_summary
 
 
-class HomePlace:
+class HomeToolEnvironment:
     """The `Place` of every session of one home."""
 
     def __init__(
@@ -32,9 +32,9 @@ class HomePlace:
         self._blobs = blobs
         self._workspace = workspace
         self._now = now
-        self.tasks: Callable[[Session], Tasks] | None = None
-        self.has_open: Callable[[str], bool] = lambda session: False
-        self.expire: Callable[[Session, Asked], None] = lambda session, asked: None
+        self.session_tasks: Callable[[Session], Tasks] | None = None
+        self.has_open_tasks: Callable[[str], bool] = lambda session: False
+        self.start_timeout: Callable[[Session, Asked], None] = lambda session, asked: None
         """Called for every question that begins to wait."""
 
     async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext:
@@ -43,7 +43,7 @@ class HomePlace:
             workspace=self._workspace(Path(session.workspace)),
             blobs=self._blobs,
             call=call.id,
-            tasks=self.tasks(session) if self.tasks else None,
+            tasks=self.session_tasks(session) if self.session_tasks else None,
             address=state.address,
             delivery=check_delivery(state.address, CHANNELS),
         )
@@ -60,14 +60,14 @@ class HomePlace:
         if not (traits and traits.can_answer):
             return [Answered(asked.ask, NO) for asked in asks]
         for asked in asks:
-            self.expire(session, asked)
+            self.start_timeout(session, asked)
         return ()
 
     def redact(self, text: str) -> str:
         return self._redactor.redact(text)
 
     async def running_tasks_note(self, session: Session) -> str:
-        if not self.has_open(session.id):
+        if not self.has_open_tasks(session.id):
             return ""
         tasks = await self._store.list_tasks(session.person, session.id, open_only=True, limit=100)
         return running_summary([task for task in tasks if not task.spec.is_awaited], self._now())

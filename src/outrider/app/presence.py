@@ -4,20 +4,20 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.store.lock import Hold
+from outrider.store.lock import HomeLock
 
 
-class Presence(Struct, frozen=True):
+class OpenMode(Struct, frozen=True):
     """How a process is in a home."""
 
     label: str = "Python"
     """What others are told who find the home in use."""
-    carries: Literal["all", "own", "none"] = "own"
+    runs: Literal["all", "own", "none"] = "own"
     """Whose turns it carries when something happens to them: every session's, those it was asked for, or nobody's."""
     wait: float = 2.0
     """Seconds to wait for a home that is in use."""
-    hold: Hold | None = None
+    lock: HomeLock | None = None
     """The home, where it is held already."""
 
 
-VISITOR = Presence()
+PYTHON_MODE = OpenMode()

@@ -24,10 +24,10 @@ def render_event(event: Event) -> Json:
             return {"type": "delta", "kind": kind, "text": text}
 
 
-State = Literal["idle", "waiting", "unfinished"]
+SessionStatus = Literal["idle", "waiting", "unfinished"]
 
 
-def state_of(session: Session) -> State:
+def session_status(session: Session) -> SessionStatus:
     """In a word: whether something is left to do in it."""
     if session.is_open:
         return "unfinished"

@@ -6,7 +6,7 @@ from functools import cache
 from msgspec import Struct
 
 from outrider import plugins
-from outrider.app.acting import Acting
+from outrider.app.acting import AgentApi
 from outrider.config.load import Config
 from outrider.config.settings import did_you_mean, lookup
 from outrider.core.errors import Refused
@@ -14,10 +14,10 @@ from outrider.core.events import Changed, Entry
 from outrider.core.ports import NATIVE, Session
 from outrider.runtimes.check import Check, Examine
 
-_BACK = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
+_BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
 
 
-class Wanted(Struct, frozen=True):
+class RuntimeChoice(Struct, frozen=True):
     """A runtime that was asked for: `codex`, or `codex:gpt-5.5` for one of its models."""
 
     name: str
@@ -34,22 +34,22 @@ class Wanted(Struct, frozen=True):
 
 
 @cache
-def names() -> Sequence[str]:
+def runtime_names() -> Sequence[str]:
     """Every runtime that is installed, our own first. Nothing is installed into a process that runs."""
     return (NATIVE, *(name for name in plugins.names("runtimes") if name != NATIVE))
 
 
-def parse_runtime(text: str) -> Wanted:
+def parse_runtime(text: str) -> RuntimeChoice:
     """What a person means by this. Raises Refused when there is no such runtime."""
     name, mark, model = (part.strip() for part in text.strip().partition(":"))
-    if name not in names():
-        known = did_you_mean(name, names()) or f"; there are: {', '.join(names())}"
+    if name not in runtime_names():
+        known = did_you_mean(name, runtime_names()) or f"; there are: {', '.join(runtime_names())}"
         raise Refused(f"no runtime is called {name[:60]!r}{known}")
     if mark and not (model and model.isprintable() and takes_model(name)):
         if takes_model(name):
             raise Refused(f"write {name}:<model>, or {name} alone")
         raise Refused(f"a model cannot be chosen for {name} here: write {name} alone")
-    return Wanted(name, model)
+    return RuntimeChoice(name, model)
 
 
 def takes_model(name: str) -> bool:
@@ -61,41 +61,41 @@ def model_setting(name: str) -> str:
     return f"{name}.model"
 
 
-def carrier(settings: Mapping[str, str], default: str) -> Wanted:
+def runtime_of(settings: Mapping[str, str], default: str) -> RuntimeChoice:
     """What carries a session with these settings."""
     name = settings.get("runtime") or default
-    return Wanted(name, settings.get(model_setting(name), ""))
+    return RuntimeChoice(name, settings.get(model_setting(name), ""))
 
 
-def find(config: Config, name: str) -> str:
+def find_program(config: Config, name: str) -> str:
     """Where this runtime's program is; empty for one without. Starts nothing. Raises Refused with how to get it."""
-    examine = _examine(name)
+    examine = _load_probe(name)
     return examine.found(config) if examine else ""
 
 
-def lends(name: str) -> bool:
+def takes_client_tools(name: str) -> bool:
     """Whether tools of whoever sent an input can be used in its turns."""
-    examine = _examine(name)
+    examine = _load_probe(name)
     return examine.lends if examine else name == NATIVE
 
 
-def steers(name: str) -> bool:
+def can_steer(name: str) -> bool:
     """Whether what is said in the midst of a turn reaches it at once, and not only in its next step."""
-    examine = _examine(name)
+    examine = _load_probe(name)
     return bool(examine and examine.steers)
 
 
-def offered(config: Config) -> Sequence[str]:
+def available_runtimes(config: Config) -> Sequence[str]:
     """The runtimes besides our own that seem to be usable. Starts nothing."""
-    return [name for name in names() if name != NATIVE and _is_found(config, name)]
+    return [name for name in runtime_names() if name != NATIVE and _is_installed(config, name)]
 
 
-async def examined(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[Check, None]:
+async def probe(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[Check, None]:
     """Really try this runtime; at a glance, without leaving a trace in it. Nothing is asked of a model."""
-    if name not in names():
-        yield Check("program", "broken", f"no runtime is called {name!r}", _BACK)
+    if name not in runtime_names():
+        yield Check("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
         return
-    examine = _examine(name)
+    examine = _load_probe(name)
     if examine is None:
         yield Check("program", "fine", "built in" if name == NATIVE else "installed")
         if version := plugins.origin("runtimes", name):
@@ -106,17 +106,17 @@ async def examined(config: Config, name: str, *, is_glance: bool = False) -> Asy
         yield check
 
 
-async def use(agent: Acting, session: Session, settings: Mapping[str, str]) -> bool:
+async def apply_settings(agent: AgentApi, session: Session, settings: Mapping[str, str]) -> bool:
     """Set what of this is new to the session, e.g. `Wanted.settings`; whether anything was."""
     if not settings:
         return False
-    new = news(settings, settings_of(await agent.journal(session)), agent.default_runtime)
+    new = changed_settings(settings, settings_of(await agent.journal(session)), agent.default_runtime)
     if new:
         await agent.change(session, new)
     return bool(new)
 
 
-def news(settings: Mapping[str, str], known: Mapping[str, str], default: str) -> Mapping[str, str]:
+def changed_settings(settings: Mapping[str, str], known: Mapping[str, str], default: str) -> Mapping[str, str]:
     """What of these settings is new to a session that has those, where the runtime is this one unless it is set."""
     known = {"runtime": default, **known}
     return {name: value for name, value in settings.items() if known.get(name, "") != value}
@@ -127,15 +127,15 @@ def settings_of(journal: Iterable[Entry]) -> Mapping[str, str]:
     return {entry.body.name: entry.body.value for entry in journal if isinstance(entry.body, Changed)}
 
 
-def _is_found(config: Config, name: str) -> bool:
+def _is_installed(config: Config, name: str) -> bool:
     try:
-        find(config, name)
+        find_program(config, name)
     except Refused:
         return False
     return True
 
 
 @cache
-def _examine(name: str) -> Examine | None:
+def _load_probe(name: str) -> Examine | None:
     """None where the runtime says nothing about itself."""
     return plugins.load("runtime_checks", name) if name in plugins.names("runtime_checks") else None

@@ -19,7 +19,7 @@ from outrider.workspaces.commands import LocalCommands, Means
 from outrider.workspaces.sandbox import Limits, NoSandbox, detect
 
 
-class TaskTerms:
+class TaskPolicy:
     """What tasks may use in this home: settings, and what this machine can do."""
 
     def __init__(self, config: Config, commands: LocalCommands) -> None:
@@ -30,10 +30,10 @@ class TaskTerms:
     async def traits(self) -> TaskTraits:
         """Found out once: settings and the machine stay as they are while a home is open."""
         if self._traits is None:
-            self._traits = await self._find_out()
+            self._traits = await self._detect()
         return self._traits
 
-    async def _find_out(self) -> TaskTraits:
+    async def _detect(self) -> TaskTraits:
         sandbox = await anyio.to_thread.run_sync(lambda: self.commands.sandbox)
         config, refusal = self._config, ""
         if isinstance(sandbox, NoSandbox) and config.sandbox.mode == "required":
@@ -68,28 +68,30 @@ def open_commands(config: Config) -> LocalCommands:
 class SessionTasks:
     """The `Tasks` of one session."""
 
-    def __init__(self, keeper: TaskSupervisor, wake: Callable[[str], None], terms: TaskTerms, session: Session) -> None:
+    def __init__(
+        self, keeper: TaskSupervisor, wake: Callable[[str], None], terms: TaskPolicy, session: Session
+    ) -> None:
         self.commands: Commands = terms.commands
-        self._terms = terms
-        self._keeper = keeper
+        self._policy = terms
+        self._task_supervisor = keeper
         self._wake = wake
         self._store = keeper.store
         self._session = session
 
     async def traits(self) -> TaskTraits:
-        return await self._terms.traits()
+        return await self._policy.traits()
 
     async def start(self, wish: TaskSpec) -> Task:
-        task = await self._keeper.start(self._session.id, wish)
+        task = await self._task_supervisor.start(self._session.id, wish)
         if task.child:  # begun before a crash: whoever carries this session carries its children
             self._wake(task.child)
         return task
 
     async def wait(self, task: Task, seconds: float) -> Task:
-        return await self._keeper.wait(task, seconds)
+        return await self._task_supervisor.wait(task, seconds)
 
     async def detach(self, task: Task, notify: Notify) -> Task:
-        return await self._keeper.detach(task, notify)
+        return await self._task_supervisor.detach(task, notify)
 
     async def find(self, name: str) -> Task:
         found = await self._store.find_task(self._session.person, name) if name else None
@@ -101,11 +103,11 @@ class SessionTasks:
         return await self._store.list_tasks(self._session.person, self._session.id, limit=1_000)
 
     async def kill(self, task: Task) -> Task:
-        await self._keeper.detach(task, "never")  # the call's own result tells it
-        return await self._keeper.kill(task, "killed by the model")
+        await self._task_supervisor.detach(task, "never")  # the call's own result tells it
+        return await self._task_supervisor.kill(task, "killed by the model")
 
     async def last_message(self, task: Task) -> str:
-        return await self._keeper.last_message(task)
+        return await self._task_supervisor.last_message(task)
 
     async def depth(self) -> int:
         """Counted by asking whose body this session is, and so on upwards."""
@@ -120,7 +122,7 @@ class ChildSessions:
 
     def __init__(self, store: Store, door: Inbox, worker: Worker) -> None:
         self._store = store
-        self._door = door
+        self._inbox = door
         self._worker = worker
 
     async def open(self, task: Task) -> str:
@@ -135,7 +137,7 @@ class ChildSessions:
         given = InboxMessage(
             wish.command, key=f"task/{task.id}", address=f"{TASK}:{task.id}", payer=await self._payer(task)
         )
-        await self._door.accept(child, given)
+        await self._inbox.accept(child, given)
         return child.id
 
     async def _payer(self, task: Task) -> str:

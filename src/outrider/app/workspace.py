@@ -22,16 +22,16 @@ def terminal_workspace(
             raise Refused(
                 f"{named} is your home folder or the machine's and cannot be a workspace; name a folder below it"
             )
-        if outrider_home and _holds_guard_files(root, outrider_home):
+        if outrider_home and _exposes_outrider_files(root, outrider_home):
             raise Refused(f"{named} holds Outrider's own files and cannot be a workspace; name another folder")
         return root
     root = current.resolve()
-    if _is_off_limits(root, person_home) or (outrider_home and _holds_guard_files(root, outrider_home)):
+    if _is_off_limits(root, person_home) or (outrider_home and _exposes_outrider_files(root, outrider_home)):
         return None
     return root
 
 
-_SHARED = frozenset(
+_SYSTEM_FOLDERS = frozenset(
     [
         "/",
         "/bin",
@@ -56,17 +56,17 @@ _SHARED = frozenset(
 
 
 def _is_off_limits(root: Path, person_home: Path) -> bool:
-    return root == person_home.resolve() or str(root) in _SHARED
+    return root == person_home.resolve() or str(root) in _SYSTEM_FOLDERS
 
 
-def _holds_guard_files(root: Path, outrider_home: Path) -> bool:
+def _exposes_outrider_files(root: Path, outrider_home: Path) -> bool:
     """Whether settings, keys or the store could be reached from here."""
     home = outrider_home.resolve()
     inside = home / "workspaces"
     return root == inside or home.is_relative_to(root) or (root.is_relative_to(home) and inside not in root.parents)
 
 
-def own_workspace(home: Path, name: str) -> Path:
+def create_workspace(home: Path, name: str) -> Path:
     """A folder under the Outrider home, made now, for a session that came with none."""
     plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:40] or "session"
     root = home / "workspaces" / f"{plain}-{secrets.token_hex(8)}"

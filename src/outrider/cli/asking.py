@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.app.acting import image_media
+from outrider.app.acting import media_type
 from outrider.cli.plain import check_text
 from outrider.core.errors import Refused
 
@@ -70,7 +70,7 @@ def _read_image(path: Path) -> bytes:
     if len(content) > _LONGEST_IMAGE:
         raise Refused(f"{path} is longer than {_LONGEST_IMAGE >> 20} MiB; make the picture smaller")
     try:
-        image_media(content)
+        media_type(content)
     except Refused as error:
         raise Refused(f"{path}: {error}") from None
     return content

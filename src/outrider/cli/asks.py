@@ -6,8 +6,8 @@ from functools import partial
 import click
 import msgspec
 
-from outrider.app.acting import Looking
-from outrider.app.presence import Presence
+from outrider.app.acting import ReadOnlyApi
+from outrider.app.presence import OpenMode
 from outrider.cli.beside import open_looking
 from outrider.cli.lines import Json, encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -70,9 +70,9 @@ def _render(waiting: Waiting) -> Json:
     return {"id": waiting.name, "session": waiting.session.id, "name": waiting.session.name, **asked}
 
 
-async def _waiting(looking: Looking) -> list[Waiting]:
+async def _waiting(looking: ReadOnlyApi) -> list[Waiting]:
     found = [session for session in await looking.unfinished() if session.is_open]
-    return [Waiting(session, asked) for session in found for asked in await looking.asks(session)]
+    return [Waiting(session, asked) for session in found for asked in await looking.questions(session)]
 
 
 @command.command("answer")
@@ -92,17 +92,17 @@ def answer(ask: str, answer: str, is_brief: bool, is_json: bool) -> int:
 
 
 async def _note(config: Config, ask: str, answer: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, Presence(_LABEL, "none")) as agent:
+    async with open_here(config, OpenMode(_LABEL, "none")) as agent:
         waiting = _pick(await _waiting(agent), ask)
         await agent.answer(waiting.session, waiting.asked, answer)
-        is_carried = agent.is_guest
+        is_carried = agent.is_client
     goes_on = "the turn goes on" if is_carried else f"outrider resume {waiting.session.name} goes on"
     notice(f"answered {answer}: {goes_on}")
     return DONE
 
 
 async def _answer(config: Config, ask: str, answer: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, Presence(_LABEL, "own")) as agent:
+    async with open_here(config, OpenMode(_LABEL, "own")) as agent:
         waiting = _pick(await _waiting(agent), ask)
         await agent.answer(waiting.session, waiting.asked, answer)
         found = await wait_or_park(agent, waiting.session)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from outrider.app.acting import OWNER, Looking, found_or_refused
-from outrider.app.presence import Presence
+from outrider.app.acting import DEFAULT_PERSON, ReadOnlyApi, require_session
+from outrider.app.presence import OpenMode
 from outrider.cli.opening import open_here
 from outrider.config.load import Config
 from outrider.core.approve import Permission
@@ -41,34 +41,36 @@ class Beside:
         return self._commands
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
-        return await self._reader.list(OWNER, limit)
+        return await self._reader.list(DEFAULT_PERSON, limit)
 
     async def find(self, name: str) -> Session:
-        return found_or_refused(await self._reader.find(OWNER, name) if name.isprintable() else None, name)
+        return require_session(await self._reader.find(DEFAULT_PERSON, name) if name.isprintable() else None, name)
 
     async def look_up(self, name: str) -> Session:
-        return found_or_refused(await self._reader.look_up(OWNER, name) if name.isprintable() else None, name)
+        return require_session(await self._reader.look_up(DEFAULT_PERSON, name) if name.isprintable() else None, name)
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._reader.read(session.id, after, limit)
 
     async def unfinished(self) -> Sequence[Session]:
-        found = [await self._reader.find(OWNER, id) for id in await self._reader.sessions_with_work()]
+        found = [await self._reader.find(DEFAULT_PERSON, id) for id in await self._reader.sessions_with_work()]
         return [session for session in found if session]
 
     async def asks(self, session: Session) -> Sequence[Asked]:
         return tuple(fold(await self._reader.read(session.id)).questions.values())
 
     async def grants(self) -> Sequence[Permission]:
-        return await self._reader.list_permissions(OWNER)
+        return await self._reader.list_permissions(DEFAULT_PERSON)
 
     async def tasks(
         self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
     ) -> Sequence[Task]:
-        return await self._reader.list_tasks(OWNER, session.id if session else "", open_only=open_only, limit=limit)
+        return await self._reader.list_tasks(
+            DEFAULT_PERSON, session.id if session else "", open_only=open_only, limit=limit
+        )
 
     async def find_task(self, name: str) -> Task:
-        if found := await self._reader.find_task(OWNER, name):
+        if found := await self._reader.find_task(DEFAULT_PERSON, name):
             return found
         raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
 
@@ -96,11 +98,13 @@ class Beside:
 
 
 @asynccontextmanager
-async def open_looking(config: Config, label: str) -> AsyncGenerator[Looking]:
+async def open_looking(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
     """In the home or through its owner; where that takes no guests, beside it. Carries nothing."""
     async with AsyncExitStack() as stack:
         try:
-            looking: Looking = await stack.enter_async_context(open_here(config, Presence(label, "none", _PATIENCE)))
+            looking: ReadOnlyApi = await stack.enter_async_context(
+                open_here(config, OpenMode(label, "none", _PATIENCE))
+            )
         except HomeBusy:
             from outrider.app.tasks import open_commands
             from outrider.store.reader import open_reader

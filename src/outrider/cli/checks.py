@@ -108,10 +108,10 @@ async def check_runtime(config: Config) -> AsyncGenerator[Check, None]:
     name = config.runtime.name
     if name == NATIVE:
         return
-    from outrider.app.runtimes import examined
+    from outrider.app.runtimes import probe
 
     told: list[str] = []
-    async for check in examined(config, name):
+    async for check in probe(config, name):
         if check.verdict == "broken":
             advice = check.advice or f"outrider runtime doctor {name}"
             yield Check("runtime", "broken", one_line(f"{name}: {check.text}"), one_line(advice))

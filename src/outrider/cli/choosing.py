@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from outrider.app.runtimes import Wanted, find, parse_runtime
+from outrider.app.runtimes import RuntimeChoice, find_program, parse_runtime
 from outrider.cli.plain import check_text
 from outrider.config.choose import choose
 from outrider.config.load import Config
@@ -20,12 +20,12 @@ def chosen(config: Config, model: str, runtime: str | None, *, is_new: bool) -> 
     if wanted and wanted.name != NATIVE:
         if model and wanted.model:
             raise Refused(f"--runtime {wanted} names a model already; leave out --model")
-        find(config, wanted.name)
+        find_program(config, wanted.name)
         return (parse_runtime(f"{wanted.name}:{model}") if model else wanted).settings
     if model:
         return of_model(config, model)
     if is_new and not wanted and config.runtime.name != NATIVE:
-        find(config, parse_runtime(config.runtime.name).name)
+        find_program(config, parse_runtime(config.runtime.name).name)
     elif is_new:
         choose(config)
     return wanted.settings if wanted else {}
@@ -36,6 +36,6 @@ def of_model(config: Config, model: str) -> Mapping[str, str]:
     return {"model": choose(config, model)[0].name, "runtime": NATIVE}
 
 
-def shown(carrier: Wanted, model: str) -> str:
+def shown(carrier: RuntimeChoice, model: str) -> str:
     """What answers in a session: the model, or the runtime where that is another than our own."""
     return model if carrier.name == NATIVE else str(carrier)

@@ -5,8 +5,8 @@ from functools import partial
 import click
 import msgspec
 
-from outrider.app.acting import Looking
-from outrider.app.presence import Presence
+from outrider.app.acting import ReadOnlyApi
+from outrider.app.presence import OpenMode
 from outrider.cli.beside import open_looking
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -34,7 +34,7 @@ def list_grants(is_json: bool) -> int:
 
     async def carry(halt: Halt) -> int:
         async with open_looking(config, _LABEL) as looking:
-            found = await looking.grants()
+            found = await looking.permissions()
             rows = [("GRANT", "NEED", "IN", "SINCE")]
             rows += [
                 (grant.id, one_line(grant.need), await _place(looking, grant), moment(grant.created)) for grant in found
@@ -48,7 +48,7 @@ def list_grants(is_json: bool) -> int:
     return carry_out(carry)
 
 
-async def _place(looking: Looking, grant: Permission) -> str:
+async def _place(looking: ReadOnlyApi, grant: Permission) -> str:
     if grant.scope != "session":
         return one_line(grant.applies_to)
     try:
@@ -66,12 +66,12 @@ def forget(grant: str) -> int:
 
 
 async def _forget(config: Config, name: str, halt: Halt) -> int:
-    async with open_here(config, Presence(_LABEL, "none")) as agent:
-        found = [grant for grant in await agent.grants() if name and grant.id.startswith(name)]
+    async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+        found = [grant for grant in await agent.permissions() if name and grant.id.startswith(name)]
         exact = [grant for grant in found if grant.id == name] or found
         if len(exact) != 1:
             what = f"{len(found)} grants begin with {name!r}" if found else f"there is no grant {name!r}"
             raise Refused(f"{what}; `outrider grants list` shows them")
-        await agent.forget_grant(exact[0].id)
+        await agent.revoke_permission(exact[0].id)
         say(f"{exact[0].need} is asked for again in {exact[0].applies_to}")
     return DONE

@@ -8,8 +8,8 @@ from typing import TypedDict, Unpack, get_args
 import click
 from msgspec.structs import asdict
 
-from outrider.app.acting import OWNER
-from outrider.app.presence import Presence
+from outrider.app.acting import DEFAULT_PERSON
+from outrider.app.presence import OpenMode
 from outrider.cli.beside import open_looking
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -103,7 +103,7 @@ def _none(keys: Sequence[Key]) -> Refused:
 
 @command.command("create")
 @click.argument("name")
-@click.option("--person", default=OWNER, show_default=True, help="Whose sessions and tasks it opens.")
+@click.option("--person", default=DEFAULT_PERSON, show_default=True, help="Whose sessions and tasks it opens.")
 @click.option(
     "--scope",
     "scopes",
@@ -126,7 +126,7 @@ def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, 
     wish = KeySpec(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
 
     async def act() -> None:
-        async with open_here(config, Presence(_LABEL, "none")) as store:
+        async with open_here(config, OpenMode(_LABEL, "none")) as store:
             key, text = await make_key(store, wish)
         if is_json:
             say(encode({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
@@ -167,7 +167,7 @@ def revoke(key: str) -> int:
     config = open_config()
 
     async def act() -> None:
-        async with open_here(config, Presence(_LABEL, "none")) as store:
+        async with open_here(config, OpenMode(_LABEL, "none")) as store:
             held = [each for each in await store.list_keys() if not each.revoked]
             found = next((each for each in held if each.id == key), None)
             found = found or next((each for each in held if each.spec.name == key), None)

@@ -7,7 +7,7 @@ import msgspec
 from outrider.app.render import Json as Json
 from outrider.app.render import render_entry as render_entry
 from outrider.app.render import render_event as render_event
-from outrider.app.render import state_of as state_of
+from outrider.app.render import session_status as session_status
 from outrider.core.outcome import TurnResult
 from outrider.core.ports import SearchHit, Session
 
@@ -18,7 +18,7 @@ def render_finished(finished: TurnResult, session: Session, tasks: Sequence[str]
 
 
 def render_session(session: Session) -> Json:
-    return {**msgspec.to_builtins(session), "state": state_of(session)}
+    return {**msgspec.to_builtins(session), "state": session_status(session)}
 
 
 def render_found(found: SearchHit) -> Json:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 
-from outrider.app.presence import Presence
+from outrider.app.presence import OpenMode
 from outrider.app.workspace import terminal_workspace
-from outrider.channels.link.joined import Joined
-from outrider.channels.link.stay import open_joined
+from outrider.channels.link.joined import HomeClient
+from outrider.channels.link.stay import open_home_client
 from outrider.cli.logs import start_logs
 from outrider.cli.plain import check_text, notice
 from outrider.config.load import Config, find_home, load
@@ -82,10 +82,10 @@ def _check_home(home: Path) -> None:
 
 @asynccontextmanager
 async def open_here(
-    config: Config, presence: Presence, *, workspace: Path | None = None, is_quiet: bool = False
-) -> AsyncGenerator[Joined, None]:
+    config: Config, presence: OpenMode, *, workspace: Path | None = None, is_quiet: bool = False
+) -> AsyncGenerator[HomeClient, None]:
     """Open the home, or join whoever owns it, telling on stderr what the person should know about that."""
-    async with open_joined(config, presence, workspace) as joined:
+    async with open_home_client(config, presence, workspace) as joined:
         for text in () if is_quiet else (*config.warnings, *joined.notices):
             notice(text)
         yield joined

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.app.groups import only
+from outrider.app.groups import unwrap_single
 from outrider.cli.plain import one_line, printable
 from outrider.core.approve import NO
 from outrider.core.events import Answered, Asked, Compacted, Delta, Entry, Event, Input, Reply, Result, Resumed
@@ -94,7 +94,7 @@ class Progress:
                 yield
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
-            raise only(several) from several
+            raise unwrap_single(several) from several
         finally:
             self._wipe()
 

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nu
 import anyio
 from msgspec import Struct
 
-from outrider.app.acting import Acting
+from outrider.app.acting import AgentApi
 from outrider.app.channels import CHANNELS
-from outrider.app.groups import only
+from outrider.app.groups import unwrap_single
 from outrider.cli.chat.answers import meant, offer
 from outrider.cli.plain import notice, printable
 from outrider.core.approve import NO
@@ -58,7 +58,7 @@ class Asker:
     """Puts the questions of a turn to whoever sits at this terminal, one after the other."""
 
     def __init__(
-        self, agent: Acting, session: Session, hold: Callable[[], AbstractContextManager[None]] | None
+        self, agent: AgentApi, session: Session, hold: Callable[[], AbstractContextManager[None]] | None
     ) -> None:
         self._agent = agent
         self._session = session
@@ -74,7 +74,7 @@ class Asker:
     async def asking(self) -> AsyncGenerator[None]:
         """While the block runs, questions are put: those that wait already, and those that are heard."""
         with self._put, self._asks:
-            for asked in await self._agent.asks(self._session):
+            for asked in await self._agent.questions(self._session):
                 self._put.send_nowait(asked)
             try:
                 async with anyio.create_task_group() as group:
@@ -82,7 +82,7 @@ class Asker:
                     yield
                     group.cancel_scope.cancel()
             except BaseExceptionGroup as several:
-                raise only(several) from several
+                raise unwrap_single(several) from several
 
     async def _run(self) -> None:
         async for asked in self._asks:
@@ -119,7 +119,7 @@ async def _read_line() -> str:
     return heard.decode("utf-8", "replace")
 
 
-async def wait_or_park(agent: Acting, session: Session) -> TurnResult | Sequence[Asked] | None:
+async def wait_or_park(agent: AgentApi, session: Session) -> TurnResult | Sequence[Asked] | None:
     """Wait until nothing is left to do in this session, or until it waits for a person.
 
     `session` as it was before it was taken up. None when there was nothing to do.
@@ -139,11 +139,11 @@ async def wait_or_park(agent: Acting, session: Session) -> TurnResult | Sequence
             group.start_soon(wait)
             group.start_soon(watch)
     except BaseExceptionGroup as several:
-        raise only(several) from several
+        raise unwrap_single(several) from several
     return found[0]
 
 
-async def _parked(agent: Acting, session: Session) -> Sequence[Asked]:
+async def _parked(agent: AgentApi, session: Session) -> Sequence[Asked]:
     """The questions that have brought the session to rest, once some have."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
@@ -160,7 +160,7 @@ def is_parked(state: State) -> bool:
     return isinstance(decide(state, {}), AwaitAnswer) and _can_answer(state.address)
 
 
-async def deny_unanswerable(agent: Acting, session: Session, address: str = "") -> int:
+async def deny_unanswerable(agent: AgentApi, session: Session, address: str = "") -> int:
     """Say no to what a session still asks when its turn goes on where nobody can answer; how many those were."""
     state = fold(await agent.journal(session))
     if _can_answer(address or state.address):

@@ -5,8 +5,8 @@ from functools import partial
 import anyio
 import click
 
-from outrider.app.acting import Acting
-from outrider.app.presence import Presence
+from outrider.app.acting import AgentApi
+from outrider.app.presence import OpenMode
 from outrider.cli.lines import encode, render_finished
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, say
@@ -33,14 +33,14 @@ def command(session: str, is_json: bool) -> int:
 
 
 async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, Presence("outrider resume", "own")) as agent:
-        if told := agent.difference({}):
+    async with open_here(config, OpenMode("outrider resume", "own")) as agent:
+        if told := agent.owner_mismatch({}):
             notice(told)
         if name:
-            found = await agent.look_up(name)
+            found = await agent.find_by_prefix(name)
             waiting = [found] if found.has_work else []
         else:
-            waiting = list(await agent.finish())
+            waiting = list(await agent.resume_all())
         if not waiting and not is_json:
             say(f"nothing is unfinished in {name}" if name else "nothing is unfinished")
         # A list, not a generator: every session is waited for, whatever came of the others.
@@ -52,7 +52,7 @@ async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
         return DONE if all(are_done) else FAILED
 
 
-async def _finish(agent: Acting, session: Session, is_json: bool) -> bool:
+async def _finish(agent: AgentApi, session: Session, is_json: bool) -> bool:
     try:
         await deny_unanswerable(agent, session)
         outcome = await wait_or_park(agent, session)

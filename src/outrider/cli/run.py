@@ -12,12 +12,12 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.app.acting import Acting, last_turn
+from outrider.app.acting import AgentApi, last_turn
 from outrider.app.channels import PIPE, PROMPT
-from outrider.app.groups import only
-from outrider.app.presence import Presence
-from outrider.app.runtimes import settings_of, use
-from outrider.channels.link.joined import Joined
+from outrider.app.groups import unwrap_single
+from outrider.app.presence import OpenMode
+from outrider.app.runtimes import apply_settings, settings_of
+from outrider.channels.link.joined import HomeClient
 from outrider.cli.asking import read_images, read_words
 from outrider.cli.choosing import chosen
 from outrider.cli.lines import encode, render_event, render_finished
@@ -109,15 +109,15 @@ def _order(wish: Wish, config: Config) -> Order:
 
 
 async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
-    presence = Presence("outrider run", "own")
+    presence = OpenMode("outrider run", "own")
     async with open_here(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
         session = await agent.session(order.session)
         _check_workspace(order, session, wish.is_quiet)
         if not wish.is_quiet:
-            await _tell_unfinished(agent, session, is_alone=not agent.is_guest)
-        await use(agent, session, order.settings)
-        if not wish.is_quiet and agent.difference({}):
-            told = agent.difference(settings_of(await agent.journal(session)))
+            await _tell_unfinished(agent, session, is_alone=not agent.is_client)
+        await apply_settings(agent, session, order.settings)
+        if not wish.is_quiet and agent.owner_mismatch({}):
+            told = agent.owner_mismatch(settings_of(await agent.journal(session)))
             if told:
                 notice(told)
         if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
@@ -143,7 +143,7 @@ async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
         return code
 
 
-async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
+async def _say_in_time(agent: AgentApi, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
     """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
     late: list[int] = []
 
@@ -160,11 +160,11 @@ async def _say_in_time(agent: Acting, session: Session, order: Order, wish: Wish
             group.cancel_scope.cancel()
             return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
     except BaseExceptionGroup as several:
-        raise only(several) from several
+        raise unwrap_single(several) from several
     raise AssertionError("the turn was waited for, or an error was raised")
 
 
-async def _say(agent: Acting, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
+async def _say(agent: AgentApi, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
     surface, progress = _surface(wish), None
     if surface is None and sys.stderr.isatty():
         progress = Progress()
@@ -213,12 +213,12 @@ def _surface(wish: Wish) -> Callable[[Event], None] | None:
     return (lambda event: None) if wish.is_quiet else None
 
 
-async def _leave(agent: Joined, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
+async def _leave(agent: HomeClient, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_stop:
         name = shlex.quote(session.name)
         goes_on = f"the turn goes on without this: outrider sessions show {name}"
-        notice(goes_on if agent.goes_on else f"the turn is left unfinished: outrider resume {name}")
+        notice(goes_on if agent.continues_elsewhere else f"the turn is left unfinished: outrider resume {name}")
         return
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:
@@ -273,7 +273,7 @@ def _check_workspace(order: Order, session: Session, is_quiet: bool) -> None:
         notice(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _tell_unfinished(agent: Acting, session: Session, *, is_alone: bool) -> None:
+async def _tell_unfinished(agent: AgentApi, session: Session, *, is_alone: bool) -> None:
     """What is unfinished while another process owns the home is being worked at there, or was told there."""
     others = sum(other.id != session.id for other in await agent.unfinished()) if is_alone else 0
     if others:

@@ -7,9 +7,9 @@ import click
 import msgspec
 from msgspec import Struct
 
-from outrider.app.presence import Presence
-from outrider.app.runtimes import Wanted, examined, model_setting, names, parse_runtime, use
-from outrider.channels.link.guest import visiting
+from outrider.app.presence import OpenMode
+from outrider.app.runtimes import RuntimeChoice, apply_settings, model_setting, parse_runtime, probe, runtime_names
+from outrider.channels.link.guest import connect_to_owner
 from outrider.cli.doctor import report
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
@@ -71,10 +71,9 @@ def doctor(name: str | None, is_json: bool) -> int:
 
 async def _list(config: Config, is_json: bool, halt: Halt) -> int:
     default = config.runtime.name
-    known = list(dict.fromkeys((*names(), default)))
+    known = list(dict.fromkeys((*runtime_names(), default)))
     found = [
-        _listed(name, name == default, [check async for check in examined(config, name, is_glance=True)])
-        for name in known
+        _listed(name, name == default, [check async for check in probe(config, name, is_glance=True)]) for name in known
     ]
     if is_json:
         say(encode([msgspec.to_builtins(one) for one in found], is_pretty=True))
@@ -108,28 +107,28 @@ def _line(one: Listed, width: int) -> str:
     return f"{mark} {one.name:<{width}}  not ready  {known}{one.problem}{f' → {one.advice}' if one.advice else ''}"
 
 
-async def _use(config: Config, wanted: Wanted, session: str, halt: Halt) -> int:
+async def _use(config: Config, wanted: RuntimeChoice, session: str, halt: Halt) -> int:
     await _check(config, wanted.name)
     if not session:
         return await _set_default(wanted)
-    async with open_here(config, Presence(_LABEL, "none")) as agent:
-        found = await agent.look_up(session)
-        is_new = await use(agent, found, wanted.settings)
+    async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+        found = await agent.find_by_prefix(session)
+        is_new = await apply_settings(agent, found, wanted.settings)
         say(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
     return DONE
 
 
 async def _check(config: Config, name: str) -> None:
     """Raises Refused when it cannot be used, with what to do about it."""
-    async for check in examined(config, name):
+    async for check in probe(config, name):
         if check.verdict == "broken":
             advice = f". What to do: {check.advice}" if check.advice else ""
             raise Refused(f"{name} cannot be used yet: {check.text}{advice}")
 
 
-async def _set_default(wanted: Wanted) -> int:
+async def _set_default(wanted: RuntimeChoice) -> int:
     home = find_home()
-    for name in names():
+    for name in runtime_names():
         _forget_model(home, name)
     path = set_value(home, "runtime.name", wanted.name)
     if wanted.model:
@@ -138,9 +137,9 @@ async def _set_default(wanted: Wanted) -> int:
     source = load().source("runtime.name")
     if source != FILE:
         notice(f"{source} overrules it")
-    async with visiting(home) as guest:
+    async with connect_to_owner(home) as guest:
         if guest:
-            owner = guest.owner
+            owner = guest.info
             notice(f"{owner.label} (process {owner.pid}) goes on with {owner.runtime} until it is started again")
     return DONE
 
@@ -149,11 +148,11 @@ def _forget_model(home: Path, name: str) -> None:
     """Take back the model that an earlier `use` set. What somebody else set, or has changed since, stays."""
     setting = model_setting(name)
     value, note = noted(home, setting)
-    if note and note == _note(Wanted(name, str(value))):
+    if note and note == _note(RuntimeChoice(name, str(value))):
         unset(home, setting)
 
 
-def _note(wanted: Wanted) -> str:
+def _note(wanted: RuntimeChoice) -> str:
     return f"outrider runtime use {wanted}"
 
 
@@ -162,5 +161,5 @@ async def _doctor(config: Config, name: str, is_json: bool, halt: Halt) -> int:
     if name == NATIVE:
         from outrider.cli.checks import check_model
 
-        return await report(is_json, examined(config, name), check_model(config, online=False))
-    return await report(is_json, examined(config, name))
+        return await report(is_json, probe(config, name), check_model(config, online=False))
+    return await report(is_json, probe(config, name))

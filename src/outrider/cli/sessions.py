@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from outrider.app.acting import Looking
-from outrider.app.presence import Presence
+from outrider.app.acting import ReadOnlyApi
+from outrider.app.presence import OpenMode
 from outrider.cli.beside import open_looking
-from outrider.cli.lines import encode, render_entry, render_found, render_session, state_of
+from outrider.cli.lines import encode, render_entry, render_found, render_session, session_status
 from outrider.cli.opening import Halt, carry_out, open_config, open_here
 from outrider.cli.plain import check_text, notice, one_line, say
 from outrider.cli.root import DONE
@@ -24,7 +24,7 @@ _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _LONGEST_TITLE = 48
 
 
-def _read(act: Callable[[Looking], Awaitable[None]]) -> int:
+def _read(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
     """Look something up, also beside a process that takes no guests."""
     config = open_config()
 
@@ -47,7 +47,7 @@ def command() -> None:
 def list_sessions(is_json: bool, limit: int) -> int:
     """Every session, latest first."""
 
-    async def act(agent: Looking) -> None:
+    async def act(agent: ReadOnlyApi) -> None:
         found = await agent.sessions(limit)
         if is_json:
             say(encode([render_session(session) for session in found], is_pretty=True))
@@ -66,7 +66,7 @@ def table(sessions: Sequence[Session], now: int) -> list[str]:
         (
             one_line(session.name),
             ago(session.updated, now),
-            state_of(session),
+            session_status(session),
             one_line(session.title, _LONGEST_TITLE),
             one_line(session.workspace),
         )
@@ -85,14 +85,14 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
     """What was said and done in a session. With --json, one entry a line."""
     check_text(session, "the session's name")
 
-    async def act(agent: Looking) -> None:
-        found = await agent.look_up(session)
+    async def act(agent: ReadOnlyApi) -> None:
+        found = await agent.find_by_prefix(session)
         entries = await agent.journal(found, after, limit)
         if is_json:
             for entry in entries:
                 say(encode(render_entry(entry)))
             return
-        say(f"{one_line(found.name)} ({found.id}), {state_of(found)}, in {one_line(found.workspace)}\n")
+        say(f"{one_line(found.name)} ({found.id}), {session_status(found)}, in {one_line(found.workspace)}\n")
         for line in transcript_lines(found, entries):
             say(line)
 
@@ -110,7 +110,7 @@ def search(words: tuple[str, ...], is_json: bool, limit: int) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_here(config, Presence(_LABEL, "none")) as agent:
+        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
             found = await agent.search(wanted, limit)
         if is_json:
             say(encode([render_found(place) for place in found], is_pretty=True))
@@ -132,8 +132,8 @@ def export(session: str, form: str, output: str) -> int:
     """A whole session as one document."""
     check_text(session, "the session's name")
 
-    async def act(agent: Looking) -> None:
-        found = await agent.look_up(session)
+    async def act(agent: ReadOnlyApi) -> None:
+        found = await agent.find_by_prefix(session)
         entries = await agent.journal(found)
         if form == "json":
             document = {"session": render_session(found), "entries": [render_entry(entry) for entry in entries]}
@@ -168,8 +168,8 @@ def rename(session: str, name: str) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_here(config, Presence(_LABEL, "none")) as agent:
-            found = await agent.look_up(session)
+        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+            found = await agent.find_by_prefix(session)
             renamed = await agent.rename(found, name)
         say(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
         return DONE
@@ -189,13 +189,13 @@ def delete(session: str, is_sure: bool) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
-        async with open_here(config, Presence(_LABEL, "none")) as agent:
-            found = await agent.look_up(session)
+        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+            found = await agent.find_by_prefix(session)
         what = f"{one_line(found.name)} ({one_line(found.title, _LONGEST_TITLE)})"
         # The home is not held while somebody thinks about it.
         if not is_sure and not click.confirm(f"Delete {what} for good?", err=True):
             raise Refused("nothing was deleted")
-        async with open_here(config, Presence(_LABEL, "none")) as agent:
+        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
             await agent.delete(found)
         say(f"deleted {what}; its workspace {found.workspace} is left as it is")
         return DONE

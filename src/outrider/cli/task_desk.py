@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from outrider.app.acting import Looking
-from outrider.channels.link.joined import Joined
+from outrider.app.acting import ReadOnlyApi
+from outrider.channels.link.joined import HomeClient
 from outrider.cli.beside import open_looking
 from outrider.config.load import Config
 from outrider.core.events import Reply
@@ -21,7 +21,7 @@ _SETTLING = 10.0
 
 
 @asynccontextmanager
-async def open_desk(config: Config, label: str) -> AsyncGenerator[Looking]:
+async def open_desk(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
     """The tasks of a home, whoever owns it. Ends that came while nobody owned it are written down."""
     async with open_looking(config, label) as desk:
         if is_alone(desk):
@@ -31,19 +31,19 @@ async def open_desk(config: Config, label: str) -> AsyncGenerator[Looking]:
         yield desk
 
 
-def is_alone(desk: Looking) -> bool:
+def is_alone(desk: ReadOnlyApi) -> bool:
     """Whether no other process owns the home, so that nothing goes on there."""
-    return isinstance(desk, Joined) and not desk.is_guest
+    return isinstance(desk, HomeClient) and not desk.is_client
 
 
-async def said(desk: Looking, task: Task) -> str:
+async def said(desk: ReadOnlyApi, task: Task) -> str:
     """The last words of the child session that is this task's body."""
     journal = await desk.journal(await desk.find(task.child)) if task.child else ()
     replies = [entry.body for entry in journal if isinstance(entry.body, Reply)]
     return next((reply.text for reply in reversed(replies) if reply.text), "")
 
 
-async def settled(desk: Looking, task: Task) -> Task:
+async def settled(desk: ReadOnlyApi, task: Task) -> Task:
     """This task as it is once an end that the disk knows of is written down."""
     task = await desk.find_task(task.id)
     if not task.is_open or not await has_ended(desk.commands, task):

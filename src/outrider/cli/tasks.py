@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import click
 
-from outrider.app.acting import Looking
+from outrider.app.acting import ReadOnlyApi
 from outrider.app.tasks import open_commands
 from outrider.cli.lines import encode
 from outrider.cli.opening import Halt, carry_out, open_config
@@ -28,7 +28,7 @@ _MOST = 10_000
 _LOOK = 0.2
 
 
-def _at_desk(act: Callable[[Looking], Awaitable[int]]) -> int:
+def _at_desk(act: Callable[[ReadOnlyApi], Awaitable[int]]) -> int:
     config = open_config()
 
     async def carry(halt: Halt) -> int:
@@ -55,8 +55,8 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     """The open tasks, then those that ended, latest first."""
     check_text(session, "--session")
 
-    async def act(desk: Looking) -> int:
-        found = await desk.tasks(await desk.look_up(session) if session else None, limit=_MOST)
+    async def act(desk: ReadOnlyApi) -> int:
+        found = await desk.tasks(await desk.find_by_prefix(session) if session else None, limit=_MOST)
         ended = [task for task in found if not task.is_open]
         shown = ended if is_all or session else ended[:_ENDED_SHOWN]
         tasks = [*(task for task in found if task.is_open), *shown]
@@ -75,7 +75,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     return _at_desk(act)
 
 
-async def _name(desk: Looking, session: str) -> str:
+async def _name(desk: ReadOnlyApi, session: str) -> str:
     try:
         return (await desk.find(session)).name
     except Refused:  # it was deleted meanwhile
@@ -89,7 +89,7 @@ def show(task: str, is_json: bool) -> int:
     """All about a task, and the end of its output."""
     check_text(task, "the task's id")
 
-    async def act(desk: Looking) -> int:
+    async def act(desk: ReadOnlyApi) -> int:
         found = await desk.find_task(task)
         name, file = await _name(desk, found.session), desk.commands.output_file(found)
         output = await _tail(desk, found)
@@ -102,7 +102,7 @@ def show(task: str, is_json: bool) -> int:
     return _at_desk(act)
 
 
-async def _tail(desk: Looking, task: Task) -> str:
+async def _tail(desk: ReadOnlyApi, task: Task) -> str:
     if task.spec.kind == "session":
         return await said(desk, task)
     try:
@@ -209,7 +209,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     if not content and not is_last and not is_interrupt:
         raise Refused("there is nothing to write: say a text, --close or --ctrl-c")
 
-    async def act(desk: Looking) -> int:
+    async def act(desk: ReadOnlyApi) -> int:
         found = await desk.find_task(check_text(task, "the task's id"))
         if not found.is_open:
             raise Refused(state_line(found))
@@ -232,7 +232,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 def kill(tasks: tuple[str, ...]) -> int:
     """End tasks and all they started. They are gone when this returns."""
 
-    async def act(desk: Looking) -> int:
+    async def act(desk: ReadOnlyApi) -> int:
         found = [await desk.find_task(check_text(name, "the task's id")) for name in tasks]
         for task in found:
             if not task.is_open:

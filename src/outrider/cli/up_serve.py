@@ -8,16 +8,16 @@ import anyio
 
 from outrider import __version__
 from outrider.app.agent import Agent
-from outrider.app.groups import only
-from outrider.app.presence import Presence
+from outrider.app.groups import unwrap_single
+from outrider.app.presence import OpenMode
 from outrider.channels.http.app import build
 from outrider.channels.http.context import Context
 from outrider.channels.http.guards import guards_of, key_store
 from outrider.channels.http.routes import ROUTES
 from outrider.channels.http.server import Server, is_loopback, listen, url_of
 from outrider.channels.http.webhooks import find_webhooks
-from outrider.channels.link.own import open_owning
-from outrider.channels.link.serve import Served
+from outrider.channels.link.own import open_as_owner
+from outrider.channels.link.serve import OwnerServer
 from outrider.cli.plain import notice, say
 from outrider.cli.root import DONE
 from outrider.cli.up_file import FILE, announced, find_up, read_up
@@ -89,7 +89,7 @@ async def serve(config: Config) -> int:
         with listen(config.http.host, config.http.port) as listener:
             await _attend(config, listener)
     except BaseExceptionGroup as several:
-        raise only(several) from several
+        raise unwrap_single(several) from several
     signal.alarm(0)
     log.info("left")
     return DONE
@@ -100,14 +100,14 @@ async def _attend(config: Config, listener: socket.socket) -> None:
     async with anyio.create_task_group() as group:
         await group.start(halt.watch)
         with halt.starting:
-            async with open_owning(config, Presence("outrider up", "all")) as served:
+            async with open_as_owner(config, OpenMode("outrider up", "all")) as served:
                 for text in (*config.warnings, *served.agent.notices):
                     notice(text)
                 await _serve(config, served, listener, halt)
         group.cancel_scope.cancel()
 
 
-async def _serve(config: Config, served: Served, listener: socket.socket, halt: Halt) -> None:
+async def _serve(config: Config, served: OwnerServer, listener: socket.socket, halt: Halt) -> None:
     agent = served.agent
     key = await _find_key(config, agent)
     if before := read_up(config.home):
@@ -119,14 +119,14 @@ async def _serve(config: Config, served: Served, listener: socket.socket, halt: 
         if webhooks:
             await group.start(webhooks.run)
         await group.start(server.run)
-        waiting = await agent.finish()
+        waiting = await agent.resume_all()
         with announced(config.home, url):
             halt.is_up = True
             log.info("listening at %s; unfinished sessions taken up: %s", url, len(waiting))
             say(f"outrider up: {url} ({key})")
             await halt.leave.wait()
             with halt.draining, anyio.move_on_after(DRAIN):
-                await served.rest(_LEAVING, gently=DRAIN - GRACE)
+                await served.drain(_LEAVING, gently=DRAIN - GRACE)
                 await server.close(GRACE)
         group.cancel_scope.cancel()
 

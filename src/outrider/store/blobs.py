@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from outrider.core.errors import Refused
-from outrider.store.connect import sync_folder
+from outrider.store.connect import fsync_folder
 from outrider.store.faults import explain
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -55,7 +55,7 @@ class FileBlobs:
         if not path.parent.exists():
             self._folder.mkdir(mode=0o700, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(self._folder)
+            fsync_folder(self._folder)
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".")
         temporary = Path(made)
         try:
@@ -67,4 +67,4 @@ class FileBlobs:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        fsync_folder(path.parent)

@@ -69,7 +69,7 @@ def remove(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make the names in this folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -34,16 +34,16 @@ def is_outside(error: sqlite3.Error) -> bool:
 def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
     """The same failure in our words: what happened, and what to do."""
     if isinstance(error, OSError):
-        return _explain_system(error, home)
+        return explain_os_error(error, home)
     if str(error).startswith(GONE):
         return StoreDamaged(
             f"{GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again"
         )
     match code(error):
         case sqlite3.SQLITE_FULL:
-            return _full(home)
+            return disk_full(home)
         case found if found in _CLOSED:
-            return _read_only(home, str(error))
+            return not_writable(home, str(error))
         case found if found in _BUSY:
             text = f"another program keeps the store in {home} locked, and nothing can be saved; close it"
             return Unavailable(text, 5.0)
@@ -60,19 +60,19 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
             return Refused(f"the store in {home} could not do this: {error}")
 
 
-def _explain_system(error: OSError, home: Path) -> Exception:
+def explain_os_error(error: OSError, home: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _full(home)
+        return disk_full(home)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
-        return _read_only(home, error.strerror or str(error))
+        return not_writable(home, error.strerror or str(error))
     return Unavailable(f"the disk with {home} reported an error ({error.strerror or error}); check the disk")
 
 
-def _full(home: Path) -> Unavailable:
+def disk_full(home: Path) -> Unavailable:
     return Unavailable(f"the disk with {home} is full, and nothing more can be saved; free some space, then try again")
 
 
-def _read_only(home: Path, why: str) -> Refused:
+def not_writable(home: Path, why: str) -> Refused:
     return Refused(
         f"{home} cannot be written to ({why}); "
         "make it a folder that you can write to, or name another home with OUTRIDER_HOME"

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyScope, KeySpec, KeyStore
-from outrider.store.connect import sync_folder
+from outrider.store.connect import fsync_folder
 from outrider.store.faults import explain
 from outrider.store.key_text import digest_of
 from outrider.store.spending import render_spend
@@ -117,6 +117,6 @@ def leave_for_owner(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         making.replace(path)
-        sync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
         raise explain(error, path.parent) from error

@@ -13,40 +13,40 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import HomeBusy
-from outrider.store.connect import sync_folder
+from outrider.store.connect import fsync_folder
 from outrider.store.faults import explain
 
-Left = Literal["", "clean", "damaged"]
-_POLL = 0.05
+ShutdownState = Literal["", "clean", "damaged"]
+_POLL_INTERVAL = 0.05
 
 
-class Holder(Struct, frozen=True):
+class LockHolder(Struct, frozen=True):
     """What the lock file says, for people and for whoever comes next."""
 
     pid: int = 0
     since: str = ""
     what: str = ""
-    left: Left = ""
+    left: ShutdownState = ""
     """How it went: empty while it runs, and for ever if it was killed."""
-    listens: bool = False
+    accepts_clients: bool = False
     """Whether others may join it over the link, now or in a moment."""
 
 
-class Hold:
+class HomeLock:
     """A held home."""
 
     def __init__(self, descriptor: int, what: str, *, listens: bool = False) -> None:
         self._descriptor = descriptor
-        self.before = _parse(os.pread(descriptor, 4096, 0))
+        self.previous = _parse(os.pread(descriptor, 4096, 0))
         """Who held it last."""
-        self._mine = Holder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, listens=listens)
-        self._write(self._mine)
+        self._holder = LockHolder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, accepts_clients=listens)
+        self._write(self._holder)
 
-    def leave(self, left: Left) -> None:
+    def record_shutdown(self, left: ShutdownState) -> None:
         """Tell whoever comes next how the store was left."""
-        self._write(msgspec.structs.replace(self._mine, left=left))
+        self._write(msgspec.structs.replace(self._holder, left=left))
 
-    def _write(self, holder: Holder) -> None:
+    def _write(self, holder: LockHolder) -> None:
         content = msgspec.json.encode(holder) + b"\n"
         # In place first: on a full disk there is no room for anything but what is there.
         os.pwrite(self._descriptor, content, 0)
@@ -54,18 +54,18 @@ class Hold:
 
 
 @asynccontextmanager
-async def hold_home(home: Path, what: str, wait: float, *, listens: bool = False) -> AsyncGenerator[Hold]:
+async def lock_home(home: Path, what: str, wait: float, *, listens: bool = False) -> AsyncGenerator[HomeLock]:
     """Own this home, made if it is new. Raises HomeBusy, naming its owner, when it is not free in `wait` seconds."""
-    _make(home)
+    _create_home(home)
     path = home / "lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise explain(error, home) from error
     try:
-        await _take(descriptor, home, wait)
+        await _acquire(descriptor, home, wait)
         try:
-            hold = Hold(descriptor, what, listens=listens)
+            hold = HomeLock(descriptor, what, listens=listens)
         except OSError as error:
             raise explain(error, home) from error
         yield hold
@@ -73,16 +73,16 @@ async def hold_home(home: Path, what: str, wait: float, *, listens: bool = False
         os.close(descriptor)
 
 
-def _make(home: Path) -> None:
+def _create_home(home: Path) -> None:
     try:
         if not home.is_dir():
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(home.parent)
+            fsync_folder(home.parent)
     except OSError as error:
         raise explain(error, home) from error
 
 
-def is_held(home: Path) -> bool:
+def is_locked(home: Path) -> bool:
     """Whether a process owns this home now. Asks the kernel, and waits for nobody."""
     try:
         descriptor = os.open(home / "lock", os.O_RDWR)
@@ -97,15 +97,15 @@ def is_held(home: Path) -> bool:
     return False
 
 
-def last_holder(home: Path) -> Holder:
+def last_holder(home: Path) -> LockHolder:
     """Who took this home last, whether or not they have it still."""
     try:
         return _parse((home / "lock").read_bytes())
     except OSError:
-        return Holder()
+        return LockHolder()
 
 
-async def _take(descriptor: int, home: Path, wait: float) -> None:
+async def _acquire(descriptor: int, home: Path, wait: float) -> None:
     until = time.monotonic() + wait
     while True:
         try:
@@ -113,11 +113,11 @@ async def _take(descriptor: int, home: Path, wait: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= until:
-                raise HomeBusy(_busy(home, _parse(os.pread(descriptor, 4096, 0)))) from None
-        await anyio.sleep(_POLL)
+                raise HomeBusy(_busy_message(home, _parse(os.pread(descriptor, 4096, 0)))) from None
+        await anyio.sleep(_POLL_INTERVAL)
 
 
-def _busy(home: Path, holder: Holder) -> str:
+def _busy_message(home: Path, holder: LockHolder) -> str:
     if not holder.pid:
         return f"another process is using {home}; end it first, or name another home with OUTRIDER_HOME"
     way = "end it first"
@@ -129,8 +129,8 @@ def _busy(home: Path, holder: Holder) -> str:
     )
 
 
-def _parse(content: bytes) -> Holder:
+def _parse(content: bytes) -> LockHolder:
     try:
-        return msgspec.json.decode(content, type=Holder)
+        return msgspec.json.decode(content, type=LockHolder)
     except ValueError:
-        return Holder()
+        return LockHolder()

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.store import sql
-from outrider.store.connect import connect, connect_writing, remove, sync_folder
+from outrider.store.connect import connect, connect_writing, fsync_folder, remove
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 APPLICATION = 0x4F757472
@@ -54,7 +54,7 @@ def create(path: Path, steps: Sequence[Migration]) -> None:
     finally:
         db.close()
     making.replace(path)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
@@ -119,4 +119,4 @@ def _copy(db: sqlite3.Connection, target: Path) -> None:
     finally:
         copy.close()
     making.replace(target)
-    sync_folder(target.parent)
+    fsync_folder(target.parent)

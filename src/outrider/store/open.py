@@ -12,7 +12,7 @@ from outrider.store.connect import connect_reading, connect_writing
 from outrider.store.faults import explain
 from outrider.store.journal import Clock
 from outrider.store.lane import Lane
-from outrider.store.lock import Hold, hold_home
+from outrider.store.lock import HomeLock, lock_home
 from outrider.store.migrate import MIGRATIONS
 from outrider.store.prepare import prepare
 from outrider.store.search import Search
@@ -32,7 +32,7 @@ async def open_store(
     wait: float = 2.0,
     migrations: Path = MIGRATIONS,
     clock: Clock = _microseconds,
-    hold: Hold | None = None,
+    hold: HomeLock | None = None,
 ) -> AsyncGenerator[SqliteStore]:
     """The store of this home, made if it is new. `label` tells others who holds the home. `hold` is given by
     whoever holds it already.
@@ -40,13 +40,13 @@ async def open_store(
     Raises HomeBusy when another process has it, Refused or Unavailable when the home cannot be used.
     """
     async with AsyncExitStack() as stack:
-        hold = hold or await stack.enter_async_context(hold_home(home, label, wait))
+        hold = hold or await stack.enter_async_context(lock_home(home, label, wait))
         opened: list[SqliteStore] = []
         stack.callback(_leave, hold, opened)
         reading = Lane("reader")
         stack.push_async_callback(reading.close)
         try:
-            notices = await reading.do(lambda: prepare(home, hold.before, migrations))
+            notices = await reading.do(lambda: prepare(home, hold.previous, migrations))
             writes = await _connected(stack, reading, lambda: connect_writing(home / "store.db"))
             reads = await _connected(stack, reading, lambda: connect_reading(home / "store.db"))
         except (sqlite3.Error, OSError) as error:
@@ -79,8 +79,8 @@ async def _connected(
     return opened[0]
 
 
-def _leave(hold: Hold, opened: list[SqliteStore]) -> None:
+def _leave(hold: HomeLock, opened: list[SqliteStore]) -> None:
     """A run that did not get as far as this, or could not say so, counts as one that was killed."""
     if opened:
         with suppress(OSError):
-            hold.leave("damaged" if opened[0].is_damaged else "clean")
+            hold.record_shutdown("damaged" if opened[0].is_damaged else "clean")

@@ -6,7 +6,7 @@ from pathlib import Path
 from outrider.core.errors import Refused
 from outrider.store.check import problems
 from outrider.store.connect import connect, remove, side_files
-from outrider.store.lock import Holder
+from outrider.store.lock import LockHolder
 from outrider.store.migrate import Migration, create, known, migrate, version_of
 from outrider.store.repair import diagnose, finish_swap, repair, set_aside
 
@@ -14,7 +14,7 @@ SMALL = 64 * 1024 * 1024
 """A store up to this size is checked at every start; a larger one when the last run did not end well."""
 
 
-def prepare(home: Path, before: Holder, migrations: Path) -> list[str]:
+def prepare(home: Path, before: LockHolder, migrations: Path) -> list[str]:
     """Afterwards `store.db` is there, sound, writable and of our version. Raises sqlite3.Error or OSError otherwise."""
     path, steps = home / "store.db", known(migrations)
     notices: list[str] = []
@@ -30,7 +30,7 @@ def prepare(home: Path, before: Holder, migrations: Path) -> list[str]:
     return notices
 
 
-def _sound(path: Path, before: Holder, steps: Sequence[Migration]) -> list[str]:
+def _sound(path: Path, before: LockHolder, steps: Sequence[Migration]) -> list[str]:
     newest = steps[-1].version
     look_inside = before.left != "clean" or path.stat().st_size < SMALL
     problem = diagnose(path, newest, look_inside=look_inside)
@@ -45,7 +45,7 @@ def _sound(path: Path, before: Holder, steps: Sequence[Migration]) -> list[str]:
     return notices
 
 
-def _begin(path: Path, before: Holder, steps: Sequence[Migration]) -> list[str]:
+def _begin(path: Path, before: LockHolder, steps: Sequence[Migration]) -> list[str]:
     notices: list[str] = []
     if any(each.exists() for each in side_files(path)):
         notices.append(f"The store {path} was missing; what was left beside it is kept as {set_aside(path)}-wal.")

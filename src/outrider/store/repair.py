@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.store.connect import connect, connect_writing, remove, side_files, sync_folder
+from outrider.store.connect import connect, connect_writing, fsync_folder, remove, side_files
 from outrider.store.faults import is_outside
 from outrider.store.migrate import APPLICATION, Migration, create, version_of
 from outrider.store.salvage import Salvaged, salvage
@@ -51,7 +51,7 @@ def repair(path: Path, problem: str, steps: Sequence[Migration]) -> list[str]:
     finally:
         remove(scratch)
     saved.replace(_salvaged(path))
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     kept = finish_swap(path)
     return [
         f"The store was damaged ({problem}). The damaged file is kept as {kept}. "
@@ -66,7 +66,7 @@ def finish_swap(path: Path) -> Path | None:
         return None
     kept = set_aside(path)
     _salvaged(path).replace(path)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     return kept
 
 
@@ -80,7 +80,7 @@ def set_aside(path: Path) -> Path:
     for source, target in zip((*side_files(path), path), (*side_files(kept), kept), strict=True):
         if source.exists():
             source.replace(target)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     return kept
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from outrider import plugins
-from outrider.app.runtimes import carrier, find, lends, names, parse_runtime
+from outrider.app.runtimes import find_program, parse_runtime, runtime_names, runtime_of, takes_client_tools
 from outrider.channels.http.failures import HttpError
 from outrider.config.choose import choose, pick, speak
 from outrider.config.load import Config
@@ -31,10 +31,10 @@ def chosen_settings(config: Config, name: str) -> Mapping[str, str]:
 
     `codex` is a runtime, `codex:gpt-5.5` has it ask that model. Raises HttpError 404 for what cannot be used here.
     """
-    if name.partition(":")[0] in names():
+    if name.partition(":")[0] in runtime_names():
         try:
             wanted = parse_runtime(name)
-            find(config, wanted.name)
+            find_program(config, wanted.name)
         except Refused as error:
             raise _unusable(name, error) from error
         return wanted.settings
@@ -46,14 +46,14 @@ def chosen_settings(config: Config, name: str) -> Mapping[str, str]:
 
 def told_model(settings: Mapping[str, str]) -> str:
     """What an answer says under `model`, when this was set."""
-    wanted = carrier(settings, NATIVE)
+    wanted = runtime_of(settings, NATIVE)
     return settings.get("model") or OUTRIDER if wanted.name == NATIVE else str(wanted)
 
 
 def check_lending(settings: Mapping[str, str], default: str) -> None:
     """Refuses tools of a client for what carries a session with these settings, where it cannot use them."""
-    name = carrier(settings, default).name
-    if not lends(name):
+    name = runtime_of(settings, default).name
+    if not takes_client_tools(name):
         told = f"{name} cannot use tools of its client: leave out `tools`, or name another model (`GET /v1/models`)"
         raise HttpError(400, told, "tools_not_used")
 

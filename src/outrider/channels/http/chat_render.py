@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from outrider.app.acting import is_last_word
+from outrider.app.acting import is_final_reply
 from outrider.channels.http.failures import HttpError
 from outrider.core.events import Changed, Compacted, Delta, Ended, Entry, Event, Input, Reply
 from outrider.core.parts import Call, Usage
@@ -124,7 +124,7 @@ class Progress:
         piece = self._settle(reply.text if is_ours else "")
         self._sent, self._draft = "", ""
         # What the turn says after this is about an input that came later.
-        self.is_over = is_last_word(reply, self._seq, self._others)
+        self.is_over = is_final_reply(reply, self._seq, self._others)
         return piece
 
     def _settle(self, text: str) -> Piece:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from outrider.app.agent import Agent
-from outrider.app.runtimes import settings_of, use
+from outrider.app.runtimes import apply_settings, settings_of
 from outrider.channels.http.chat_models import check_lending
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.limits import overdrawn
@@ -117,7 +117,7 @@ def agent_of(request: Request, scope: str = "chat") -> Agent:
     who = caller(request)
     if not who.may(scope):
         raise HttpError(403, f"this key may not do that: it lacks the scope {scope!r}", "missing_scope")
-    return context(request).agent.acting_for(who.person, who.key)
+    return context(request).agent.for_person(who.person, who.key)
 
 
 async def open_session(request: Request, name: str = "") -> Session:
@@ -142,7 +142,7 @@ async def enter(request: Request, wish: Wish) -> Entered:
     address = f"{wish.channel}:{wish.place}"
     await _check_spending(request, session, wish, address)
     await _check_lending(agent, session, wish)
-    await use(agent, session, wish.settings)
+    await apply_settings(agent, session, wish.settings)
     if wish.past and not session.head:
         await agent.seed(session, [_addressed(body, caller(request), address) for body in wish.past])
     journal = await agent.journal(session) if session.is_open or wish.key else ()
@@ -150,8 +150,8 @@ async def enter(request: Request, wish: Wish) -> Entered:
         return await _go_on(agent, session, wish, fold(journal))
     state = fold(journal)
     if not _is_told(journal, address):
-        await agent.settle(session, _left(state, wish))
-    await agent.settle(session, wish.results)
+        await agent.record_results(session, _left(state, wish))
+    await agent.record_results(session, wish.results)
     try:
         entry = await agent.post(
             wish.text,
@@ -180,8 +180,8 @@ async def _go_on(agent: Agent, session: Session, wish: Wish, state: State) -> En
     """Without a new input: the turn goes on from the results, or from the end of the past."""
     given = {result.call for result in wish.results}
     if any(call.id in given for call in state.calls):
-        await agent.settle(session, _left(state, wish))
-    await agent.supply(session, wish.results)
+        await agent.record_results(session, _left(state, wish))
+    await agent.submit_results(session, wish.results)
     journal = await agent.journal(session)
     known = [one for one in journal if isinstance(one.body, Result) and one.body.call in given]
     entry = known[-1] if known else journal[len(wish.past) - 1]

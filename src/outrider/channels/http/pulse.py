@@ -7,7 +7,7 @@ import anyio
 from msgspec import Struct
 
 from outrider.app.agent import Agent
-from outrider.app.vitals import Vitals
+from outrider.app.vitals import HealthReport
 from outrider.channels.http.webhooks import hook_store
 from outrider.core.errors import Refused, Unavailable
 from outrider.store.hooks import HookCount
@@ -22,7 +22,7 @@ class Finding(Struct, frozen=True):
     """How a home was when it was last tried."""
 
     at: float
-    vitals: Vitals | None
+    vitals: HealthReport | None
     """None when it could not be found out."""
     webhooks: HookCount = HookCount()
     """Those not sent."""
@@ -62,7 +62,7 @@ class Pulse:
 
     async def _try(self, agent: Agent) -> Finding:
         try:
-            vitals = await agent.vitals()
+            vitals = await agent.health()
             webhooks = await hook_store(agent).count_hooks()
         except (Unavailable, Refused) as error:
             return Finding(time.monotonic(), None, problem=str(error))
@@ -70,11 +70,11 @@ class Pulse:
         self._idle = (self._idle or now) if vitals.idle else None
         return Finding(now, vitals, webhooks, self._problem(vitals, now))
 
-    def _problem(self, vitals: Vitals, now: float) -> str:
-        if not vitals.is_carrying:
+    def _problem(self, vitals: HealthReport, now: float) -> str:
+        if not vitals.is_worker_running:
             return "no turn is carried: this process is about to end"
-        if vitals.fault:
-            return f"a turn stands still, and is tried again: {vitals.fault}"
+        if vitals.stalled_reason:
+            return f"a turn stands still, and is tried again: {vitals.stalled_reason}"
         if self._idle and now - self._idle > LONG:
             return f"sessions have something to do ({vitals.idle}), and none is carried: start `outrider up` again"
         return ""

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.agent import OWNER, Agent
+from outrider.app.agent import DEFAULT_PERSON, Agent
 from outrider.channels.http.app import route
 from outrider.channels.http.context import agent_of, context
 from outrider.channels.http.failures import HttpError
@@ -37,7 +37,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     """A key to make."""
 
     name: str
-    person: str = OWNER
+    person: str = DEFAULT_PERSON
     scopes: Annotated[tuple[KeyScope, ...], Meta(min_length=1, max_length=3)] = ("chat", "read")
     rate: Annotated[int, Meta(ge=1, le=1_000_000, description="requests a minute")] | None = None
     concurrent: Annotated[int, Meta(ge=1, le=100_000, description="requests at once")] | None = None

@@ -17,7 +17,7 @@ async def list_asks(request: Request) -> Response:
     found: list[AskView] = []
     for session in await agent.unfinished():
         if session.is_open and len(found) < query.limit:
-            found += [render_ask(session, asked) for asked in await agent.asks(session)]
+            found += [render_ask(session, asked) for asked in await agent.questions(session)]
     return answer(AskList(found[: query.limit]))
 
 
@@ -26,7 +26,7 @@ async def give(request: Request) -> Response:
     session = await session_of(request, agent)
     wish = await parse_body(request, NewAnswer)
     name: str = request.path_params["ask"]
-    asked = next((asked for asked in await agent.asks(session) if asked.ask == name), None)
+    asked = next((asked for asked in await agent.questions(session) if asked.ask == name), None)
     if asked is None:
         raise HttpError(404, f"no question {name!r} waits in this session", "not_found")
     if not await agent.answer(session, asked, wish.answer):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.agent import Agent, image_media
+from outrider.app.agent import Agent, media_type
 from outrider.app.channels import CHAT
-from outrider.app.runtimes import news
+from outrider.app.runtimes import changed_settings
 from outrider.channels.http.app import log_failure, route
 from outrider.channels.http.chat_models import check_lending, chosen_settings, told_model
 from outrider.channels.http.chat_parse import ChatRequest, Order, parse_order
@@ -73,8 +73,8 @@ def _check(order: Order) -> None:
     if order.is_silent and not order.outcomes:
         raise HttpError(400, "the last message is empty", "invalid_request")
     for image in order.words.images:
-        image_media(image)
-    render_past((), order.past, lambda image: Image("", image_media(image)), order.tools if order.is_silent else None)
+        media_type(image)
+    render_past((), order.past, lambda image: Image("", media_type(image)), order.tools if order.is_silent else None)
 
 
 def _named(request: Request) -> str:
@@ -122,9 +122,11 @@ def _wish(agent: Agent, order: Order, opened: Opened, settings: Mapping[str, str
         return replace(wish, results=results, settings=settings)
 
     def keep(image: bytes) -> Image:
-        return Image(agent.home.blobs.put(image), image_media(image))
+        return Image(agent.home.blobs.put(image), media_type(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in news(settings, {}, agent.default_runtime).items()]
+    changes: list[Body] = [
+        Changed(name, value) for name, value in changed_settings(settings, {}, agent.default_runtime).items()
+    ]
     return replace(wish, past=render_past(changes, order.past, keep, order.tools if order.is_silent else None))
 
 

@@ -33,7 +33,7 @@ def _detailed(finding: Finding, pulse: Pulse, version: str) -> Health:
         uptime=round(pulse.uptime, 3),
         problem=finding.problem,
         store=StoreHealth(pulse.since_well, vitals and vitals.read, vitals and vitals.write),
-        is_carrying=vitals and vitals.is_carrying,
+        is_carrying=vitals and vitals.is_worker_running,
         sessions_waiting=vitals and vitals.waiting,
         turns_running=vitals and vitals.turns,
         tasks_open=vitals and vitals.tasks,

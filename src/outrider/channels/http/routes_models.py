@@ -6,7 +6,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.runtimes import offered
+from outrider.app.runtimes import available_runtimes
 from outrider.channels.http.app import route
 from outrider.channels.http.chat_models import OUTRIDER, chosen_settings, known_models
 from outrider.channels.http.context import agent_of
@@ -41,7 +41,7 @@ async def list_models(request: Request) -> Response:
     `outrider` is whatever this home is set to.
     """
     config = agent_of(request).config
-    return answer(OfferedList(data=tuple(map(_offered, (*known_models(config), *offered(config))))))
+    return answer(OfferedList(data=tuple(map(_offered, (*known_models(config), *available_runtimes(config))))))
 
 
 async def find_model(request: Request) -> Response:

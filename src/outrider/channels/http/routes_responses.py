@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.agent import Agent, image_media
+from outrider.app.agent import Agent, media_type
 from outrider.app.channels import CHAT, RESPONSES
-from outrider.app.runtimes import news
+from outrider.app.runtimes import changed_settings
 from outrider.channels.http.app import log_failure, route
 from outrider.channels.http.chat_models import check_lending, chosen_settings
 from outrider.channels.http.chat_past import render_past
@@ -133,10 +133,10 @@ def _check(wanted: Wanted) -> None:
     if order.is_silent and not order.outcomes:
         raise HttpError(400, "the input is empty", "invalid_request")
     for image in order.words.images:
-        image_media(image)
+        media_type(image)
     if not wanted.previous and not wanted.needs_calls:
         lent = order.tools if order.is_silent and not wanted.conversation else None
-        render_past((), order.past, lambda image: Image("", image_media(image)), lent)
+        render_past((), order.past, lambda image: Image("", media_type(image)), lent)
 
 
 async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> Opened:
@@ -188,9 +188,11 @@ def _check_place(journal: Sequence[Entry], session: Session, wanted: Wanted, add
 
 def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence[Body]:
     def keep(image: bytes) -> Image:
-        return Image(agent.home.blobs.put(image), image_media(image))
+        return Image(agent.home.blobs.put(image), media_type(image))
 
-    changes: list[Body] = [Changed(name, value) for name, value in news(settings, {}, agent.default_runtime).items()]
+    changes: list[Body] = [
+        Changed(name, value) for name, value in changed_settings(settings, {}, agent.default_runtime).items()
+    ]
     order = wanted.order
     return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
 

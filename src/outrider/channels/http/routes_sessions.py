@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from outrider.app.agent import Agent
 from outrider.app.channels import SESSIONS
-from outrider.app.runtimes import carrier, settings_of, use
+from outrider.app.runtimes import apply_settings, runtime_of, settings_of
 from outrider.channels.http.app import route
 from outrider.channels.http.chat_models import OUTRIDER, chosen_settings
 from outrider.channels.http.context import Wish, agent_of, enter
@@ -65,10 +65,10 @@ def _settings(agent: Agent, model: str) -> Mapping[str, str]:
 
 async def _set(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
     """The session, with this set."""
-    if await use(agent, session, settings):
+    if await apply_settings(agent, session, settings):
         session = await find_session(agent, session.id)
     known = settings_of(await agent.journal(session))
-    return render_session(session, str(carrier(known, agent.default_runtime)))
+    return render_session(session, str(runtime_of(known, agent.default_runtime)))
 
 
 async def search(request: Request) -> Response:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from outrider.app.render import State, render_entry, render_event, state_of
+from outrider.app.render import SessionStatus, render_entry, render_event, session_status
 from outrider.core.events import Asked, Body, Delta, Entry
 from outrider.core.ports import SearchHit, Session
 from outrider.core.tasks import Task
@@ -116,7 +116,7 @@ class SessionView(Struct, frozen=True):
     name: str
     title: str
     workspace: str
-    state: State
+    state: SessionStatus
     created: int
     updated: int
     head: int
@@ -252,7 +252,7 @@ def render_session(session: Session, runtime: str = "") -> SessionView:
         name=session.name,
         title=session.title,
         workspace=session.workspace,
-        state=state_of(session),
+        state=session_status(session),
         created=session.created,
         updated=session.updated,
         head=session.head,

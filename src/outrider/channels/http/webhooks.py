@@ -120,7 +120,7 @@ class Webhooks:
         """The event to send, once it has happened; None when it never will, or cannot be known."""
         while True:
             try:
-                return await _end_of(self._agent.acting_for(hook.person), hook)
+                return await _end_of(self._agent.for_person(hook.person), hook)
             except Unavailable as error:
                 log.debug("webhook %s: its session cannot be followed now: %s", hook.id, error)
                 await anyio.sleep(_STORE)

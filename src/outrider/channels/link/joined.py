@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from outrider.app.acting import default_model, hear_out, until_dealt_with
-from outrider.channels.link.guest import Guest, ask_to_make_way
-from outrider.channels.link.waiting import means, myself
-from outrider.channels.link.wire import Lost
+from outrider.app.acting import collect_result, default_model_name, until_turn_ended
+from outrider.channels.link.guest import OwnerConnection, request_hand_over
+from outrider.channels.link.waiting import model_fingerprint, process_label
+from outrider.channels.link.wire import ConnectionLost
 from outrider.config.load import Config
 from outrider.core.approve import Permission
 from outrider.core.errors import HomeBusy, NeedsAnotherProcess, Refused, Unavailable
@@ -28,24 +28,24 @@ from outrider.core.tasks import Task
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
 
-AGAIN = Delta("another process goes on with this turn", "reset")
+CONTINUED_ELSEWHERE = Delta("another process goes on with this turn", "reset")
 """Said in place of what an owner had shown of a reply before it went."""
-_PAGE = 200
-_LONGEST = 1e9
+_PAGE_SIZE = 200
+_MAX_WAIT = 1e9
 """Seconds; the wire has no endless ones."""
-_GIVING_WAY = 15.0
+_HAND_OVER_TIMEOUT = 15.0
 """Seconds that an owner may take to make way."""
-_SETTLING = 1.0
+_RETRY_DELAY = 1.0
 """Seconds until a call is repeated to an owner that cut it and has not gone after all."""
 
 
-class Seat:
+class OwnerSession:
     """The time with one owner: this process itself, or another."""
 
-    def __init__(self, who: "Agent | Guest") -> None:
-        self.who = who
+    def __init__(self, who: "Agent | OwnerConnection") -> None:
+        self.owner = who
         self.is_ending = False
-        self.over = anyio.Event()
+        self.ended = anyio.Event()
         self.streams = 0
         self._calls: set[anyio.CancelScope] = set()
 
@@ -54,30 +54,30 @@ class Seat:
         with anyio.CancelScope() as scope:
             self._calls.add(scope)
             try:
-                if isinstance(self.who, Guest):
-                    return True, await self.who.call(call, args, pictures)
+                if isinstance(self.owner, OwnerConnection):
+                    return True, await self.owner.call(call, args, pictures)
                 pictured = {"images": pictures} if pictures else {}
-                return True, await getattr(self.who, call)(**args, **pictured)
-            except Lost:
+                return True, await getattr(self.owner, call)(**args, **pictured)
+            except ConnectionLost:
                 pass
             except Unavailable:
                 if not self.is_ending:
                     raise
             finally:
                 self._calls.discard(scope)
-        await self.settle()
+        await self.wait_ended()
         return False, None
 
     async def follow(self, session: Session, after: int) -> AsyncGenerator[Event, None]:
         """Ends without an error when the owner goes."""
         self.streams += 1
         try:
-            if not isinstance(self.who, Guest):
-                await self.who.take_up(session)
-            async with aclosing(self.who.follow(session, after)) as events:
+            if not isinstance(self.owner, OwnerConnection):
+                await self.owner.resume(session)
+            async with aclosing(self.owner.follow(session, after)) as events:
                 async for event in events:
                     yield event
-        except Lost:
+        except ConnectionLost:
             pass
         except Unavailable:
             if not self.is_ending:
@@ -85,88 +85,88 @@ class Seat:
         finally:
             self.streams -= 1
 
-    async def settle(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until it is over, or long enough to try again."""
-        with anyio.move_on_after(_SETTLING):
-            await self.over.wait()
+        with anyio.move_on_after(_RETRY_DELAY):
+            await self.ended.wait()
 
     def end(self) -> None:
         self.is_ending = True
-        self.over.set()
+        self.ended.set()
         for scope in tuple(self._calls):
             scope.cancel()
 
 
-class Joined:
+class HomeClient:
     """The `Acting` of a command."""
 
     def __init__(self, config: Config, *, takes_over: bool = False) -> None:
         """`takes_over` for a command that ends with its turn: it may take the home from who cannot carry that."""
         self.config = config
         self._takes_over = takes_over
-        self._asking = anyio.Lock()
-        self._seat: Seat | None = None
-        self._seated = anyio.Event()
+        self._hand_over_lock = anyio.Lock()
+        self._owner_session: OwnerSession | None = None
+        self._attached = anyio.Event()
 
-    def sit(self, who: "Agent | Guest") -> Seat:
+    def attach(self, who: "Agent | OwnerConnection") -> OwnerSession:
         """This is the owner from now on."""
-        self._seat = Seat(who)
-        self._seated.set()
-        return self._seat
+        self._owner_session = OwnerSession(who)
+        self._attached.set()
+        return self._owner_session
 
-    def stand(self, seat: Seat) -> None:
+    def detach(self, seat: OwnerSession) -> None:
         """It is no longer."""
-        self._seat, self._seated = None, anyio.Event()
+        self._owner_session, self._attached = None, anyio.Event()
         seat.end()
 
-    async def _sitting(self) -> Seat:
-        while (seat := self._seat) is None:
-            await self._seated.wait()
+    async def _wait_attached(self) -> OwnerSession:
+        while (seat := self._owner_session) is None:
+            await self._attached.wait()
         return seat
 
     @property
-    def _who(self) -> "Agent | Guest | None":
-        return self._seat.who if self._seat else None
+    def _owner(self) -> "Agent | OwnerConnection | None":
+        return self._owner_session.owner if self._owner_session else None
 
     @property
-    def is_guest(self) -> bool:
-        return self._who is None or isinstance(self._who, Guest)
+    def is_client(self) -> bool:
+        return self._owner is None or isinstance(self._owner, OwnerConnection)
 
-    async def until_moved(self) -> None:
-        await (await self._sitting()).over.wait()
-        await self._sitting()
+    async def wait_owner_changed(self) -> None:
+        await (await self._wait_attached()).ended.wait()
+        await self._wait_attached()
 
     @property
     def notices(self) -> Sequence[str]:
-        who = self._who
-        return who.notices if who and not isinstance(who, Guest) else ()
+        who = self._owner
+        return who.notices if who and not isinstance(who, OwnerConnection) else ()
 
-    def difference(self, settings: Mapping[str, str]) -> str:
-        who = self._who
-        if not isinstance(who, Guest) or settings.get("model") or settings.get("runtime", NATIVE) != NATIVE:
+    def owner_mismatch(self, settings: Mapping[str, str]) -> str:
+        who = self._owner
+        if not isinstance(who, OwnerConnection) or settings.get("model") or settings.get("runtime", NATIVE) != NATIVE:
             return ""
-        if (who.owner.model, who.owner.runtime) == (self._own_model, self.config.runtime.name):
+        if (who.info.model, who.info.runtime) == (self._own_model, self.config.runtime.name):
             return ""
-        name = f"{who.owner.label} (process {who.owner.pid})"
-        runtime = "" if who.owner.runtime == self.config.runtime.name else f", runtime {who.owner.runtime}"
-        return f"{name} answers, with its own settings: model {who.owner.model or 'none'}{runtime}"
+        name = f"{who.info.label} (process {who.info.pid})"
+        runtime = "" if who.info.runtime == self.config.runtime.name else f", runtime {who.info.runtime}"
+        return f"{name} answers, with its own settings: model {who.info.model or 'none'}{runtime}"
 
     @property
-    def goes_on(self) -> bool:
+    def continues_elsewhere(self) -> bool:
         """Whether a turn goes on when this process ends now: another owns the home, or is about to."""
-        return self.is_guest or bool(self._seat and self._seat.is_ending)
+        return self.is_client or bool(self._owner_session and self._owner_session.is_ending)
 
     @property
     def default_model(self) -> str:
-        return self._who.owner.model if isinstance(self._who, Guest) else self._own_model
+        return self._owner.info.model if isinstance(self._owner, OwnerConnection) else self._own_model
 
     @property
     def default_runtime(self) -> str:
-        return self._who.owner.runtime if isinstance(self._who, Guest) else self.config.runtime.name
+        return self._owner.info.runtime if isinstance(self._owner, OwnerConnection) else self.config.runtime.name
 
     @cached_property
     def _own_model(self) -> str:
-        return default_model(self.config)
+        return default_model_name(self.config)
 
     @property
     def commands(self) -> Commands:
@@ -181,27 +181,31 @@ class Joined:
     async def _call(self, call: str, pictures: Sequence[bytes] = (), /, **args: Any) -> Any:
         is_answered, value = False, None
         while not is_answered:
-            seat = await self._sitting()
+            seat = await self._wait_attached()
             try:
                 is_answered, value = await seat.call(call, args, pictures)
             except NeedsAnotherProcess:
-                if not await self._is_given_way(seat):
+                if not await self._has_handed_over(seat):
                     raise
         return value
 
-    async def _is_given_way(self, seat: Seat) -> bool:
+    async def _has_handed_over(self, seat: OwnerSession) -> bool:
         """Whether an owner that cannot carry a turn has gone, asked by this process, which has other means."""
-        async with self._asking:
-            if not isinstance(seat.who, Guest) or seat.who.owner.means == means(self.config) or not self._takes_over:
+        async with self._hand_over_lock:
+            if (
+                not isinstance(seat.owner, OwnerConnection)
+                or seat.owner.info.model_fingerprint == model_fingerprint(self.config)
+                or not self._takes_over
+            ):
                 return False
-            with suppress(HomeBusy), anyio.move_on_after(_GIVING_WAY):
-                if not seat.over.is_set() and await ask_to_make_way(self.config.home, myself()):
-                    await seat.over.wait()
-            return seat.over.is_set()
+            with suppress(HomeBusy), anyio.move_on_after(_HAND_OVER_TIMEOUT):
+                if not seat.ended.is_set() and await request_hand_over(self.config.home, process_label()):
+                    await seat.ended.wait()
+            return seat.ended.is_set()
 
-    async def _done(self, call: str, **args: Any) -> bool:
+    async def _call_changing(self, call: str, **args: Any) -> bool:
         """For calls that say whether they changed anything: one that is repeated may find its own doing."""
-        is_answered, value = await (await self._sitting()).call(call, args, ())
+        is_answered, value = await (await self._wait_attached()).call(call, args, ())
         if not is_answered:
             await self._call(call, **args)
         return value if is_answered else True
@@ -220,7 +224,7 @@ class Joined:
     ) -> TurnResult:
         known = await self.session(session)
         entry = await self.post(text, session=known, images=images, key=key, address=address)
-        return await hear_out(known.id, until_dealt_with(entry, self.follow(known, entry.seq - 1)), on_event)
+        return await collect_result(known.id, until_turn_ended(entry, self.follow(known, entry.seq - 1)), on_event)
 
     async def post(
         self,
@@ -237,7 +241,7 @@ class Joined:
     async def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
         is_written = False
         while True:
-            seat = await self._sitting()
+            seat = await self._wait_attached()
             try:
                 async with aclosing(seat.follow(session, after)) as events:
                     async for event in events:
@@ -248,27 +252,27 @@ class Joined:
                             is_written = event.kind != "reset"
                         yield event
             except NeedsAnotherProcess:
-                if not await self._is_given_way(seat):
+                if not await self._has_handed_over(seat):
                     raise
-            await seat.settle()
+            await seat.wait_ended()
             if is_written:
                 is_written = False
-                yield AGAIN
+                yield CONTINUED_ELSEWHERE
 
-    async def take_up(self, session: Session) -> None:
+    async def resume(self, session: Session) -> None:
         await self._call("take_up", session=session)
 
-    async def finish(self) -> Sequence[Session]:
+    async def resume_all(self) -> Sequence[Session]:
         return await self._call("finish")
 
     async def wait(self, session: Session) -> TurnResult | None:
         return await self._call("wait", session=session)
 
     async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
-        return await self._done("stop", session=session, reason=reason, tasks=tasks)
+        return await self._call_changing("stop", session=session, reason=reason, tasks=tasks)
 
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
-        return await self._done("answer", session=session, asked=asked, answer=answer)
+        return await self._call_changing("answer", session=session, asked=asked, answer=answer)
 
     # Sessions.
 
@@ -278,7 +282,7 @@ class Joined:
     async def find(self, name: str) -> Session:
         return await self._call("find", name=name)
 
-    async def look_up(self, name: str) -> Session:
+    async def find_by_prefix(self, name: str) -> Session:
         return await self._call("look_up", name=name)
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
@@ -290,7 +294,7 @@ class Joined:
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         found: list[Entry] = []
         while True:
-            most = min(_PAGE, limit - len(found)) if limit else _PAGE
+            most = min(_PAGE_SIZE, limit - len(found)) if limit else _PAGE_SIZE
             page: Sequence[Entry] = await self._call("journal", session=session, after=after, limit=most)
             found += page
             if len(page) < most or len(found) == limit:
@@ -304,21 +308,21 @@ class Joined:
         return await self._call("rename", session=session, name=name)
 
     async def delete(self, session: Session) -> bool:
-        return await self._done("delete", session=session)
+        return await self._call_changing("delete", session=session)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         await self._call("change", session=session, settings=settings)
 
     # Questions, grants, tasks, keys.
 
-    async def asks(self, session: Session) -> Sequence[Asked]:
+    async def questions(self, session: Session) -> Sequence[Asked]:
         return await self._call("asks", session=session)
 
-    async def grants(self) -> Sequence[Permission]:
+    async def permissions(self) -> Sequence[Permission]:
         return await self._call("grants")
 
-    async def forget_grant(self, grant: str) -> bool:
-        return await self._done("forget_grant", grant=grant)
+    async def revoke_permission(self, grant: str) -> bool:
+        return await self._call_changing("forget_grant", grant=grant)
 
     async def tasks(
         self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
@@ -332,7 +336,7 @@ class Joined:
         return await self._call("kill_task", task=task)
 
     async def wait_task(self, task: Task, seconds: float = inf) -> Task:
-        return await self._call("wait_task", task=task, seconds=min(seconds, _LONGEST))
+        return await self._call("wait_task", task=task, seconds=min(seconds, _MAX_WAIT))
 
     async def find_key(self, id: str) -> Key | None:
         return await self._call("find_key", id=id)
@@ -353,4 +357,4 @@ class Joined:
             raise
 
     async def revoke_key(self, id: str) -> bool:
-        return await self._done("revoke_key", id=id)
+        return await self._call_changing("revoke_key", id=id)

@@ -11,26 +11,26 @@ from pathlib import Path
 
 from outrider.core.errors import Refused
 
-NAME = "link"
-_LONGEST = 100
+SOCKET_NAME = "link"
+_MAX_SOCKET_PATH = 100
 """Bytes in a socket's path: Linux takes 107, others 103."""
-_DESCRIPTORS = Path("/proc/self/fd")
+_PROC_FD = Path("/proc/self/fd")
 
 
 @contextmanager
-def reached(home: Path, descriptors: Path = _DESCRIPTORS) -> Generator[str]:
+def socket_path(home: Path, descriptors: Path = _PROC_FD) -> Generator[str]:
     """The path of this home's socket, short enough for the system while the block runs. Raises OSError, Refused."""
-    path = home / NAME
-    if len(os.fsencode(path)) <= _LONGEST:
+    path = home / SOCKET_NAME
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
     elif descriptors.is_dir():
         descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            yield f"{descriptors}/{descriptor}/{NAME}"
+            yield f"{descriptors}/{descriptor}/{SOCKET_NAME}"
         finally:
             os.close(descriptor)
     else:
-        yield str(_private_folder(home) / NAME)
+        yield str(_private_folder(home) / SOCKET_NAME)
 
 
 def _private_folder(home: Path) -> Path:
@@ -44,7 +44,7 @@ def _private_folder(home: Path) -> Path:
     return folder
 
 
-def peer_of(connection: socket.socket) -> int | None:
+def peer_uid(connection: socket.socket) -> int | None:
     """The user at the other end; None where the system does not say, and the folder's mode has to do."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:

@@ -13,22 +13,22 @@ import msgspec
 from msgspec import Raw
 
 from outrider.app.agent import Agent
-from outrider.channels.link.place import peer_of, reached
+from outrider.channels.link.place import peer_uid, socket_path
 from outrider.channels.link.wire import (
+    ATTACH,
     CALLS,
-    CROSSING,
     FOLLOW,
-    MAKE_WAY,
-    STAY,
-    Done,
-    Failed,
-    Hello,
-    Hinted,
-    Leaving,
-    Line,
-    Lost,
-    Noted,
-    Request,
+    FORWARDED_ERRORS,
+    HAND_OVER,
+    CallError,
+    CallResult,
+    ConnectionLost,
+    DeltaFrame,
+    EntryFrame,
+    IpcConnection,
+    IpcRequest,
+    OwnerInfo,
+    OwnerLeaving,
     parse_args,
     render_error,
 )
@@ -37,49 +37,49 @@ from outrider.core.events import Entry
 
 log = logging.getLogger("outrider.link")
 
-_MOST = 500
+_MAX_CONNECTIONS = 500
 """Connections at once."""
-_PATIENCE = 10.0
+_REQUEST_TIMEOUT = 10.0
 """Seconds a guest may take to say what it wants."""
-_FAREWELL = 1.0
-_PAUSE = 0.1
+_NOTIFY_TIMEOUT = 1.0
+_ACCEPT_RETRY_DELAY = 0.1
 _BACKLOG = 128
 
 
-class Served:
+class OwnerServer:
     """An owner, as its guests have it."""
 
-    def __init__(self, agent: Agent, me: Hello, *, refusal: str = "") -> None:
+    def __init__(self, agent: Agent, me: OwnerInfo, *, refusal: str = "") -> None:
         self.agent = agent
-        self._me = me
+        self._info = me
         self._refusal = refusal
         """Why it does not make way for `outrider up`; empty when it does."""
-        self._guests: set[Line] = set()
-        self._count = 0
+        self._clients: set[IpcConnection] = set()
+        self._connection_count = 0
         self._is_closing = False
-        self._is_resting = False
+        self._is_draining = False
         """What cannot be answered any more is left to the next owner."""
-        self.heir = ""
+        self.successor = ""
         """Who asked for the home."""
-        self.asked = anyio.Event()
+        self.hand_over_requested = anyio.Event()
         """Set when somebody did."""
 
     @property
-    def guests(self) -> int:
+    def client_count(self) -> int:
         """How many processes are here besides the owner."""
-        return len(self._guests)
+        return len(self._clients)
 
-    async def rest(self, reason: str, gently: float) -> None:
+    async def drain(self, reason: str, gently: float) -> None:
         """Carry nothing any more, as `Agent.rest`. Guests wait for the next owner, and leave the home to an heir."""
-        self._is_resting = True
-        await self.agent.rest(reason, gently)
+        self._is_draining = True
+        await self.agent.drain(reason, gently)
         self._is_closing = True
-        with anyio.move_on_after(_FAREWELL):
-            for line in tuple(self._guests) if self.heir else ():
-                with suppress(Lost):
-                    await line.send(Leaving(self.heir))
+        with anyio.move_on_after(_NOTIFY_TIMEOUT):
+            for line in tuple(self._clients) if self.successor else ():
+                with suppress(ConnectionLost):
+                    await line.send(OwnerLeaving(self.successor))
 
-    async def attend(self, listener: socket.socket) -> None:
+    async def serve(self, listener: socket.socket) -> None:
         """Take every connection, until cancelled."""
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as group:
@@ -88,120 +88,120 @@ class Served:
                     connection, _ = await loop.sock_accept(listener)
                 except OSError as error:  # out of descriptors, say: those who wait are taken when there are some
                     log.warning("a guest could not be let in: %s", error)
-                    await anyio.sleep(_PAUSE)
+                    await anyio.sleep(_ACCEPT_RETRY_DELAY)
                 else:
-                    group.start_soon(self._converse, Line(connection))
+                    group.start_soon(self._handle, IpcConnection(connection))
 
-    async def _converse(self, line: Line) -> None:
+    async def _handle(self, line: IpcConnection) -> None:
         """One connection, from its request to its end. Whatever goes wrong in it, the owner goes on."""
-        self._count += 1
+        self._connection_count += 1
         try:
-            with line, suppress(Lost, TimeoutError, OSError):
-                line.connection.setblocking(False)
-                await self._attend(line, peer_of(line.connection))
+            with line, suppress(ConnectionLost, TimeoutError, OSError):
+                line.socket.setblocking(False)
+                await self._handle_request(line, peer_uid(line.socket))
         except Exception:
             log.exception("a guest's connection failed")
         finally:
-            self._count -= 1
+            self._connection_count -= 1
 
-    async def _attend(self, line: Line, peer: int | None) -> None:
+    async def _handle_request(self, line: IpcConnection, peer: int | None) -> None:
         if peer not in (None, os.getuid()):
             await line.send(render_error(Refused("this home belongs to another user")))
             return
-        if self._count > _MOST:
+        if self._connection_count > _MAX_CONNECTIONS:
             await line.send(render_error(Unavailable("too many commands use this home at once; try again", 1.0)))
             return
         try:
-            with anyio.fail_after(_PATIENCE):
-                request, pictures = await line.request()
+            with anyio.fail_after(_REQUEST_TIMEOUT):
+                request, pictures = await line.receive_request()
         except ValueError as error:
             await line.send(render_error(error))
             return
         async with anyio.create_task_group() as group:
-            group.start_soon(_watch, line, group.cancel_scope)
-            with suppress(Lost):
-                await self._answer(line, request, pictures)
+            group.start_soon(_cancel_on_disconnect, line, group.cancel_scope)
+            with suppress(ConnectionLost):
+                await self._respond(line, request, pictures)
             group.cancel_scope.cancel()
 
-    async def _answer(self, line: Line, request: Request, pictures: Sequence[bytes]) -> None:
+    async def _respond(self, line: IpcConnection, request: IpcRequest, pictures: Sequence[bytes]) -> None:
         """Every failure is an answer, so that a bug of ours ends a call and not the owner."""
-        failed: Failed | None = None
+        failed: CallError | None = None
         try:
-            await self._carry_out(line, request, pictures)
-        except Lost:
+            await self._dispatch(line, request, pictures)
+        except ConnectionLost:
             raise
         except Unavailable as error:
-            failed = None if self._is_resting else render_error(error)
+            failed = None if self._is_draining else render_error(error)
         except Exception as error:
-            if not isinstance(error, CROSSING):
+            if not isinstance(error, FORWARDED_ERRORS):
                 log.exception("a guest's call failed: %s", request.call)
             failed = render_error(error)
         if failed:
             await line.send(failed)
 
-    async def _carry_out(self, line: Line, request: Request, pictures: Sequence[bytes]) -> None:
-        if request.version != self._me.version:
-            raise _other_version(self._me, request.version)
-        if request.call == STAY:
-            await self._keep(line)
+    async def _dispatch(self, line: IpcConnection, request: IpcRequest, pictures: Sequence[bytes]) -> None:
+        if request.version != self._info.version:
+            raise _version_mismatch(self._info, request.version)
+        if request.call == ATTACH:
+            await self._keep_attached(line)
         elif request.call == FOLLOW:
             await self._follow(line, request)
-        elif request.call == MAKE_WAY:
-            await line.send(Done(self._make_way(msgspec.json.decode(request.args["heir"], type=str))))
+        elif request.call == HAND_OVER:
+            await line.send(CallResult(self._hand_over(msgspec.json.decode(request.args["heir"], type=str))))
         else:
-            await line.send(Done(await self._call(request, pictures)))
+            await line.send(CallResult(await self._call(request, pictures)))
 
-    async def _keep(self, line: Line) -> None:
+    async def _keep_attached(self, line: IpcConnection) -> None:
         if self._is_closing:
             return
-        self._guests.add(line)
+        self._clients.add(line)
         try:
-            await line.send(self._me)
+            await line.send(self._info)
             await anyio.sleep_forever()
         finally:
-            self._guests.discard(line)
+            self._clients.discard(line)
 
-    async def _follow(self, line: Line, request: Request) -> None:
+    async def _follow(self, line: IpcConnection, request: IpcRequest) -> None:
         args = parse_args(FOLLOW, request.args)
-        await self.agent.take_up(args["session"])
+        await self.agent.resume(args["session"])
         async with aclosing(self.agent.follow(**args)) as events:
             async for event in events:
-                await line.send(Noted(event) if isinstance(event, Entry) else Hinted(event))
+                await line.send(EntryFrame(event) if isinstance(event, Entry) else DeltaFrame(event))
 
-    async def _call(self, request: Request, pictures: Sequence[bytes]) -> Raw:
+    async def _call(self, request: IpcRequest, pictures: Sequence[bytes]) -> Raw:
         if request.call not in CALLS:
             raise Refused(f"{request.call!r} is no call")
-        agent = self.agent.working_in(Path(request.workspace) if request.workspace else None)
+        agent = self.agent.in_workspace(Path(request.workspace) if request.workspace else None)
         args = parse_args(request.call, request.args)
         if pictures:
             args["images"] = pictures
         return Raw(msgspec.json.encode(await getattr(agent, request.call)(**args)))
 
-    def _make_way(self, heir: str) -> Raw:
+    def _hand_over(self, heir: str) -> Raw:
         if self._refusal:
             raise HomeBusy(self._refusal)
-        self.heir = heir
-        self.asked.set()
+        self.successor = heir
+        self.hand_over_requested.set()
         log.info("%s asks for the home", heir)
         return Raw(b"null")
 
 
-def _other_version(me: Hello, version: str) -> HomeBusy:
+def _version_mismatch(me: OwnerInfo, version: str) -> HomeBusy:
     return HomeBusy(
         f"{me.label} (process {me.pid}) is Outrider {me.version} and this is Outrider {version}; "
         "end it and start it again"
     )
 
 
-async def _watch(line: Line, scope: anyio.CancelScope) -> None:
+async def _cancel_on_disconnect(line: IpcConnection, scope: anyio.CancelScope) -> None:
     """Nothing more is expected of a guest but that it goes: that cancels its call, never a turn."""
-    with suppress(Lost):
+    with suppress(ConnectionLost):
         await line.receive()
     scope.cancel()
 
 
 @asynccontextmanager
-async def serving(home: Path, served: Served) -> AsyncGenerator[None]:
+async def serve_home(home: Path, served: OwnerServer) -> AsyncGenerator[None]:
     """Guests find the owner of this home for as long as the block runs. The caller holds the home.
 
     Where the home's disk takes no sockets the owner is alone, and others are told that the home is in use.
@@ -214,11 +214,11 @@ async def serving(home: Path, served: Served) -> AsyncGenerator[None]:
         return
     with listener:
         async with anyio.create_task_group() as group:
-            group.start_soon(served.attend, listener)
+            group.start_soon(served.serve, listener)
             try:
                 yield
             finally:
-                with suppress(OSError), reached(home) as path:
+                with suppress(OSError), socket_path(home) as path:
                     os.unlink(path)
                 group.cancel_scope.cancel()
 
@@ -227,7 +227,7 @@ def _listen(home: Path) -> socket.socket:
     """A socket in this home, in place of one that was left there."""
     listener = socket.socket(socket.AF_UNIX)
     try:
-        with reached(home) as path:
+        with socket_path(home) as path:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             listener.bind(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from outrider.app.presence import Presence
-from outrider.channels.link.stay import open_joined
+from outrider.app.presence import OpenMode
+from outrider.channels.link.stay import open_home_client
 from outrider.cli.chat.wish import Wish
 from outrider.cli.choosing import chosen
 from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
@@ -40,5 +40,5 @@ def command(**typed: object) -> int:
 async def _chat(config: Config, wish: Wish, settings: Mapping[str, str], root: Path | None, halt: Halt) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
-    async with open_joined(config, Presence("outrider chat", "all"), root) as agent:
+    async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:
         return await converse(agent, wish, settings, root)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from outrider.app.commands import COMMANDS, Command, Takes
+from outrider.app.commands import COMMANDS, ArgumentKind, SlashCommandSpec
 
 Suggestion = tuple[str, str]
 """A word, and what it means."""
 
 
-def suggestions(line: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterable[Suggestion]:
+def suggestions(line: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]) -> Iterable[Suggestion]:
     """Whole words that the last word of this line may become. `known` has what arguments there are."""
     if not line.startswith("/") or line.startswith("//"):
         return []
@@ -22,10 +22,12 @@ def suggestions(line: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Itera
 def _commands(start: str) -> Iterator[Suggestion]:
     for command in COMMANDS:
         if command.name.startswith(start.lower()):
-            yield f"/{command.name} " if command.takes else f"/{command.name}", command.description
+            yield f"/{command.name} " if command.argument_kind else f"/{command.name}", command.description
 
 
-def _arguments(command: Command, start: str, known: Mapping[Takes, Sequence[Suggestion]]) -> Iterator[Suggestion]:
-    for word, meaning in command.choices or known.get(command.takes, ()):
+def _arguments(
+    command: SlashCommandSpec, start: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]
+) -> Iterator[Suggestion]:
+    for word, meaning in command.choices or known.get(command.argument_kind, ()):
         if start.lower() in word.lower() and word != start:
             yield word, meaning

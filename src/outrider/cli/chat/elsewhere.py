@@ -6,7 +6,7 @@ from contextlib import aclosing
 import anyio
 from anyio.abc import TaskGroup
 
-from outrider.app.acting import Acting
+from outrider.app.acting import AgentApi
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.face import Face
 from outrider.cli.chat.notices import told_elsewhere
@@ -18,7 +18,7 @@ from outrider.core.plan import fold
 from outrider.core.ports import Session
 
 
-async def children(agent: Acting) -> set[str]:
+async def children(agent: AgentApi) -> set[str]:
     """The sessions that are bodies of tasks: what they do is told where the task was begun."""
     return {task.child for task in await agent.tasks() if task.child}
 
@@ -26,7 +26,7 @@ async def children(agent: Acting) -> set[str]:
 class Elsewhere:
     """Follows such sessions until they rest, or until one is opened here."""
 
-    def __init__(self, agent: Acting, face: Face, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, face: Face, group: TaskGroup) -> None:
         self._agent = agent
         self._face = face
         self._group = group
@@ -44,7 +44,7 @@ class Elsewhere:
         """Take up what was left unfinished, here too, and tell what comes of it in the others."""
         # Tasks first: one that ends before the next line has left its session something to do.
         running = await self._agent.tasks(open_only=True)
-        unfinished = await self._agent.finish()
+        unfinished = await self._agent.resume_all()
         hidden = await children(self._agent)
         for session in unfinished:
             if session.id not in {*hidden, self._here}:
@@ -113,7 +113,7 @@ class Elsewhere:
                         self._face.show([told_elsewhere(text, session.name)])
                     case Started():
                         self._working.add(session.id)
-                    case Asked(ask=ask) if ask in [asked.ask for asked in await self._agent.asks(session)]:
+                    case Asked(ask=ask) if ask in [asked.ask for asked in await self._agent.questions(session)]:
                         self._face.show([_asking(session)])
                     case Ended():
                         self._working.discard(session.id)

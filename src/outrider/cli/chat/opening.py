@@ -9,9 +9,9 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 from prompt_toolkit.utils import is_dumb_terminal
 
-from outrider.app.acting import Acting
-from outrider.app.groups import only
-from outrider.app.runtimes import names, settings_of
+from outrider.app.acting import AgentApi
+from outrider.app.groups import unwrap_single
+from outrider.app.runtimes import runtime_names, settings_of
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.face import Face
@@ -30,7 +30,7 @@ from outrider.core.ports import NATIVE, Session
 HISTORY = "chat_history"
 
 
-async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root: Path | None) -> int:
+async def converse(agent: AgentApi, wish: Wish, settings: Mapping[str, str], root: Path | None) -> int:
     """Talk until the person leaves, or a signal asks us to; the exit code.
 
     What was typed until then is durable; what runs then is taken up next time.
@@ -42,8 +42,8 @@ async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root:
         async with anyio.create_task_group() as group:
             opened = Opened(root, settings, "" if found else wish.session)
             chat = Conversation(agent, face, opened, group)
-            known = settings_of(await agent.journal(found) if found and agent.difference({}) else ())
-            told = agent.difference({**known, **settings})
+            known = settings_of(await agent.journal(found) if found and agent.owner_mismatch({}) else ())
+            told = agent.owner_mismatch({**known, **settings})
             face.show(_greeting(chat, wish, found, [*agent.notices, *([told] if told else [])]))
             if found:
                 await chat.open(found)
@@ -59,7 +59,7 @@ async def converse(agent: Acting, wish: Wish, settings: Mapping[str, str], root:
                 face.show(_farewell(chat))
             group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
-        raise only(several) from several
+        raise unwrap_single(several) from several
     return 128 + ending.signal if ending.signal else DONE
 
 
@@ -87,7 +87,7 @@ def _face(config: Config) -> Face:
     return Screen(painter, config.home / HISTORY if config.chat.history else None)
 
 
-async def _find(agent: Acting, wish: Wish, root: Path | None) -> Session | None:
+async def _find(agent: AgentApi, wish: Wish, root: Path | None) -> Session | None:
     """The session to go on with, or None for a new one."""
     found = await agent.sessions(10_000) if wish.session or wish.is_continued else ()
     if wish.is_continued:
@@ -130,7 +130,7 @@ async def _offer_models(chat: Conversation) -> None:
     with_key = [p for p in PROVIDERS if p.default and any(key in config.keys for key in p.keys)]
     known = [(PRACTICE, "built in, needs no key"), *((f"{p.name}:{p.default}", "its key is set") for p in with_key)]
     chat.know({"model": known})
-    there = await run_sync(names, abandon_on_cancel=True)  # The prompt does not wait for this.
+    there = await run_sync(runtime_names, abandon_on_cancel=True)  # The prompt does not wait for this.
     chat.know({"runtime": [(name, _meaning(name)) for name in there]})
     if chat.carrier.name != NATIVE or choose(config)[0].wire != PRACTICE:
         return
@@ -156,7 +156,7 @@ def _farewell(chat: Conversation) -> Sequence[Show]:
     if chat.view.asking:
         return [Note(f"a question waits for you, and will be there when you come back: {back}", "warn")]
     if chat.is_working:
-        rest = "it goes on" if chat.agent.is_guest else "it is taken up by `outrider resume`, or when you come back"
+        rest = "it goes on" if chat.agent.is_client else "it is taken up by `outrider resume`, or when you come back"
         return [Note(f"the turn is not over; {rest}: {back}", "warn")]
     count = chat.running.count
     tasks = f"{count} task{'s go' if count > 1 else ' goes'} on, and you are told of the end there; " if count else ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync
 
-from outrider.app.commands import COMMANDS, Given
-from outrider.app.runtimes import find, names, parse_runtime, use
+from outrider.app.commands import COMMANDS, SlashCommand
+from outrider.app.runtimes import apply_settings, find_program, parse_runtime, runtime_names
 from outrider.cli.chat import orders_tasks
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.elsewhere import children
@@ -17,7 +17,7 @@ from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.table import table
 from outrider.cli.choosing import of_model
-from outrider.cli.lines import state_of
+from outrider.cli.lines import session_status
 from outrider.cli.transcript import ago, markdown_page
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
@@ -38,7 +38,7 @@ _KEYS = (
 _CHOICES = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
 
 
-async def carry_out(chat: "Conversation", given: Given) -> Sequence[Show]:
+async def carry_out(chat: "Conversation", given: SlashCommand) -> Sequence[Show]:
     """Do it, and say what to show. Raises Refused or Unavailable in one line."""
     return await ORDERS[given.command.name](chat, given.argument)
 
@@ -88,19 +88,19 @@ async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
     if not name:
         return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
     settings, before = of_model(chat.agent.config, name), chat.carrier
-    await use(chat.agent, await chat.at_hand(), settings)
+    await apply_settings(chat.agent, await chat.at_hand(), settings)
     back = f", and {NATIVE} carries its turns in place of {before}" if before.name != NATIVE else ""
     return [Note(f"this session uses {settings['model']}{_when(chat)}{back}", "good")]
 
 
 async def _runtime(chat: "Conversation", name: str) -> Sequence[Show]:
     if not name:
-        there = [f"{'›' if known == chat.carrier.name else ' '} {known}" for known in names()]
+        there = [f"{'›' if known == chat.carrier.name else ' '} {known}" for known in runtime_names()]
         return [Note("\n".join((*there, f"{chat.carrier} carries the turns of this session · {_CHOICES}")), "plain")]
     wanted, before = parse_runtime(name), chat.carrier
-    find(chat.agent.config, wanted.name)
+    find_program(chat.agent.config, wanted.name)
     has_past = chat.view.head > 0
-    if not await use(chat.agent, await chat.at_hand(), wanted.settings):
+    if not await apply_settings(chat.agent, await chat.at_hand(), wanted.settings):
         return [Note(f"{wanted} carries the turns of this session already")]
     told = ""
     if has_past and wanted.name != before.name:
@@ -123,7 +123,7 @@ async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
     rows = [
         (
             f"{'›' if session.id == here else ' '} {one_line(session.name, 30)}",
-            f"{ago(session.updated, now):<10} {state_of(session):<10} {one_line(session.title, 50)}",
+            f"{ago(session.updated, now):<10} {session_status(session):<10} {one_line(session.title, 50)}",
         )
         for session in found
     ]
@@ -131,7 +131,7 @@ async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
 
 
 async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
-    session = await chat.agent.look_up(name)
+    session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
         return [Note("this is that session")]
     await chat.open(session)

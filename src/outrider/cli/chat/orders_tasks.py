@@ -126,11 +126,11 @@ async def _answer(chat: "Conversation", answer: str) -> Sequence[Show]:
 
 
 async def grants(chat: "Conversation", argument: str) -> Sequence[Show]:
-    found = await chat.agent.grants()
+    found = await chat.agent.permissions()
     chat.know({"grant": [(f"forget {grant.id}", grant.need) for grant in found]})
     verb, _, name = argument.partition(" ")
     if verb == "forget" and name:
-        if await chat.agent.forget_grant(name.strip()):
+        if await chat.agent.revoke_permission(name.strip()):
             return [Note(f"{one_line(name)} is taken back: it will be asked for again", "good")]
         raise Refused(f"there is no grant {one_line(name)!r}; /grants lists them")
     if argument:

@@ -7,7 +7,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from outrider.app.acting import Acting
+from outrider.app.acting import AgentApi
 from outrider.cli.chat.calls import SHELL, last_lines
 from outrider.cli.chat.clean import one_line
 from outrider.cli.chat.face import Face
@@ -31,7 +31,7 @@ _LINES = 3
 class Running:
     """Looks only while something runs; at rest it costs nothing."""
 
-    def __init__(self, agent: Acting, face: Face, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, face: Face, group: TaskGroup) -> None:
         self._agent = agent
         self._face = face
         self._group = group
@@ -177,7 +177,7 @@ class Running:
             self._face.show([Output(lines[-_MOST_LINES:])])
 
 
-async def read_tail(agent: Acting, task: Task) -> str:
+async def read_tail(agent: AgentApi, task: Task) -> str:
     """The end of what a command wrote; nothing for a child session."""
     if task.spec.kind == "session":
         return ""

@@ -10,10 +10,10 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from outrider.app.acting import Acting
+from outrider.app.acting import AgentApi
 from outrider.app.channels import TERMINAL
-from outrider.app.commands import Given, Mistaken, Takes, Words, parse_line
-from outrider.app.runtimes import Wanted, carrier, steers, use
+from outrider.app.commands import ArgumentKind, InvalidCommand, PlainMessage, SlashCommand, parse_line
+from outrider.app.runtimes import RuntimeChoice, apply_settings, can_steer, runtime_of
 from outrider.cli.chat import orders
 from outrider.cli.chat.answers import meant
 from outrider.cli.chat.clean import one_line
@@ -52,7 +52,7 @@ class Opened(Struct, frozen=True):
 class Conversation:
     """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
 
-    def __init__(self, agent: Acting, face: Face, opened: Opened, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, face: Face, opened: Opened, group: TaskGroup) -> None:
         self.agent = agent
         self.face = face
         self.opened = opened
@@ -65,7 +65,7 @@ class Conversation:
         self.elsewhere = Elsewhere(agent, face, group)
         self.asked: Asked | None = None
         """The question that was on the screen when the line that is being carried out was typed."""
-        self._known: dict[Takes, Sequence[Suggestion]] = {}
+        self._known: dict[ArgumentKind, Sequence[Suggestion]] = {}
         self._lines, self._typed = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
         self._heard_all = anyio.Event()
         self._beginning = anyio.Lock()
@@ -107,9 +107,9 @@ class Conversation:
         return self._settings.get("model") or self.agent.default_model
 
     @property
-    def carrier(self) -> Wanted:
+    def carrier(self) -> RuntimeChoice:
         """What carries the turns of this session."""
-        return carrier(self._settings, self.agent.default_runtime)
+        return runtime_of(self._settings, self.agent.default_runtime)
 
     @property
     def _settings(self) -> Mapping[str, str]:
@@ -163,9 +163,9 @@ class Conversation:
         """Tell when the home has another owner who asks another model, and take up what the last one left."""
         while True:
             before = self._answering
-            await self.agent.until_moved()
+            await self.agent.wait_owner_changed()
             if self._answering != before:
-                who = "this chat" if not self.agent.is_guest else "another process"
+                who = "this chat" if not self.agent.is_client else "another process"
                 self.face.show([Note(f"{who} carries the turns from now on, with {one_line(self._answering)}", "warn")])
             self.face.touch()
             try:
@@ -182,7 +182,7 @@ class Conversation:
         found = await self.agent.sessions(50)
         self.know({"session": [(session.name, one_line(session.title, 40)) for session in found]})
 
-    def know(self, words: Mapping[Takes, Sequence[Suggestion]]) -> None:
+    def know(self, words: Mapping[ArgumentKind, Sequence[Suggestion]]) -> None:
         """Suggest these when an argument of their kind is typed."""
         for kind, found in words.items():
             kept = [known for known in self._known.get(kind, ()) if known not in found] if kind == "model" else []
@@ -197,15 +197,15 @@ class Conversation:
 
     async def _take(self, line: str) -> None:
         match parse_line(line):
-            case Words(text=text):
+            case PlainMessage(text=text):
                 if self.asked and (answer := meant(text, self.asked.choices)):
                     await self.answer(self.asked, answer)
                 else:
                     await self._say(text, line)
-            case Given() as given:
+            case SlashCommand() as given:
                 self.face.show([Typed(line)])
                 self.face.show(await orders.carry_out(self, given))
-            case Mistaken(reason=reason):
+            case InvalidCommand(reason=reason):
                 self.face.show([Typed(line), Note(reason, "warn")])
 
     async def _say(self, text: str, line: str) -> None:
@@ -246,11 +246,11 @@ class Conversation:
         """Go on with this session; the one that was open goes on in the background."""
         journal = await self.agent.journal(session)
         self._set_aside()
-        self.session, self.view = session, View(journal, steers)
+        self.session, self.view = session, View(journal, can_steer)
         self.elsewhere.turn_to(session)
-        self.face.show([*recall(journal, steers), *self.view.question()])
+        self.face.show([*recall(journal, can_steer), *self.view.question()])
         if self.opened.settings:
-            await use(self.agent, session, self.opened.settings)
+            await apply_settings(self.agent, session, self.opened.settings)
         await self.running.turn_to(session, self.view)
         self._following = anyio.CancelScope()
         self._group.start_soon(self._follow, session, self.view, self._following)
