@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from outrider.channels.http.server import Server, Terms, listen
+from outrider.channels.http.server import HttpServer, ServerLimits, listen
 
 pytestmark = pytest.mark.anyio
 
-SHORT = Terms(head_bytes=2_000, head_seconds=0.3, body_seconds=0.5, idle_seconds=1, unread_seconds=0.5)
-LONG = Terms(head_bytes=2_000)
+SHORT = ServerLimits(head_bytes=2_000, head_seconds=0.3, body_seconds=0.5, idle_seconds=1, unread_seconds=0.5)
+LONG = ServerLimits(head_bytes=2_000)
 
 
 FLOOD = 10_000 * 65_536
@@ -37,10 +37,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(terms: Terms, echo: ASGIApp = echo) -> AsyncGenerator[tuple[Server, int]]:
+async def serving(terms: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[tuple[HttpServer, int]]:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = Server(echo, listener, terms)
+        server = HttpServer(echo, listener, terms)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 await group.start(server.run)

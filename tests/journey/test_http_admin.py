@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.app import build
-from outrider.channels.http.context import Context
-from outrider.channels.http.guards import guards_of
+from outrider.channels.http.app import build_app
+from outrider.channels.http.context import HttpContext
+from outrider.channels.http.guards import middleware_for
 from outrider.channels.http.routes import ROUTES
 from outrider.models.scripted import ScriptedModel, says
 from outrider.store.keys import ensure_key, first_key_file
@@ -46,7 +46,7 @@ async def served(folder: Path) -> AsyncGenerator[Served]:
     home = folder / "home"
     async with outrider.open(home, model=ScriptedModel(says("hello"))) as agent:
         first = await ensure_key(home, agent.home.store)
-        async with serving_app(build(Context(agent, "test"), ROUTES, guards_of(agent))) as url:
+        async with serving_app(build_app(HttpContext(agent, "test"), ROUTES, middleware_for(agent))) as url:
             yield Served(url, first or "", home)
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 ROUTES = (
     *routes_sessions.ROUTES,
-    *routes_events.ROUTES,
+    *routes_events.EVENT_ROUTES,
     *routes_asks.ROUTES,
     *routes_tasks.ROUTES,
     *routes_health.ROUTES,

@@ -11,9 +11,9 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http.app import build
-from outrider.channels.http.context import Context
-from outrider.channels.http.guards import guards_of, key_store
+from outrider.channels.http.app import build_app
+from outrider.channels.http.context import HttpContext
+from outrider.channels.http.guards import key_store, middleware_for
 from outrider.channels.http.routes import ROUTES
 from outrider.core.key_ports import KeySpec
 from outrider.core.prompt import Prompt
@@ -39,8 +39,10 @@ class Served:
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.late = agent, 0
-        self.now = Context(agent, "").wall()
-        self.app = build(Context(agent, "test", wall=lambda: self.now + self.late), ROUTES, guards_of(agent))
+        self.now = HttpContext(agent, "").wall_clock()
+        self.app = build_app(
+            HttpContext(agent, "test", wall_clock=lambda: self.now + self.late), ROUTES, middleware_for(agent)
+        )
         self.url = ""
 
     @asynccontextmanager

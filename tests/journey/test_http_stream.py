@@ -28,7 +28,7 @@ from tests.support.http import client, key_of, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.ROUTES)
+ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES)
 Events = list[bytes]
 
 

@@ -20,7 +20,7 @@ from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.ROUTES, *routes_asks.ROUTES, *routes_tasks.ROUTES)
+ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES, *routes_asks.ROUTES, *routes_tasks.ROUTES)
 ALLOWED = '[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n'
 ASKED = '[[rules]]\nverdict = "ask"\ntool = "shell"\n'
 

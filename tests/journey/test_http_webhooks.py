@@ -18,9 +18,9 @@ from openai import AsyncOpenAI
 from bench.ports import free_port
 from outrider.app.agent import Agent
 from outrider.channels.http import routes_health, routes_responses
-from outrider.channels.http.app import build
-from outrider.channels.http.context import Context
-from outrider.channels.http.webhooks import Target, Terms, Webhooks, hook_store
+from outrider.channels.http.app import build_app
+from outrider.channels.http.context import HttpContext
+from outrider.channels.http.webhooks import DeliveryPolicy, Webhooks, WebhookTarget, webhook_store
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 from outrider.core.retry import RetryPolicy
@@ -37,7 +37,7 @@ from tests.support.up import up
 pytestmark = pytest.mark.anyio
 
 RING: Any = {"type": "function", "name": "ring", "parameters": {"type": "object", "properties": {}}, "strict": False}
-QUICK = Terms(RetryPolicy(attempts=10_000, first=0.01, factor=1.0))
+QUICK = DeliveryPolicy(RetryPolicy(attempts=10_000, first=0.01, factor=1.0))
 
 
 class Place:
@@ -45,7 +45,7 @@ class Place:
 
     def __init__(self, agent: Agent, client: AsyncOpenAI, url: str) -> None:
         self.agent, self.client, self.url = agent, client, url
-        self.store = hook_store(agent)
+        self.store = webhook_store(agent)
 
     async def ask(self, given: Any, **more: Any) -> Any:
         create: Any = self.client.responses.create
@@ -61,12 +61,12 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, url: str, *lines: Any, terms: Terms = QUICK) -> AsyncGenerator[Place]:
+async def place(folder: Path, url: str, *lines: Any, terms: DeliveryPolicy = QUICK) -> AsyncGenerator[Place]:
     routes = (*routes_responses.ROUTES, *routes_health.ROUTES)
     async with opened(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
-        webhooks = Webhooks(agent, Target(url, Secret(SECRET)), terms)
+        webhooks = Webhooks(agent, WebhookTarget(url, Secret(SECRET)), terms)
         await group.start(webhooks.run)
-        app = build(Context(agent, "test", webhooks=webhooks), routes, (any_key,))
+        app = build_app(HttpContext(agent, "test", webhooks=webhooks), routes, (any_key,))
         async with serving_app(app) as here, client_of(here, max_retries=0) as client:
             yield Place(agent, client, here)
         group.cancel_scope.cancel()
@@ -209,7 +209,7 @@ async def test_a_receiver_that_says_gone_is_not_told_again_and_that_is_counted(t
 
 
 async def test_attempts_are_bounded_and_giving_up_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    terms = Terms(RetryPolicy(attempts=2, first=0.01))
+    terms = DeliveryPolicy(RetryPolicy(attempts=2, first=0.01))
     with receiving(Answer(500), Answer(503)) as receiver:
         async with place(tmp_path, receiver.url, says("done"), terms=terms) as there:
             await there.ask("go")
@@ -230,14 +230,14 @@ async def test_a_receiver_that_asks_for_a_pause_gets_it(tmp_path: Path) -> None:
 
 
 async def test_the_usual_attempts_come_to_about_a_day() -> None:
-    policy = Terms().policy
+    policy = DeliveryPolicy().retry
     waits = [min(policy.longest, policy.first * policy.factor**n) for n in range(policy.attempts - 1)]
     assert 18 * 3600 < 0.75 * sum(waits) < 30 * 3600  # a wait is between half of this and all of it
 
 
 async def test_a_slow_receiver_holds_up_nothing_else(tmp_path: Path) -> None:
     go_on = threading.Event()
-    terms = Terms(QUICK.policy, at_once=2)
+    terms = DeliveryPolicy(QUICK.retry, max_concurrent=2)
     with receiving(*[Answer(until=go_on)] * 2) as receiver:
         async with place(tmp_path, receiver.url, says("done"), terms=terms) as there:
             made = [await there.ask(f"job {number}") for number in range(5)]
@@ -253,7 +253,9 @@ async def test_a_slow_receiver_holds_up_nothing_else(tmp_path: Path) -> None:
 async def test_a_receiver_that_does_not_answer_is_left_and_told_again(tmp_path: Path) -> None:
     go_on = threading.Event()
     with receiving(Answer(until=go_on)) as receiver:
-        async with place(tmp_path, receiver.url, says("done"), terms=Terms(QUICK.policy, patience=0.05)) as there:
+        async with place(
+            tmp_path, receiver.url, says("done"), terms=DeliveryPolicy(QUICK.retry, timeout=0.05)
+        ) as there:
             await there.ask("go")
             told = await heard(receiver, 2)
             await there.until_owed(lambda owed: not owed)

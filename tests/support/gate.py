@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import outrider
-from outrider.channels.http.app import build, route
-from outrider.channels.http.context import Context, agent_of, caller
-from outrider.channels.http.guards import Admission, guards, key_store
-from outrider.channels.http.limits import Limits
+from outrider.channels.http.app import build_app, route
+from outrider.channels.http.context import HttpContext, agent_of, caller
+from outrider.channels.http.guards import AccessPolicy, build_middleware, key_store
+from outrider.channels.http.limits import RequestLimits
 from outrider.channels.http.reading import parse_body
 from outrider.config.choice import Secret
 from outrider.core.key_ports import KeySpec, KeyStore
@@ -49,7 +49,7 @@ async def sessions(request: Request) -> Response:
 class Gate:
     """An open home, a clock that stands until it is moved, and the application behind its guards."""
 
-    def __init__(self, agent: outrider.Agent, environment: str = "", limits: Limits | None = None) -> None:
+    def __init__(self, agent: outrider.Agent, environment: str = "", limits: RequestLimits | None = None) -> None:
         self.agent, self.now, self.wall = agent, 1000.0, 1_000_000_000_000
         self.keys: KeyStore = key_store(agent)
         self.inside, self.go_on = anyio.Event(), anyio.Event()
@@ -60,15 +60,15 @@ class Gate:
             route("/sessions", sessions, "GET"),
             route("/stay", self._stay, "GET"),
         ]
-        terms = Admission(
+        terms = AccessPolicy(
             self.keys,
             ("agent.example.org",),
             Secret(environment),
-            limits or Limits(),
+            limits or RequestLimits(),
             lambda: self.now,
             lambda: self.wall,
         )
-        self.app = build(Context(agent, "test"), routes, guards(terms))
+        self.app = build_app(HttpContext(agent, "test"), routes, build_middleware(terms))
 
     async def _stay(self, request: Request) -> Response:
         self.inside.set()

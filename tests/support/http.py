@@ -11,8 +11,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.app.agent import Agent
-from outrider.channels.http.app import build
-from outrider.channels.http.context import Caller, Context
+from outrider.channels.http.app import build_app
+from outrider.channels.http.context import Caller, HttpContext
 from outrider.models.script_server.server import LoopbackServer
 
 Guard = Callable[[ASGIApp], ASGIApp]
@@ -45,7 +45,7 @@ def any_key(app: ASGIApp) -> ASGIApp:
 @asynccontextmanager
 async def serving(agent: Agent, routes: Sequence[Route], guards: Sequence[Guard] = (any_key,)) -> AsyncGenerator[str]:
     """Serve these routes over an open home for as long as the block runs: their base URL, without a slash behind."""
-    async with serving_app(build(Context(agent, "test"), routes, guards)) as url:
+    async with serving_app(build_app(HttpContext(agent, "test"), routes, guards)) as url:
         yield url
 
 

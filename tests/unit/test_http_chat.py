@@ -7,10 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.channels.http.chat_models import chosen_model, known_models
-from outrider.channels.http.chat_parse import Answer, Order, Outcome, Said, Words, parse_order
-from outrider.channels.http.chat_past import render_past
-from outrider.channels.http.chat_render import GAP, Envelope, Progress, failure, parse_call, wire_call
+from outrider.channels.http.chat_models import known_models, model_setting
+from outrider.channels.http.chat_parse import (
+    AssistantTurn,
+    ConversationItem,
+    ParsedConversation,
+    ToolOutput,
+    UserTurn,
+    parse_chat_request,
+)
+from outrider.channels.http.chat_past import journal_from_history
+from outrider.channels.http.chat_render import (
+    REPLY_SEPARATOR,
+    CompletionRenderer,
+    TurnOutput,
+    encode_call_id,
+    parse_call_id,
+    turn_error,
+)
 from outrider.channels.http.failures import HttpError
 from outrider.config.load import load
 from outrider.core.events import Body, Changed, Delta, Ended, Entry, Event, Input, Reply, Result, Started
@@ -26,8 +40,8 @@ USER = {"role": "user", "content": "hi"}
 CALLED = {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "ring", "arguments": '{"n": 1}'}}]}
 
 
-def order(*messages: Any, **more: Any) -> Order:
-    return parse_order(json.dumps({"model": "m", "messages": list(messages), **more}).encode(), 100)
+def order(*messages: Any, **more: Any) -> ParsedConversation:
+    return parse_chat_request(json.dumps({"model": "m", "messages": list(messages), **more}).encode(), 100)
 
 
 def keep(image: bytes) -> Image:
@@ -41,13 +55,17 @@ def journal(*bodies: Body) -> list[Entry]:
 def test_a_request_is_read_into_what_is_new_and_what_went_before() -> None:
     result = {"role": "tool", "tool_call_id": "x", "content": "ding"}
     read = order({"role": "system", "content": "a"}, USER, CALLED, result, {"role": "user", "content": "so"})
-    assert (read.instructions, read.called, read.words, read.outcomes) == (
+    assert (read.instructions, read.last_call_ids, read.new_message, read.tool_outputs) == (
         "a",
         ("x",),
-        Words("so"),
-        (Outcome("x", "ding"),),
+        UserTurn("so"),
+        (ToolOutput("x", "ding"),),
     )
-    assert read.past == (Words("hi"), Answer("", (("x", Call("", "ring", {"n": 1})),)), Outcome("x", "ding"))
+    assert read.history == (
+        UserTurn("hi"),
+        AssistantTurn("", (("x", Call("", "ring", {"n": 1})),)),
+        ToolOutput("x", "ding"),
+    )
 
 
 def test_tools_are_passed_on_unless_none_may_be_chosen() -> None:
@@ -70,7 +88,7 @@ def test_tools_are_passed_on_unless_none_may_be_chosen() -> None:
 )
 def test_what_is_no_request_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(HttpError, match=words) as caught:
-        parse_order(body, 100)
+        parse_chat_request(body, 100)
     assert caught.value.status == 400
 
 
@@ -106,9 +124,15 @@ def test_what_cannot_be_done_is_refused_in_words(messages: list[Any], more: dict
 
 
 def test_a_past_is_the_journal_it_would_have_left() -> None:
-    said = (Words("a"), Words("b"), Answer("", (("x", Call("", "ring", {})),)), Outcome("x", "ding"), Answer("c"))
+    said = (
+        UserTurn("a"),
+        UserTurn("b"),
+        AssistantTurn("", (("x", Call("", "ring", {})),)),
+        ToolOutput("x", "ding"),
+        AssistantTurn("c"),
+    )
     settings = [Changed("instructions", "be brief")]
-    assert render_past(settings, (*said, Words("d", (b"i",)), Answer("e")), keep) == (
+    assert journal_from_history(settings, (*said, UserTurn("d", (b"i",)), AssistantTurn("e")), keep) == (
         Changed("instructions", "be brief"),
         Input("a"),
         Input("b"),
@@ -125,48 +149,48 @@ def test_a_past_is_the_journal_it_would_have_left() -> None:
 
 
 def test_a_past_that_ends_with_results_is_an_open_turn_that_owes_a_reply() -> None:
-    said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Outcome("x", "ding"))
-    state = fold(journal(*render_past((), said, keep, (SPEC,))))
+    said = (UserTurn("a"), AssistantTurn("", (("x", Call("", "ring", {})),)), ToolOutput("x", "ding"))
+    state = fold(journal(*journal_from_history((), said, keep, (SPEC,))))
     assert (state.is_open, state.owes_reply, state.calls, dict(state.client_tools)) == (True, True, (), {"ring": SPEC})
     with pytest.raises(HttpError, match="no user's words"):
-        render_past((), said[1:], keep, ())
+        journal_from_history((), said[1:], keep, ())
 
 
-_WORDS = st.builds(Words, st.text(min_size=1).filter(str.strip))
+_WORDS = st.builds(UserTurn, st.text(min_size=1).filter(str.strip))
 _ANSWERS = st.one_of(
-    st.builds(Answer, st.text(min_size=1)),
-    st.just(Answer("", (("x", Call("", "ring", {})), ("y", Call("", "ring", {}))))),
+    st.builds(AssistantTurn, st.text(min_size=1)),
+    st.just(AssistantTurn("", (("x", Call("", "ring", {})), ("y", Call("", "ring", {}))))),
 )
 
 
 @given(st.lists(st.one_of(_WORDS, _ANSWERS), max_size=20))
-def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_prompt(said: list[Said]) -> None:
-    entries = journal(*render_past((), said, keep))
+def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_prompt(said: list[ConversationItem]) -> None:
+    entries = journal(*journal_from_history((), said, keep))
     state = fold(entries)
-    assert (state.is_open, state.has_unseen and isinstance(said[-1], Answer)) == (False, False)
+    assert (state.is_open, state.has_unseen and isinstance(said[-1], AssistantTurn)) == (False, False)
     assert all(entry.body.saw < entry.seq for entry in entries if isinstance(entry.body, Reply | Ended))
     told = [message.text for message in transcript(entries) if isinstance(message, UserMessage | AssistantMessage)]
     assert told == [one.text for one in said]
 
 
 def test_a_call_without_a_result_is_told_as_not_run() -> None:
-    said = (Words("a"), Answer("", (("x", Call("", "ring", {})),)), Words("b"), Answer("c"))
-    (results,) = [m for m in transcript(journal(*render_past((), said, keep))) if isinstance(m, ToolMessage)]
+    said = (UserTurn("a"), AssistantTurn("", (("x", Call("", "ring", {})),)), UserTurn("b"), AssistantTurn("c"))
+    (results,) = [m for m in transcript(journal(*journal_from_history((), said, keep))) if isinstance(m, ToolMessage)]
     assert [result.failed for result in results.results] == [True]
 
 
-def progress(**more: Any) -> Progress:
-    return Progress(1, fold(journal(Input("hi", tools=(SPEC,)))), Bounds(), **more)
+def progress(**more: Any) -> TurnOutput:
+    return TurnOutput(1, fold(journal(Input("hi", tools=(SPEC,)))), Bounds(), **more)
 
 
-def told(one: Progress, *events: Event | Body) -> str:
+def told(one: TurnOutput, *events: Event | Body) -> str:
     """What is sent for these; bodies are numbered from 2."""
     seq, text = 1, ""
     for event in events:
         if not isinstance(event, Delta | Entry):
             seq += 1
             event = Entry(seq, 0, event)
-        text += one.take(event).text
+        text += one.add(event).text
     return text
 
 
@@ -181,13 +205,13 @@ def test_deltas_are_told_as_they_come_and_the_reply_adds_what_they_left_out() ->
     )
     one = progress()
     assert told(one, *events) == "one two three" == one.text
-    assert (one.is_over, one.finish) == (True, "stop")
+    assert (one.is_over, one.finish_reason) == (True, "stop")
 
 
 def test_two_replies_are_two_paragraphs_with_and_without_deltas() -> None:
     facts = Started(), Reply("a", 2, (Call("c1", "list", {}),)), Result("c1", "x"), Reply("b", 4), Ended("done", 4)
     with_deltas = facts[0], Delta("a"), *facts[1:3], Delta("b"), *facts[3:]
-    assert told(progress(), *facts) == told(progress(), *with_deltas) == f"a{GAP}b"
+    assert told(progress(), *facts) == told(progress(), *with_deltas) == f"a{REPLY_SEPARATOR}b"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +221,7 @@ def test_two_replies_are_two_paragraphs_with_and_without_deltas() -> None:
         ([Delta("one "), FELL_BEHIND, Delta("three")], "one two three"),
         ([FELL_BEHIND, Delta("three")], "one two three"),
         ([Delta("busy", "reset"), Delta("one ")], "one two three"),
-        ([Delta("uno "), Delta("busy", "reset"), Delta("one "), Delta("two")], f"uno {GAP}one two three"),
+        ([Delta("uno "), Delta("busy", "reset"), Delta("one "), Delta("two")], f"uno {REPLY_SEPARATOR}one two three"),
     ],
 )
 def test_words_are_never_told_twice_though_deltas_were_lost_or_taken_back(events: list[Event], expected: str) -> None:
@@ -215,7 +239,7 @@ def test_whatever_deltas_say_the_reply_is_told_last_and_whole(deltas: list[Delta
 
 
 def test_words_about_an_earlier_input_are_not_told() -> None:
-    one = Progress(3, State(), Bounds(), is_live=False)
+    one = TurnOutput(3, State(), Bounds(), is_live=False)
     events: list[Event] = [Delta("old"), *journal(Input("a"), Input("b"), Input("c"), Reply("old words", 2))[3:]]
     events += [Delta("new"), Entry(5, 0, Reply("new words", 4)), Entry(6, 0, Ended("done", 4))]
     assert told(one, *events) == "new words"
@@ -226,8 +250,8 @@ def test_words_about_a_later_input_are_not_told() -> None:
     one = progress()
     for seq, body in enumerate(events, 2):
         if not one.is_over:
-            one.take(Entry(seq, 0, body))
-    assert (one.text, one.finish) == ("first", "stop")
+            one.add(Entry(seq, 0, body))
+    assert (one.text, one.finish_reason) == ("first", "stop")
 
 
 def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls() -> None:
@@ -236,20 +260,20 @@ def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls()
     told(one, Started(), Reply("", 2, (own, lent), usage=Usage(3, 4)))
     assert not one.is_over
     told(one, *journal(*[Input("")] * 3, Result("c1", "x"))[3:])
-    assert (one.is_over, one.finish, one.calls, one.usage) == (True, "tool_calls", (lent,), Usage(3, 4))
+    assert (one.is_over, one.finish_reason, one.calls, one.usage) == (True, "tool_calls", (lent,), Usage(3, 4))
 
 
 def test_a_calls_id_on_the_wire_leads_back_to_its_session() -> None:
     session = "00ff" * 8
-    assert parse_call(wire_call(session, "c00000001")) == (session, "c00000001")
-    assert len(wire_call(session, "c00000001")) <= 40
-    assert parse_call("call_abc") == ("", "call_abc")
-    assert parse_call("call_" + "é" * 40) == ("", "call_" + "é" * 40)
-    assert wire_call("no hex", "c1") == "c1"
+    assert parse_call_id(encode_call_id(session, "c00000001")) == (session, "c00000001")
+    assert len(encode_call_id(session, "c00000001")) <= 40
+    assert parse_call_id("call_abc") == ("", "call_abc")
+    assert parse_call_id("call_" + "é" * 40) == ("", "call_" + "é" * 40)
+    assert encode_call_id("no hex", "c1") == "c1"
 
 
 def test_arguments_that_are_no_json_are_passed_on_as_the_model_wrote_them() -> None:
-    envelope = Envelope("id", 1, "outrider", "00" * 16)
+    envelope = CompletionRenderer("id", 1, "outrider", "00" * 16)
     (called,) = json.loads(envelope.calls((Call("c1", "ring", {}, broken="{n:"),)))["choices"][0]["delta"]["tool_calls"]
     assert called["function"] == {"name": "ring", "arguments": "{n:"}
 
@@ -266,18 +290,18 @@ def test_arguments_that_are_no_json_are_passed_on_as_the_model_wrote_them() -> N
 def test_a_turn_that_did_not_end_well_says_why_and_is_not_to_be_tried_again(
     ended: Ended, status: int, words: str
 ) -> None:
-    error = failure(ended)
+    error = turn_error(ended)
     assert (error.status, words in str(error), error.headers) == (status, True, {"x-should-retry": "false"})
 
 
 def test_a_name_that_means_nothing_here_chooses_nothing(tmp_path: Any) -> None:
     config = load(tmp_path, {"OPENAI_API_KEY": "k-1234567890"}, {"model.name": "anthropic:claude-x", "model.key": "k"})
-    assert [chosen_model(config, name) for name in ("", "outrider", "gpt-4o", "llama3:8b")] == ["", "", "", ""]
-    assert chosen_model(config, "anthropic:claude-x") == ""
-    assert chosen_model(config, "openai:gpt-5.6-terra") == "openai:gpt-5.6-terra"
+    assert [model_setting(config, name) for name in ("", "outrider", "gpt-4o", "llama3:8b")] == ["", "", "", ""]
+    assert model_setting(config, "anthropic:claude-x") == ""
+    assert model_setting(config, "openai:gpt-5.6-terra") == "openai:gpt-5.6-terra"
     assert known_models(config) == ("outrider", "anthropic:claude-x", "openai:gpt-5.6-terra")
     with pytest.raises(HttpError, match="needs a key") as caught:
-        chosen_model(config, "groq:x")
+        model_setting(config, "groq:x")
     assert caught.value.status == 404
 
 
@@ -315,7 +339,7 @@ _MESSAGES = st.fixed_dictionaries(
 def test_any_request_is_understood_or_refused(messages: list[Any], more: dict[str, Any]) -> None:
     try:
         read = order(*messages, **more)
-        render_past((), read.past, keep, read.tools if read.is_silent else None)
+        journal_from_history((), read.history, keep, read.tools if read.has_no_message else None)
         status = 200
     except HttpError as error:
         status = error.status

@@ -8,10 +8,10 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.app import build, route
-from outrider.channels.http.context import Context
-from outrider.channels.http.guards import Admission, guards, guards_of, key_store
-from outrider.channels.http.limits import Limits
+from outrider.channels.http.app import build_app, route
+from outrider.channels.http.context import HttpContext
+from outrider.channels.http.guards import AccessPolicy, build_middleware, key_store, middleware_for
+from outrider.channels.http.limits import RequestLimits
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.key_ports import Key, KeySpec, KeyStore, Person
 from outrider.models.scripted import ScriptedModel
@@ -116,7 +116,7 @@ async def test_health_is_told_to_everybody_but_no_more_than_that(gate: Gate) -> 
 
 
 async def test_wrong_keys_from_one_address_are_slowed_down_and_right_ones_are_not(agent: outrider.Agent) -> None:
-    gate = Gate(agent, "short", Limits(failures=3))
+    gate = Gate(agent, "short", RequestLimits(failures=3))
     key = await gate.key()
     wrong = {"authorization": "Bearer wrong"}
     async with gate.client(key) as client, gate.client(key, peer="10.0.0.2") as other:
@@ -246,8 +246,8 @@ class Broken:
 @pytest.mark.parametrize("finds", [True, False])
 async def test_a_store_in_trouble_turns_nobody_away_for_want_of_writing(gate: Gate, finds: bool) -> None:
     key = await gate.key()
-    broken = Admission(Broken(gate.keys, finds=finds))
-    gate.app = build(Context(gate.agent, "test"), [route("/who", who, "GET")], guards(broken))
+    broken = AccessPolicy(Broken(gate.keys, finds=finds))
+    gate.app = build_app(HttpContext(gate.agent, "test"), [route("/who", who, "GET")], build_middleware(broken))
     async with gate.client(key) as client:
         answer = await client.get("/who")
     assert answer.status_code == (200 if finds else 503)
@@ -261,7 +261,9 @@ async def test_a_key_is_in_no_log_no_error_and_no_file_but_its_own(
     caplog.set_level(logging.DEBUG)
     first = await ensure_key(tmp_path / "home", key_store(agent))
     assert first
-    app = build(Context(agent, "test"), [route("/take", take, "POST"), route("/who", who, "GET")], guards_of(agent))
+    app = build_app(
+        HttpContext(agent, "test"), [route("/take", take, "POST"), route("/who", who, "GET")], middleware_for(agent)
+    )
     async with serving_app(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as client:
         headers = {"authorization": f"Bearer {first}"}
         answers = [

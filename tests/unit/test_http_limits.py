@@ -10,8 +10,8 @@ import pytest
 
 import outrider
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.guards import Bounded
-from outrider.channels.http.limits import Buckets, Limits
+from outrider.channels.http.guards import BodyLimitMiddleware
+from outrider.channels.http.limits import RateLimiter, RequestLimits
 from outrider.models.scripted import ScriptedModel
 from tests.support.gate import Gate, told
 from tests.support.http import serving_app
@@ -48,7 +48,7 @@ async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
 
 
 async def test_whoever_has_no_key_has_a_pace_too(agent: outrider.Agent) -> None:
-    gate = Gate(agent, limits=Limits(rate=2))
+    gate = Gate(agent, limits=RequestLimits(rate=2))
     async with gate.client() as client, gate.client(peer="10.0.0.2") as other:
         assert [(await client.get("/health")).status_code for _ in range(3)] == [200, 200, 429]
         assert (await other.get("/health")).status_code == 200
@@ -73,7 +73,7 @@ async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
 
 def test_what_is_remembered_of_callers_is_bounded() -> None:
     now = 0.0
-    buckets = Buckets(most=100, now=lambda: now)
+    buckets = RateLimiter(most=100, now=lambda: now)
     for number in range(10_000):
         assert buckets.take(f"peer {number}", 1) == 0.0
     assert len(buckets) == 100
@@ -136,7 +136,7 @@ async def test_the_longest_body_is_let_through_whole() -> None:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    await Bounded(app, 10)({"type": "http", "headers": []}, receive, send)
+    await BodyLimitMiddleware(app, 10)({"type": "http", "headers": []}, receive, send)
     assert seen == [5, 5]
 
 
@@ -158,7 +158,7 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    bounded = Bounded(app, 10, together=12)
+    bounded = BodyLimitMiddleware(app, 10, together=12)
     scope: dict[str, Any] = {"type": "http", "headers": []}
     async with anyio.create_task_group() as group:
         for _ in range(3):

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from outrider.channels.http.chat_parse import Answer, Outcome, Words
+from outrider.channels.http.chat_parse import AssistantTurn, ToolOutput, UserTurn
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.responses_parse import parse_wanted
+from outrider.channels.http.responses_parse import parse_responses_request
 from outrider.channels.http.responses_render import (
-    Frame,
-    Point,
+    ResponseAnchor,
+    ResponseBuilder,
     parse_response_id,
-    points,
+    response_anchors,
     response_id,
 )
-from outrider.channels.http.responses_stream import CHECK, LAST, NTH, Telling, is_ours, pieces
+from outrider.channels.http.responses_stream import CHECK, MAX_NUMBER, NTH, ResponseStream, is_valid_number, split_text
 from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
 from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
@@ -29,21 +29,21 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ding"}
 
 
 def parse(given: Any, **more: Any) -> Any:
-    return parse_wanted(json.dumps({"input": given, **more}).encode(), 1_000)
+    return parse_responses_request(json.dumps({"input": given, **more}).encode(), 1_000)
 
 
 def journal(*bodies: Body) -> list[Entry]:
     return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
 
 
-def telling(entries: list[Entry], after: int = -1) -> Telling:
-    frame = Frame(SESSION, entries[0], fold(entries[:1]), Bounds())
-    return Telling(frame, is_live=True, after=after)
+def telling(entries: list[Entry], after: int = -1) -> ResponseStream:
+    frame = ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds())
+    return ResponseStream(frame, is_live=True, after=after)
 
 
 def told(entries: list[Entry], happened: list[Event], after: int = -1) -> list[dict[str, Any]]:
     stream = telling(entries, after)
-    raw = [*stream.begin()] + [one for event in happened for one in stream.take(event)]
+    raw = [*stream.begin()] + [one for event in happened for one in stream.add(event)]
     return [json.loads(line[6:]) for one in raw for line in one.decode().splitlines() if line.startswith("data: ")]
 
 
@@ -59,15 +59,15 @@ def test_items_are_the_messages_of_a_conversation() -> None:
     order = parse(given, instructions="speak plainly").order
     assert order.instructions == "speak plainly\n\nbe brief"
     assert order.said == (
-        Words("ring"),
-        Answer("ringing", (("c1", Call("", "ring", {"times": 2})),)),
-        Outcome("c1", "ding"),
+        UserTurn("ring"),
+        AssistantTurn("ringing", (("c1", Call("", "ring", {"times": 2})),)),
+        ToolOutput("c1", "ding"),
     )
 
 
 def test_results_may_come_without_their_calls_when_a_session_knows_those() -> None:
     going_on, named = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
-    assert (going_on.order.outcomes, going_on.order.is_silent) == ((Outcome("c1", "ding"),), True)
+    assert (going_on.order.outcomes, going_on.order.is_silent) == ((ToolOutput("c1", "ding"),), True)
     assert (going_on.needs_calls, named.needs_calls, named.conversation) == (True, True, "s")
     assert parse([{"role": "user", "content": "ring"}, CALL, OUTPUT], conversation={"id": "s"}).needs_calls is False
 
@@ -119,7 +119,11 @@ def test_a_past_belongs_to_its_input_and_results_of_lent_tools_are_a_place_of_th
         Ended("done", 11),
         Input("bye", address="chat:b"),
     )
-    assert points(entries) == [Point(5, "responses:a"), Point(10, "responses:a"), Point(14, "chat:b")]
+    assert response_anchors(entries) == [
+        ResponseAnchor(5, "responses:a"),
+        ResponseAnchor(10, "responses:a"),
+        ResponseAnchor(14, "chat:b"),
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -142,7 +146,7 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
     assert "".join(one["delta"] for one in streamed if "output_text.delta" in one["type"]) == f"{first}\n\n{second}"
     numbers = [one["sequence_number"] for one in streamed]
     assert numbers == sorted(set(numbers))
-    assert all(map(is_ours, numbers))
+    assert all(map(is_valid_number, numbers))
     for at, number in enumerate(numbers):
         assert told(entries, [*entries[1:]], number) == streamed[at + 1 :]
         assert told(entries, live, number) == streamed[at + 1 :]
@@ -150,15 +154,15 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
 
 
 def test_a_number_that_nobody_was_told_is_hardly_ever_taken() -> None:
-    assert not any(map(is_ours, (999_999_999, 10**12, LAST)))
-    made_up = random.Random(7).sample(range(1 << 20, LAST), 10_000)
-    assert sum(map(is_ours, made_up)) < len(made_up) // 50
+    assert not any(map(is_valid_number, (999_999_999, 10**12, MAX_NUMBER)))
+    made_up = random.Random(7).sample(range(1 << 20, MAX_NUMBER), 10_000)
+    assert sum(map(is_valid_number, made_up)) < len(made_up) // 50
 
 
 def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -> None:
-    assert [*pieces("one two\n\n  three")] == ["one ", "two\n\n  "]
-    assert [*pieces("x" * 150)] == ["x" * 64, "x" * 64]
-    assert [[*pieces(words)] for words in ("", "one", "one ")] == [[], [], []]
+    assert [*split_text("one two\n\n  three")] == ["one ", "two\n\n  "]
+    assert [*split_text("x" * 150)] == ["x" * 64, "x" * 64]
+    assert [[*split_text(words)] for words in ("", "one", "one ")] == [[], [], []]
 
 
 WRONG, RIGHT = "a long wrong beginning that was lost", "short and right"
@@ -186,10 +190,10 @@ def test_words_that_were_lost_are_taken_back_from_a_client_that_heard_them(right
     entries = journal(Input("go", address="responses:a"), Started(), Resumed(), Reply(right, 1), Ended("done", 1))
     heard = told(entries, [entries[1], Delta(WRONG)])
     assert heard[-1]["type"] == "response.output_text.delta"
-    assert all(is_ours(one["sequence_number"]) for one in heard)
+    assert all(is_valid_number(one["sequence_number"]) for one in heard)
     rest = told(entries, [*entries[1:]], heard[-1]["sequence_number"])
     taken_back(heard, rest, right)
-    assert all(is_ours(one["sequence_number"]) for one in rest)
+    assert all(is_valid_number(one["sequence_number"]) for one in rest)
     for at, one in enumerate(rest):  # and cut again
         assert told(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
     whole = told(entries, [*entries[1:]])

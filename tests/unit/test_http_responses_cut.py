@@ -10,8 +10,8 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from outrider.channels.http.responses_render import Frame
-from outrider.channels.http.responses_stream import Telling
+from outrider.channels.http.responses_render import ResponseBuilder
+from outrider.channels.http.responses_stream import ResponseStream
 from outrider.core.events import Delta, Ended, Entry, Event, Input, Reply, Resumed, Started
 from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
@@ -55,17 +55,19 @@ def happened(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | No
 def hear(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
     """A stream that begins at this place of the log: all that is told, and where it ends."""
     entries = [one for one in log if isinstance(one, Entry)]
-    telling = Telling(Frame(SESSION, entries[0], fold(entries[:1]), Bounds()), is_live=start == 0, after=after)
+    telling = ResponseStream(
+        ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds()), is_live=start == 0, after=after
+    )
     frames, is_in_step = [*telling.begin()], start == 0
     for one in log[:start]:
         if isinstance(one, Entry) and one.seq > 1:
-            frames += telling.take(one)
+            frames += telling.add(one)
     for at, one in enumerate(log[max(1, start) :], max(1, start)):
         if one is None or telling.is_over:
             return [said(frame) for frame in frames], at + 1
         is_in_step = is_in_step or isinstance(one, Entry) or one.kind == "reset"
         if is_in_step:
-            frames += telling.take(one)
+            frames += telling.add(one)
     return [said(frame) for frame in frames], len(log)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.channels.http.webhooks_signed import parse_secret, render_event, sign
+from outrider.channels.http.webhooks_signed import parse_secret, render_webhook_event, signed_headers
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 from outrider.store import sql_hooks
@@ -15,7 +15,7 @@ from outrider.store.migrate import MIGRATIONS, apply, known
 
 def test_the_published_example_is_signed_as_published() -> None:
     secret = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    headers = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    headers = signed_headers(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert headers == {
         "content-type": "application/json",
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -26,7 +26,7 @@ def test_the_published_example_is_signed_as_published() -> None:
 
 def test_the_same_end_is_the_same_event_to_the_byte() -> None:
     hook = Hook("wh_1", "5e55", "ann", 3, 1)
-    assert render_event(hook, "failed", 1_700_000_000_999) == (
+    assert render_webhook_event(hook, "failed", 1_700_000_000_999) == (
         b'{"id":"evt_1","object":"event","created_at":1700000000,"type":"response.failed","data":{"id":"resp_5e55_3"}}'
     )
 

@@ -10,12 +10,12 @@ from outrider import __version__
 from outrider.app.agent import Agent
 from outrider.app.groups import unwrap_single
 from outrider.app.presence import OpenMode
-from outrider.channels.http.app import build
-from outrider.channels.http.context import Context
-from outrider.channels.http.guards import guards_of, key_store
+from outrider.channels.http.app import build_app
+from outrider.channels.http.context import HttpContext
+from outrider.channels.http.guards import key_store, middleware_for
 from outrider.channels.http.routes import ROUTES
-from outrider.channels.http.server import Server, is_loopback, listen, url_of
-from outrider.channels.http.webhooks import find_webhooks
+from outrider.channels.http.server import HttpServer, is_loopback, listen, url_of
+from outrider.channels.http.webhooks import configure_webhooks
 from outrider.channels.link.own import open_as_owner
 from outrider.channels.link.serve import OwnerServer
 from outrider.cli.plain import notice, say
@@ -113,8 +113,10 @@ async def _serve(config: Config, served: OwnerServer, listener: socket.socket, h
     if before := read_up(config.home):
         log.warning("the last outrider up (process %s) was killed: it left %s behind", before.pid, FILE)
     url = url_of(listener)
-    webhooks = await find_webhooks(agent)
-    server = Server(build(Context(agent, __version__, webhooks=webhooks), ROUTES, guards_of(agent)), listener)
+    webhooks = await configure_webhooks(agent)
+    server = HttpServer(
+        build_app(HttpContext(agent, __version__, webhooks=webhooks), ROUTES, middleware_for(agent)), listener
+    )
     async with anyio.create_task_group() as group:
         if webhooks:
             await group.start(webhooks.run)

@@ -26,7 +26,7 @@ def known_models(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def chosen_settings(config: Config, name: str) -> Mapping[str, str]:
+def settings_for_model(config: Config, name: str) -> Mapping[str, str]:
     """What a session is to be set to by this name: a runtime, or a model, which our own loop asks.
 
     `codex` is a runtime, `codex:gpt-5.5` has it ask that model. Raises HttpError 404 for what cannot be used here.
@@ -38,19 +38,19 @@ def chosen_settings(config: Config, name: str) -> Mapping[str, str]:
         except Refused as error:
             raise _unusable(name, error) from error
         return wanted.settings
-    model = _named(config, name)
+    model = _qualified_model(config, name)
     if not model:
         return {}
     return {"runtime": NATIVE} if model == _default(config) else {"runtime": NATIVE, "model": model}
 
 
-def told_model(settings: Mapping[str, str]) -> str:
+def reported_model(settings: Mapping[str, str]) -> str:
     """What an answer says under `model`, when this was set."""
     wanted = runtime_of(settings, NATIVE)
     return settings.get("model") or OUTRIDER if wanted.name == NATIVE else str(wanted)
 
 
-def check_lending(settings: Mapping[str, str], default: str) -> None:
+def check_client_tools(settings: Mapping[str, str], default: str) -> None:
     """Refuses tools of a client for what carries a session with these settings, where it cannot use them."""
     name = runtime_of(settings, default).name
     if not takes_client_tools(name):
@@ -58,13 +58,13 @@ def check_lending(settings: Mapping[str, str], default: str) -> None:
         raise HttpError(400, told, "tools_not_used")
 
 
-def chosen_model(config: Config, name: str) -> str:
+def model_setting(config: Config, name: str) -> str:
     """The model a session is to use; empty for whatever it is set to."""
-    wanted = _named(config, name)
+    wanted = _qualified_model(config, name)
     return "" if wanted and wanted == _default(config) else wanted
 
 
-def _named(config: Config, name: str) -> str:
+def _qualified_model(config: Config, name: str) -> str:
     """The model of this name, whole; empty for a name that means nothing here.
 
     Clients often cannot leave the name out, and send one that means nothing: that chooses nothing. A name that says

@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from outrider.channels.http.chat_parse import Answer, Outcome, Said, Words, bad
+from outrider.channels.http.chat_parse import AssistantTurn, ConversationItem, ToolOutput, UserTurn, invalid_request
 from outrider.core.events import Body, Ended, Input, Reply, Result, Started
 from outrider.core.parts import Image, call_id
 from outrider.core.traits import ToolSpec
 
 
-def render_past(
+def journal_from_history(
     settings: Sequence[Body],
-    said: Sequence[Said],
+    said: Sequence[ConversationItem],
     keep: Callable[[bytes], Image],
     lent: tuple[ToolSpec, ...] | None = None,
 ) -> tuple[Body, ...]:
@@ -20,15 +20,15 @@ def render_past(
 
     With `lent`, the last one stays open, its calls answered by whoever has those tools: its turn goes on here.
     """
-    past = _Past(settings, keep)
+    past = HistoryWriter(settings, keep)
     for one in said:
         match one:
-            case Words():
-                past.hear(one)
-            case Answer():
-                past.reply(one)
-            case Outcome():
-                past.result(one)
+            case UserTurn():
+                past.add_user_turn(one)
+            case AssistantTurn():
+                past.add_assistant_turn(one)
+            case ToolOutput():
+                past.add_tool_output(one)
     if lent is None:
         past.close()
         return tuple(past.bodies)
@@ -36,24 +36,24 @@ def render_past(
         if isinstance(body := past.bodies[at], Input):
             past.bodies[at] = replace(body, tools=lent)
             return tuple(past.bodies)
-    raise bad("messages holds no user's words to answer")
+    raise invalid_request("messages holds no user's words to answer")
 
 
-class _Past:
+class HistoryWriter:
     """A journal while it is written: an entry's number is its place here."""
 
     def __init__(self, settings: Sequence[Body], keep: Callable[[bytes], Image]) -> None:
         self.bodies: list[Body] = list(settings)
-        self._keep = keep
+        self._store_image = keep
         self._saw: int | None = None
         self._calls: dict[str, str] = {}
 
-    def hear(self, words: Words) -> None:
+    def add_user_turn(self, words: UserTurn) -> None:
         if words.text.strip() or words.images:
             self.close()
-            self.bodies.append(Input(words.text, images=tuple(self._keep(image) for image in words.images)))
+            self.bodies.append(Input(words.text, images=tuple(self._store_image(image) for image in words.images)))
 
-    def reply(self, answer: Answer) -> None:
+    def add_assistant_turn(self, answer: AssistantTurn) -> None:
         if not answer.text and not answer.calls:
             return
         if self._saw is None:
@@ -63,9 +63,9 @@ class _Past:
         calls = tuple(replace(call, id=self._calls[wire]) for wire, call in answer.calls)
         self.bodies.append(Reply(answer.text, saw, calls))
 
-    def result(self, outcome: Outcome) -> None:
+    def add_tool_output(self, outcome: ToolOutput) -> None:
         if outcome.call not in self._calls:
-            raise bad(f"no assistant message before it has a tool call {outcome.call[:80]!r}")
+            raise invalid_request(f"no assistant message before it has a tool call {outcome.call[:80]!r}")
         self.bodies.append(Result(self._calls[outcome.call], outcome.text))
 
     def close(self) -> None:

@@ -14,26 +14,30 @@ from outrider.core.parts import Call, Usage
 from outrider.core.plan import AwaitAnswer, Bounds, State, decide, fold
 from outrider.engine.follow import FELL_BEHIND
 
-GAP = "\n\n"
+REPLY_SEPARATOR = "\n\n"
 """Between two replies of one turn."""
-AGAIN = ": the words above were taken back; the reply begins anew\n\n"
-_OURS = "call_"
-_SESSION = 22
+RESTART_COMMENT = ": the words above were taken back; the reply begins anew\n\n"
+_CALL_PREFIX = "call_"
+_SESSION_CHARS = 22
 """Characters of a session's id in a call's id on the wire."""
 
-Finish = Literal["stop", "length", "tool_calls", "content_filter"]
-_CUTS: Mapping[str, Finish] = {"length": "length", "context window": "length", "content filter": "content_filter"}
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "length": "length",
+    "context window": "length",
+    "content filter": "content_filter",
+}
 
 
-class Piece(Struct, frozen=True):
+class TextChunk(Struct, frozen=True):
     """Words to send now."""
 
     text: str = ""
-    is_new_start: bool = False
+    restarts_reply: bool = False
     """Whether what was sent of this reply turned out to be wrong, and it begins anew."""
 
 
-class Progress:
+class TurnOutput:
     """What a turn has come to so far, seen from the entry at `seq` on.
 
     Entries alone give the whole text; deltas only give parts of it earlier. No words are told twice.
@@ -45,7 +49,7 @@ class Progress:
         self.calls: tuple[Call, ...] = ()
         """Calls that the client is to run."""
         self.usage = Usage()
-        self.finish: Finish = "stop"
+        self.finish_reason: FinishReason = "stop"
         self.ended: Ended | None = None
         self.is_over = False
         self._seq = seq
@@ -53,56 +57,56 @@ class Progress:
         self._bounds = bounds
         self._is_live = is_live
         """Whether deltas are about this request: not while an earlier one is still being answered."""
-        self._others = 0
+        self._latest_other_input = 0
         """The newest input of somebody else, or of another request."""
         self._sent = ""
         """What was sent of the reply being written."""
         self._draft: str | None = ""
         """What the deltas say of it; None when they are of no use until it is finished."""
 
-    def take(self, event: Event) -> Piece:
+    def add(self, event: Event) -> TextChunk:
         match event:
             case Delta(text=text, kind="text"):
-                return self._hint(text)
+                return self._add_delta(text)
             case Delta(kind="reset"):
                 self._draft = None if event == FELL_BEHIND else ""
-                return Piece()
+                return TextChunk()
             case Delta():
-                return Piece()
+                return TextChunk()
             case Entry():
-                return self._fact(event)
+                return self._add_entry(event)
 
-    def _hint(self, text: str) -> Piece:
+    def _add_delta(self, text: str) -> TextChunk:
         if not self._is_live or self._draft is None:
-            return Piece()
+            return TextChunk()
         self._draft += text
         if self._draft.startswith(self._sent):
             return self._send(self._draft[len(self._sent) :])
         if not self._sent.startswith(self._draft):
             self._draft = None
-        return Piece()
+        return TextChunk()
 
-    def _send(self, text: str, *, is_new_start: bool = False) -> Piece:
+    def _send(self, text: str, *, is_new_start: bool = False) -> TextChunk:
         """A piece of the reply being written, with a gap before its first."""
         if not text:
-            return Piece()
-        gap = GAP if self.text and not self._sent else ""
+            return TextChunk()
+        gap = REPLY_SEPARATOR if self.text and not self._sent else ""
         self._sent += text
         self.text += gap + text
-        return Piece(gap + text, is_new_start)
+        return TextChunk(gap + text, is_new_start)
 
-    def _fact(self, entry: Entry) -> Piece:
+    def _add_entry(self, entry: Entry) -> TextChunk:
         self._state = fold((entry,), self._state)
-        piece = Piece()
+        piece = TextChunk()
         match entry.body:
             case Reply():
-                piece = self._reply(entry.body)
+                piece = self._add_reply(entry.body)
             case Input(source="person"):
-                self._others = max(self._others, entry.seq)
+                self._latest_other_input = max(self._latest_other_input, entry.seq)
             case Compacted(usage=usage):
                 self.usage += usage
             case Ended(saw=saw) if saw >= self._seq:
-                piece = self._settle(entry.body.partial)
+                piece = self._complete_reply(entry.body.partial)
                 self.ended, self.is_over = entry.body, True
             case _:
                 pass
@@ -113,21 +117,21 @@ class Progress:
             and not self._state.questions
             and isinstance(decide(self._state, {}, self._bounds), AwaitAnswer)
         ):
-            self.calls, self.finish, self.is_over = self._state.calls, "tool_calls", True
+            self.calls, self.finish_reason, self.is_over = self._state.calls, "tool_calls", True
         return piece
 
-    def _reply(self, reply: Reply) -> Piece:
+    def _add_reply(self, reply: Reply) -> TextChunk:
         is_ours = reply.saw >= self._seq
         if is_ours:
             self.usage += reply.usage
-            self.finish = _CUTS.get(reply.cut, "stop")
-        piece = self._settle(reply.text if is_ours else "")
+            self.finish_reason = _FINISH_REASONS.get(reply.cut, "stop")
+        piece = self._complete_reply(reply.text if is_ours else "")
         self._sent, self._draft = "", ""
         # What the turn says after this is about an input that came later.
-        self.is_over = is_final_reply(reply, self._seq, self._others)
+        self.is_over = is_final_reply(reply, self._seq, self._latest_other_input)
         return piece
 
-    def _settle(self, text: str) -> Piece:
+    def _complete_reply(self, text: str) -> TextChunk:
         """The whole text of the reply being written: send what is missing."""
         if text.startswith(self._sent):
             return self._send(text[len(self._sent) :])
@@ -135,7 +139,7 @@ class Progress:
         return self._send(text, is_new_start=True)
 
 
-def failure(ended: Ended) -> HttpError:
+def turn_error(ended: Ended) -> HttpError:
     """A turn that did not end well, as the answer to its request. Asking again would do its work again.
 
     So by a status that no client retries by itself; not all of them look at `x-should-retry`.
@@ -150,26 +154,26 @@ def failure(ended: Ended) -> HttpError:
     return HttpError(424, ended.reason, "turn_failed", headers)
 
 
-def wire_call(session: str, call: str) -> str:
+def encode_call_id(session: str, call: str) -> str:
     """A call's id as clients are told it: it leads back to its session."""
     try:
-        return _OURS + urlsafe_b64encode(bytes.fromhex(session)).decode().rstrip("=") + call
+        return _CALL_PREFIX + urlsafe_b64encode(bytes.fromhex(session)).decode().rstrip("=") + call
     except ValueError:
         return call
 
 
-def parse_call(id: str) -> tuple[str, str]:
+def parse_call_id(id: str) -> tuple[str, str]:
     """`(session, call)` of a call's id on the wire; no session when it is not of ours."""
-    at = len(_OURS) + _SESSION
-    if not id.startswith(_OURS) or len(id) <= at:
+    at = len(_CALL_PREFIX) + _SESSION_CHARS
+    if not id.startswith(_CALL_PREFIX) or len(id) <= at:
         return "", id
     try:
-        return urlsafe_b64decode(id[len(_OURS) : at] + "==").hex(), id[at:]
+        return urlsafe_b64decode(id[len(_CALL_PREFIX) : at] + "==").hex(), id[at:]
     except ValueError:
         return "", id
 
 
-class Envelope(Struct, frozen=True):
+class CompletionRenderer(Struct, frozen=True):
     """What every part of one completion repeats."""
 
     id: str
@@ -186,13 +190,13 @@ class Envelope(Struct, frozen=True):
         return self._chunk([], usage)
 
     def calls(self, calls: tuple[Call, ...]) -> bytes:
-        return self.chunk({"tool_calls": [{"index": n, **self._call(call)} for n, call in enumerate(calls)]})
+        return self.chunk({"tool_calls": [{"index": n, **self._render_call(call)} for n, call in enumerate(calls)]})
 
-    def completion(self, progress: Progress) -> bytes:
+    def completion(self, progress: TurnOutput) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": progress.text or None, "refusal": None}
         if progress.calls:
-            message["tool_calls"] = [self._call(call) for call in progress.calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": progress.finish}
+            message["tool_calls"] = [self._render_call(call) for call in progress.calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": progress.finish_reason}
         fields = self._fields("chat.completion", [choice])
         return msgspec.json.encode({**fields, "usage": render_usage(progress.usage)})
 
@@ -205,10 +209,10 @@ class Envelope(Struct, frozen=True):
     def _fields(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
-    def _call(self, call: Call) -> dict[str, Any]:
+    def _render_call(self, call: Call) -> dict[str, Any]:
         arguments = call.broken or msgspec.json.encode(call.args).decode()
         function = {"name": call.tool, "arguments": arguments}
-        return {"id": wire_call(self.session, call.id), "type": "function", "function": function}
+        return {"id": encode_call_id(self.session, call.id), "type": "function", "function": function}
 
 
 def render_usage(usage: Usage) -> dict[str, Any]:

@@ -22,9 +22,9 @@ class HttpError(Exception):
 
 QUOTA, QUOTA_FOR_GOOD = "insufficient_quota", "billing_hard_limit_reached"
 """A key has spent what it may: until another day or month begins, or for good."""
-QUEUE = 5
+QUEUE_RETRY_SECONDS = 5
 """Seconds after which to look whether a session has worked off some of what waits in it."""
-_TYPES = {
+_ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 def error_body(status: int, message: str, code: str, request_id: str) -> dict[str, Any]:
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     kind = QUOTA if code in (QUOTA, QUOTA_FOR_GOOD) else kind
     return {"error": {"message": message, "type": kind, "code": code or None, "param": None}, "request_id": request_id}
 
@@ -45,7 +45,7 @@ def request_id(request: Request) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-def respond(request: Request, error: Exception) -> Response:
+def error_response(request: Request, error: Exception) -> Response:
     """The answer to a request that failed. Nothing of the inside is told: no trace, no path, no secret."""
     status, code, headers = 500, "internal_error", dict[str, str]()
     message = "something went wrong inside; the log has more under this request's id"
@@ -59,7 +59,7 @@ def respond(request: Request, error: Exception) -> Response:
         case StoreDamaged():
             code, message = "damaged", "the store is damaged; `outrider doctor` says more on the machine it is on"
         case QueueFull():
-            status, code, message, headers = 429, "queue_full", str(error), {"retry-after": str(QUEUE)}
+            status, code, message, headers = 429, "queue_full", str(error), {"retry-after": str(QUEUE_RETRY_SECONDS)}
         case NameTaken():
             status, code, message = 409, "taken", str(error)
         case Refused():

@@ -17,34 +17,40 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.app.agent import Agent
 from outrider.channels.http.context import Caller
-from outrider.channels.http.failures import HttpError, respond
-from outrider.channels.http.limits import Buckets, Crowd, Limits, Now, too_many
+from outrider.channels.http.failures import HttpError, error_response
+from outrider.channels.http.limits import (
+    ConcurrencyLimiter,
+    MonotonicClock,
+    RateLimiter,
+    RequestLimits,
+    too_many_requests,
+)
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.key_ports import Key, KeySpec, KeyStore
 from outrider.store.key_text import KEY_SHAPE, digest_of, opens, split_key
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-OPEN = frozenset({"/health"})
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+PUBLIC_PATHS = frozenset({"/health"})
 """Answered without a key too; the route sees that there is no caller, and tells no more than that it is there."""
-ENVIRONMENT = "environment"
+ENVIRONMENT_KEY_ID = "environment"
 """In place of an id, for the key in OUTRIDER_API_KEY."""
 
 _log = logging.getLogger("outrider.http")
-_IN_URLS = frozenset({"key", "api_key", "apikey", "api-key", "access_token", "token"})
-_UNGUESSABLE = 32
+_KEY_PARAMETERS = frozenset({"key", "api_key", "apikey", "api-key", "access_token", "token"})
+_MIN_UNGUESSABLE_CHARS = 32
 """Characters from which on a key that a person chose counts as one that nobody guesses."""
-_MINUTE = 60_000
+_MINUTE_MS = 60_000
 
-_CLOSE = {"connection": "close"}
-_DIGITS = 18
+_CLOSE_HEADER = {"connection": "close"}
+_MAX_LENGTH_DIGITS = 18
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?", re.ASCII)
-_ANYBODY = KeySpec("", "", ())
+_ANONYMOUS_KEY = KeySpec("", "", ())
 
-Guard = Callable[[ASGIApp], ASGIApp]
+MiddlewareFactory = Callable[[ASGIApp], ASGIApp]
 
 
-class Admission(Struct, frozen=True):
+class AccessPolicy(Struct, frozen=True):
     """What the guards go by."""
 
     keys: KeyStore
@@ -52,17 +58,17 @@ class Admission(Struct, frozen=True):
     """Hosts, besides our own addresses, that requests may be sent to. No ports; an IPv6 address stands in brackets."""
     environment: Secret = Secret("")
     """One more key that may do everything: OUTRIDER_API_KEY."""
-    limits: Limits = Limits()
-    now: Now = time.monotonic
-    wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    limits: RequestLimits = RequestLimits()
+    now: MonotonicClock = time.monotonic
+    wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970."""
 
 
-def guards_of(agent: Agent) -> Sequence[Guard]:
+def middleware_for(agent: Agent) -> Sequence[MiddlewareFactory]:
     """The guards of an open home, by its settings and its keys."""
     config = agent.config
-    return guards(
-        Admission(key_store(agent), config.http.names, config.keys.get("OUTRIDER_API_KEY", Secret(""))),
+    return build_middleware(
+        AccessPolicy(key_store(agent), config.http.names, config.keys.get("OUTRIDER_API_KEY", Secret(""))),
     )
 
 
@@ -71,29 +77,29 @@ def key_store(agent: Agent) -> KeyStore:
     return agent.home.store
 
 
-def guards(terms: Admission) -> Sequence[Guard]:
+def build_middleware(terms: AccessPolicy) -> Sequence[MiddlewareFactory]:
     """All of them, the first to be passed first."""
-    crowd, rates, failures = Crowd(), Buckets(now=terms.now), Buckets(now=terms.now)
+    crowd, rates, failures = ConcurrencyLimiter(), RateLimiter(now=terms.now), RateLimiter(now=terms.now)
     return (
-        lambda app: SentHere(app, terms.names, terms.limits.headers),
-        lambda app: Known(app, terms, failures),
-        lambda app: Paced(app, terms.limits, rates, crowd),
-        lambda app: Bounded(app, terms.limits.body, terms.limits.bodies),
+        lambda app: HostMiddleware(app, terms.names, terms.limits.headers),
+        lambda app: AuthMiddleware(app, terms, failures),
+        lambda app: RateLimitMiddleware(app, terms.limits, rates, crowd),
+        lambda app: BodyLimitMiddleware(app, terms.limits.body, terms.limits.bodies),
     )
 
 
-class SentHere:
+class HostMiddleware:
     """Lets in what was sent to this server on purpose: not what a page elsewhere, or a name made up for us, sent."""
 
     def __init__(self, app: ASGIApp, names: Iterable[str], most: int) -> None:
-        self._app, self._most = app, most
-        self._names = frozenset(name.lower() for name in (*LOOPBACK, *names))
+        self._app, self._max_headers = app, most
+        self._names = frozenset(name.lower() for name in (*LOOPBACK_HOSTS, *names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                if error := self._objection(scope):
-                    await respond(Request(scope), error)(scope, receive, send)
+                if error := self._rejection(scope):
+                    await error_response(Request(scope), error)(scope, receive, send)
                     return
             case "lifespan":
                 pass
@@ -102,9 +108,9 @@ class SentHere:
                 return
         await self._app(scope, receive, send)
 
-    def _objection(self, scope: Scope) -> HttpError | None:
-        if len(scope["headers"]) > self._most:
-            return HttpError(431, f"a request has at most {self._most} headers", "too_many_headers")
+    def _rejection(self, scope: Scope) -> HttpError | None:
+        if len(scope["headers"]) > self._max_headers:
+            return HttpError(431, f"a request has at most {self._max_headers} headers", "too_many_headers")
         hosts = Headers(scope=scope).getlist("host")
         found = _host(hosts[0]) if len(hosts) == 1 else None
         if found is None:
@@ -144,94 +150,98 @@ def _is_same(origin: str, host: tuple[str, str]) -> bool:
     return (found[0], found[1] or usual) == (host[0], host[1] or usual)
 
 
-class Known:
+class AuthMiddleware:
     """Lets in whoever has a key, and says in `scope["state"]["caller"]` whose it is.
 
     What goes on for long asks `scope["state"]["holds"]` now and then whether that key still holds.
     """
 
-    def __init__(self, app: ASGIApp, terms: Admission, failures: Buckets) -> None:
-        self._app, self._terms, self._failures = app, terms, failures
+    def __init__(self, app: ASGIApp, terms: AccessPolicy, failures: RateLimiter) -> None:
+        self._app, self._policy, self._failures = app, terms, failures
         chosen = terms.environment.reveal()
-        self._chosen = digest_of(chosen) if chosen else None
-        self._is_guessable = len(chosen) < _UNGUESSABLE
+        self._environment_digest = digest_of(chosen) if chosen else None
+        self._is_guessable = len(chosen) < _MIN_UNGUESSABLE_CHARS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                await self._recognise(scope)
+                await self._authenticate(scope)
             except HttpError as error:
-                await respond(Request(scope), error)(scope, receive, send)
+                await error_response(Request(scope), error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    async def _recognise(self, scope: Scope) -> None:
+    async def _authenticate(self, scope: Scope) -> None:
         if _has_key_in_url(scope):
             message = "a key does not belong into a URL, where others may see it: send `Authorization: Bearer …`"
             raise HttpError(400, f"{message}, and make a new one", "key_in_url")
         given = Headers(scope=scope).getlist("authorization")
-        if not given and scope["path"] in OPEN:
+        if not given and scope["path"] in PUBLIC_PATHS:
             return
-        key = await self._find(given, f"from {peer(scope)}")
+        key = await self._find_key(given, f"from {peer_address(scope)}")
         state = scope.setdefault("state", {})
         state["caller"] = Caller(key.spec.person, key.id, frozenset(key.spec.scopes), key.spec.spend)
         state["key"] = key.spec
-        if key.id != ENVIRONMENT:
-            state["holds"] = lambda: self._holds(key.id)
+        if key.id != ENVIRONMENT_KEY_ID:
+            state["holds"] = lambda: self._is_valid(key.id)
 
-    async def _holds(self, id: str) -> bool:
+    async def _is_valid(self, id: str) -> bool:
         """Whether a key that was let in has not been taken back since."""
         try:
-            found = await self._terms.keys.find_key(id)
+            found = await self._policy.keys.find_key(id)
         except (Refused, Unavailable):  # nobody is sent away for what cannot be found out
             return True
         return found is not None and not found.revoked
 
-    async def _find(self, given: Sequence[str], whence: str) -> Key:
+    async def _find_key(self, given: Sequence[str], whence: str) -> Key:
         if not given:
-            raise _unknown("no key: send it as `Authorization: Bearer …`; `outrider key` shows how", "no_key")
+            raise _unauthorized("no key: send it as `Authorization: Bearer …`; `outrider key` shows how", "no_key")
         scheme, _, text = given[0].strip().partition(" ")
-        rate = self._terms.limits.failures
+        rate = self._policy.limits.failures
         if len(given) == 1 and scheme.lower() == "bearer":
             # Header values come as Latin-1, whatever they were written in.
             text = text.strip().encode("latin-1").decode("utf-8", "surrogateescape")
             ours = split_key(text)
-            if found := (await self._made(*ours) if ours else None) or self._from_environment(text, whence):
+            if found := (await self._find_stored_key(*ours) if ours else None) or self._from_environment(text, whence):
                 return found
         if seconds := self._failures.take(whence, rate):
-            raise too_many("too many wrong keys from this address; wait", seconds, "too_many_failures")
-        raise _unknown("this key is wrong or was revoked; `outrider key` shows how to get one", "invalid_api_key")
+            raise too_many_requests("too many wrong keys from this address; wait", seconds, "too_many_failures")
+        raise _unauthorized("this key is wrong or was revoked; `outrider key` shows how to get one", "invalid_api_key")
 
-    async def _made(self, id: str, secret: str) -> Key | None:
+    async def _find_stored_key(self, id: str, secret: str) -> Key | None:
         """One of the store's, if it still holds. Always checked, however many wrong ones came: these nobody guesses."""
         try:
-            found = await self._terms.keys.find_key(id)
+            found = await self._policy.keys.find_key(id)
         except (Refused, Unavailable) as error:
             _log.info("a key could not be looked up: %s", error)
             after = {"retry-after": "5"}
             raise HttpError(503, "keys cannot be looked up now; try again later", "unavailable", after) from error
         if not opens(secret, found.digest if found else digest_of("")) or not found or found.revoked:
             return None
-        if abs(self._terms.wall() - found.used) >= _MINUTE:
+        if abs(self._policy.wall_clock() - found.used) >= _MINUTE_MS:
             await self._touch(id)
         return found
 
     def _from_environment(self, secret: str, whence: str) -> Key | None:
         """The one a person chose, which may be short: who has guessed wrong too often may not try it for a while."""
-        seconds = self._failures.wait(whence, self._terms.limits.failures)
-        if self._chosen is None or (self._is_guessable and seconds) or not opens(secret, self._chosen):
+        seconds = self._failures.retry_after(whence, self._policy.limits.failures)
+        if (
+            self._environment_digest is None
+            or (self._is_guessable and seconds)
+            or not opens(secret, self._environment_digest)
+        ):
             return None
-        return Key(ENVIRONMENT, KeySpec(ENVIRONMENT, "owner", ("admin",)), self._chosen, 0)
+        return Key(ENVIRONMENT_KEY_ID, KeySpec(ENVIRONMENT_KEY_ID, "owner", ("admin",)), self._environment_digest, 0)
 
     async def _touch(self, id: str) -> None:
         try:
-            await self._terms.keys.touch_key(id)
+            await self._policy.keys.touch_key(id)
         except (Refused, Unavailable) as error:
             # When a key was used is good to know, and no reason to turn its owner away.
             _log.info("the use of key %s was not written down: %s", id, error)
 
 
-def _unknown(message: str, code: str) -> HttpError:
+def _unauthorized(message: str, code: str) -> HttpError:
     return HttpError(401, message, code, {"www-authenticate": "Bearer"})
 
 
@@ -239,59 +249,59 @@ def _has_key_in_url(scope: Scope) -> bool:
     query = scope["query_string"].decode("latin-1")
     if KEY_SHAPE.search(f"{scope['path']} {query} {unquote(query)}"):
         return True
-    return any(name.lower() in _IN_URLS for name, _ in parse_qsl(query, keep_blank_values=True))
+    return any(name.lower() in _KEY_PARAMETERS for name, _ in parse_qsl(query, keep_blank_values=True))
 
 
-def peer(scope: Scope) -> str:
+def peer_address(scope: Scope) -> str:
     """The address a request came from."""
     client = scope.get("client")
     return client[0] if client else "nowhere"
 
 
-class Paced:
+class RateLimitMiddleware:
     """Lets each key in so often, and so many times at once; and each address that comes without one."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, rates: Buckets, crowd: Crowd) -> None:
-        self._app, self._limits, self._rates, self._crowd = app, limits, rates, crowd
+    def __init__(self, app: ASGIApp, limits: RequestLimits, rates: RateLimiter, crowd: ConcurrencyLimiter) -> None:
+        self._app, self._limits, self._rates, self._concurrency = app, limits, rates, crowd
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as stack:
             if scope["type"] == "http":
                 try:
-                    stack.enter_context(self._room(scope))
+                    stack.enter_context(self._admit(scope))
                 except HttpError as error:
-                    await respond(Request(scope), error)(scope, receive, send)
+                    await error_response(Request(scope), error)(scope, receive, send)
                     return
             await self._app(scope, receive, send)
 
     @contextmanager
-    def _room(self, scope: Scope) -> Generator[None]:
+    def _admit(self, scope: Scope) -> Generator[None]:
         state, limits = scope.get("state", {}), self._limits
-        name = state["caller"].key if "caller" in state else f"from {peer(scope)}"
-        wish = state.get("key", _ANYBODY)
+        name = state["caller"].key if "caller" in state else f"from {peer_address(scope)}"
+        wish = state.get("key", _ANONYMOUS_KEY)
         rate = wish.rate or limits.rate
-        with self._crowd.room(name, wish.concurrent or limits.concurrent):
+        with self._concurrency.slot(name, wish.concurrent or limits.concurrent):
             if seconds := self._rates.take(name, rate):
-                raise too_many(f"more than {rate} requests a minute; wait", seconds, "rate_limit_exceeded")
+                raise too_many_requests(f"more than {rate} requests a minute; wait", seconds, "rate_limit_exceeded")
             yield
 
 
-class Bounded:
+class BodyLimitMiddleware:
     """Lets a body in up to so many bytes, and so many of all that are held at once.
 
     One that says it is longer is refused before any of it is read.
     """
 
-    def __init__(self, app: ASGIApp, most: int, together: int = Limits().bodies) -> None:
-        self._app, self._most, self._together = app, most, together
-        self._held = 0
+    def __init__(self, app: ASGIApp, most: int, together: int = RequestLimits().bodies) -> None:
+        self._app, self._max_body_bytes, self._max_held_bytes = app, most, together
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if error := self._objection(Headers(scope=scope).getlist("content-length")):
-            await respond(Request(scope), error)(scope, receive, send)
+        if error := self._rejection(Headers(scope=scope).getlist("content-length")):
+            await error_response(Request(scope), error)(scope, receive, send)
             return
         size = 0
 
@@ -299,25 +309,25 @@ class Bounded:
             nonlocal size
             message = await receive()
             more = len(message.get("body", b""))
-            size, self._held = size + more, self._held + more
-            if size > self._most:
+            size, self._held_bytes = size + more, self._held_bytes + more
+            if size > self._max_body_bytes:
                 raise self._too_long()
-            if self._held > self._together:
+            if self._held_bytes > self._max_held_bytes:
                 busy = "too much is being sent by all together; come back in a moment"
-                raise HttpError(503, busy, "busy", {"retry-after": "1", **_CLOSE})
+                raise HttpError(503, busy, "busy", {"retry-after": "1", **_CLOSE_HEADER})
             return message
 
         try:
             await self._app(scope, counted, send)
         finally:
-            self._held -= size
+            self._held_bytes -= size
 
-    def _objection(self, said: Sequence[str]) -> HttpError | None:
+    def _rejection(self, said: Sequence[str]) -> HttpError | None:
         if not said:
             return None
         if len(said) > 1 or not (said[0].isascii() and said[0].isdigit()):
-            return HttpError(400, "content-length is one whole number", "bad_length", _CLOSE)
-        return self._too_long() if len(said[0]) > _DIGITS or int(said[0]) > self._most else None
+            return HttpError(400, "content-length is one whole number", "bad_length", _CLOSE_HEADER)
+        return self._too_long() if len(said[0]) > _MAX_LENGTH_DIGITS or int(said[0]) > self._max_body_bytes else None
 
     def _too_long(self) -> HttpError:
-        return HttpError(413, f"a request has at most {self._most} bytes", "body_too_large", _CLOSE)
+        return HttpError(413, f"a request has at most {self._max_body_bytes} bytes", "body_too_large", _CLOSE_HEADER)

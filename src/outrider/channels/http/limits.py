@@ -12,11 +12,11 @@ from outrider.channels.http.failures import QUOTA, QUOTA_FOR_GOOD, HttpError
 from outrider.core.key_ports import KeyStore, SpendLimit
 from outrider.store.spending import first_day, render_limit, seconds_left
 
-Now = Callable[[], float]
+MonotonicClock = Callable[[], float]
 """Seconds, from whenever; never backwards."""
 
 
-class Limits(Struct, frozen=True):
+class RequestLimits(Struct, frozen=True):
     """What holds for a key that has no limits of its own, and for whoever comes without one."""
 
     rate: int = 3_000
@@ -33,14 +33,14 @@ class Limits(Struct, frozen=True):
     """How many there may be; the server bounds their length."""
 
 
-class Buckets:
+class RateLimiter:
     """A bucket of tokens for each name: full at first, filled again over a minute. The least used are forgotten."""
 
-    def __init__(self, most: int = 4_096, now: Now = time.monotonic) -> None:
-        self._most, self._now = most, now
+    def __init__(self, most: int = 4_096, now: MonotonicClock = time.monotonic) -> None:
+        self._max_names, self._now = most, now
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, name: str, rate: int) -> float:
+    def retry_after(self, name: str, rate: int) -> float:
         """Seconds until there is a token; 0 when there is one."""
         missing = 1.0 - self._level(name, rate)
         # A token that is due within a rounding error is there.
@@ -48,11 +48,11 @@ class Buckets:
 
     def take(self, name: str, rate: int) -> float:
         """Take a token, if there is one: 0, or the seconds until there will be."""
-        level, seconds = self._level(name, rate), self.wait(name, rate)
+        level, seconds = self._level(name, rate), self.retry_after(name, rate)
         if not seconds:
             self._levels[name] = (level - 1.0, self._now())
             self._levels.move_to_end(name)
-            if len(self._levels) > self._most:
+            if len(self._levels) > self._max_names:
                 self._levels.popitem(last=False)
         return seconds
 
@@ -64,35 +64,37 @@ class Buckets:
         return len(self._levels)
 
 
-class Crowd:
+class ConcurrencyLimiter:
     """How many requests of each name go on now."""
 
     def __init__(self) -> None:
-        self._here: dict[str, int] = {}
+        self._running: dict[str, int] = {}
 
     @contextmanager
-    def room(self, name: str, most: int) -> Generator[None]:
+    def slot(self, name: str, most: int) -> Generator[None]:
         """Be one of them for as long as the block runs. Raises 429 when there are enough."""
-        if self._here.get(name, 0) >= most:
-            raise too_many(f"{most} requests of this key go on already; let one end first", 1.0, "concurrency_limit")
-        self._here[name] = self._here.get(name, 0) + 1
+        if self._running.get(name, 0) >= most:
+            raise too_many_requests(
+                f"{most} requests of this key go on already; let one end first", 1.0, "concurrency_limit"
+            )
+        self._running[name] = self._running.get(name, 0) + 1
         try:
             yield
         finally:
-            self._here[name] -= 1
-            if not self._here[name]:
-                del self._here[name]
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._running)
 
 
-def too_many(message: str, seconds: float, code: str) -> HttpError:
+def too_many_requests(message: str, seconds: float, code: str) -> HttpError:
     """429, with the time to wait in whole seconds."""
     return HttpError(429, message, code, {"retry-after": str(max(1, ceil(seconds)))})
 
 
-async def overdrawn(keys: KeyStore, id: str, spend: SpendLimit | None, now: int) -> HttpError | None:
+async def spending_error(keys: KeyStore, id: str, spend: SpendLimit | None, now: int) -> HttpError | None:
     """429 when this key has spent what it may (`now` is in milliseconds), else None."""
     if spend is None or await keys.spent(id, first_day(spend, now)) < spend.dollars:
         return None

@@ -12,20 +12,20 @@ from outrider.channels.http.failures import HttpError
 from outrider.core.plan import Bounds
 
 KEY_HEADER = "idempotency-key"
-LONGEST_KEY = 255
-IGNORED = "x-outrider-ignored"
+MAX_KEY_CHARS = 255
+IGNORED_HEADER = "x-outrider-ignored"
 """Names the parameters of a request that were not used."""
 
 
 def idempotency_key(request: Request) -> str:
     """What the client calls this request, so that sending it again does it once; empty when it did not say."""
     key = request.headers.get(KEY_HEADER, "").strip()
-    if len(key) > LONGEST_KEY:
-        raise HttpError(400, f"an Idempotency-Key has at most {LONGEST_KEY} characters", "idempotency_key")
+    if len(key) > MAX_KEY_CHARS:
+        raise HttpError(400, f"an Idempotency-Key has at most {MAX_KEY_CHARS} characters", "idempotency_key")
     return key
 
 
-class Sampling(Struct):
+class SamplingParameters(Struct):
     """What a client may ask of the model itself. It is taken and not used: the model's own settings hold."""
 
     max_tokens: Any = None
@@ -42,14 +42,14 @@ class Sampling(Struct):
     reasoning: Any = None
 
 
-_decode = msgspec.json.Decoder(Sampling).decode
+_decode_sampling = msgspec.json.Decoder(SamplingParameters).decode
 
 
-def ignored(body: bytes) -> dict[str, str]:
+def ignored_parameters_header(body: bytes) -> dict[str, str]:
     """A header that names what of a request was not used; nothing where all was."""
-    asked = _decode(body)
-    names = [name for name in Sampling.__struct_fields__ if getattr(asked, name) is not None]
-    return {IGNORED: ", ".join(names)} if names else {}
+    asked = _decode_sampling(body)
+    names = [name for name in SamplingParameters.__struct_fields__ if getattr(asked, name) is not None]
+    return {IGNORED_HEADER: ", ".join(names)} if names else {}
 
 
 def digest(*words: str) -> str:

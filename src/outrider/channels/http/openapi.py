@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Struct
 
 _REF = "#/components/schemas/{name}"
-_PLACE = re.compile(r"{(\w+)(?::\w+)?}")
+_PATH_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class EndpointSpec(Struct, frozen=True, kw_only=True):
     """What one route takes and gives."""
 
     summary: str
@@ -34,15 +34,15 @@ class Operation(Struct, frozen=True, kw_only=True):
     needs_key: bool = True
 
 
-class Served(Struct, frozen=True):
+class RouteOperation(Struct, frozen=True):
     """One operation where it is reached."""
 
     path: str
     method: str
-    about: Operation
+    about: EndpointSpec
 
 
-class Failure(Struct, frozen=True):
+class ErrorDetail(Struct, frozen=True):
     """What went wrong, in the words of OpenAI's API."""
 
     message: str
@@ -51,21 +51,21 @@ class Failure(Struct, frozen=True):
     param: str | None
 
 
-class Failed(Struct, frozen=True):
+class ErrorResponse(Struct, frozen=True):
     """The body of every answer that is an error."""
 
-    error: Failure
+    error: ErrorDetail
     request_id: str
 
 
-def document(served: Sequence[Served], version: str) -> dict[str, Any]:
+def openapi_document(served: Sequence[RouteOperation], version: str) -> dict[str, Any]:
     """The OpenAPI description of these operations."""
     types = _types(served)
-    found, components = msgspec.json.schema_components(types, schema_hook=_anything, ref_template=_REF)
+    found, components = msgspec.json.schema_components(types, schema_hook=_any_schema, ref_template=_REF)
     schemas = dict(zip(map(repr, types), found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in served:
-        path = _PLACE.sub(r"{\1}", each.path)
+        path = _PATH_PARAMETER.sub(r"{\1}", each.path)
         paths.setdefault(path, {})[each.method.lower()] = _operation(each, schemas)
     return {
         "openapi": "3.1.0",
@@ -78,25 +78,25 @@ def document(served: Sequence[Served], version: str) -> dict[str, Any]:
     }
 
 
-def _types(served: Sequence[Served]) -> list[Any]:
+def _types(served: Sequence[RouteOperation]) -> list[Any]:
     """Every type that is read or written, once."""
-    found: dict[str, Any] = {repr(Failed): Failed}
+    found: dict[str, Any] = {repr(ErrorResponse): ErrorResponse}
     for each in served:
         about = each.about
         found |= {repr(one): one for one in (about.body, about.answer, *about.others.values()) if one is not None}
     return list(found.values())
 
 
-def _anything(kind: type) -> dict[str, Any]:
+def _any_schema(kind: type) -> dict[str, Any]:
     """What is free in our values: a call's arguments, a tool's own schema."""
     return {}
 
 
-def _operation(each: Served, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(each: RouteOperation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     about = each.about
     places = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PLACE.findall(each.path)
+        for name in _PATH_PARAMETER.findall(each.path)
     ]
     headers = [
         {"name": name, "in": "header", "required": False, "description": what, "schema": {"type": "string"}}
@@ -107,9 +107,9 @@ def _operation(each: Served, schemas: Mapping[str, Any]) -> dict[str, Any]:
         "security": [{"key": []}] if about.needs_key else [{}, {"key": []}],
         "parameters": [*places, *_parameters(about.query), *headers],
         "responses": {
-            str(about.status): _answer(about, schemas),
-            **{str(status): _given({_JSON: schemas[repr(kind)]}) for status, kind in about.others.items()},
-            "default": {"description": "an error", "content": {_JSON: {"schema": schemas[repr(Failed)]}}},
+            str(about.status): _response(about, schemas),
+            **{str(status): _response_content({_JSON: schemas[repr(kind)]}) for status, kind in about.others.items()},
+            "default": {"description": "an error", "content": {_JSON: {"schema": schemas[repr(ErrorResponse)]}}},
         },
     }
     if about.body is not None:
@@ -119,14 +119,14 @@ def _operation(each: Served, schemas: Mapping[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _answer(about: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _response(about: EndpointSpec, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if about.status == 204:
         return {"description": "nothing"}
     schema: Any = {} if about.answer is None else schemas[repr(about.answer)]
-    return _given({about.media: schema, **({_EVENTS: {}} if about.streams else {})})
+    return _response_content({about.media: schema, **({_EVENTS: {}} if about.streams else {})})
 
 
-def _given(contents: Mapping[str, Any]) -> dict[str, Any]:
+def _response_content(contents: Mapping[str, Any]) -> dict[str, Any]:
     return {"description": "done", "content": {media: {"schema": schema} for media, schema in contents.items()}}
 
 

@@ -35,17 +35,17 @@ def parse_query(request: Request, kind: type[T]) -> T:
         raise HttpError(400, f"the query is not as it should be: {error}", "invalid_query") from error
 
 
-def answer(value: object, status: int = 200) -> Response:
+def json_response(value: object, status: int = 200) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-def reading(request: Request) -> Agent:
+def reader_agent(request: Request) -> Agent:
     """The agent, for someone who may at least read."""
     return agent_of(request, "chat" if caller(request).may("chat") else "read")
 
 
-async def session_of(request: Request, agent: Agent) -> Session:
+async def session_from_path(request: Request, agent: Agent) -> Session:
     """The session a path names by its id or name. Another person's is as good as none."""
     return await find_session(agent, request.path_params["id"])
 
@@ -54,20 +54,20 @@ async def find_session(agent: Agent, name: str) -> Session:
     try:
         return await agent.find(name)
     except Refused as error:
-        raise _missing(error, f"there is no session {name!r}") from error
+        raise _not_found(error, f"there is no session {name!r}") from error
 
 
-async def task_of(request: Request, agent: Agent) -> Task:
+async def task_from_path(request: Request, agent: Agent) -> Task:
     """The task a path names."""
     name: str = request.path_params["id"]
     try:
         if (task := await agent.find_task(name)).id == name:  # the beginning of an id is for people who type it
             return task
     except Refused as error:
-        raise _missing(error, f"there is no task {name!r}") from error
+        raise _not_found(error, f"there is no task {name!r}") from error
     raise HttpError(404, f"there is no task {name!r}", "not_found")
 
 
-def _missing(error: Refused, message: str) -> Exception:
+def _not_found(error: Refused, message: str) -> Exception:
     """Not found; unless what went wrong is another kind of trouble, such as a damaged store."""
     return HttpError(404, message, "not_found") if type(error) is Refused else error

@@ -6,26 +6,26 @@ import msgspec
 from msgspec import Struct
 
 from outrider.channels.http.chat_parse import (
-    AssistantMessage,
-    CalledFunction,
+    ChatAssistantMessage,
+    ChatDeveloperMessage,
     ChatMessage,
     ChatRequest,
+    ChatSystemMessage,
     ChatTool,
+    ChatToolCall,
+    ChatToolMessage,
+    ChatUserMessage,
     ContentPart,
-    DescribedFunction,
-    DeveloperMessage,
+    FunctionCall,
+    FunctionDefinition,
     ImageUrl,
-    Order,
-    SystemMessage,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    bad,
-    parse_order,
+    ParsedConversation,
+    invalid_request,
+    parse_chat_request,
 )
 from outrider.channels.http.shapes import ModelName
 
-_TEXTS = ("input_text", "output_text", "text")
+_TEXT_PARTS = ("input_text", "output_text", "text")
 
 
 class InputPart(Struct):
@@ -58,7 +58,7 @@ class FunctionTool(Struct):
     parameters: dict[str, Any] | None = None
 
 
-class Conversation(Struct):
+class ConversationReference(Struct):
     """A session, by its name or id."""
 
     id: str
@@ -86,19 +86,19 @@ class ResponsesRequest(Struct):
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
-    conversation: str | Conversation | None = None
+    conversation: str | ConversationReference | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     text: TextOptions | None = None
 
 
-class Wanted(Struct, frozen=True):
+class ParsedResponsesRequest(Struct, frozen=True):
     """One request for a response."""
 
-    order: Order
-    previous: str
+    conversation: ParsedConversation
+    previous_response_id: str
     """The response it goes on from, by its id."""
-    conversation: str
+    conversation_id: str
     """The session it belongs to, by name or id."""
     is_stored: bool
     is_background: bool
@@ -106,115 +106,115 @@ class Wanted(Struct, frozen=True):
     """Whether it holds results of calls that only the session knows."""
 
 
-_decode = msgspec.json.Decoder(ResponsesRequest).decode
+_decode_responses = msgspec.json.Decoder(ResponsesRequest).decode
 
 
-def parse_wanted(body: bytes, longest: int) -> Wanted:
+def parse_responses_request(body: bytes, longest: int) -> ParsedResponsesRequest:
     """Raises HttpError 400 with words for whoever wrote the request. `longest` bounds one message, in characters."""
     try:
-        wire = _decode(body)
+        wire = _decode_responses(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad(f"this is no responses request: {error}") from None
-    conversation = wire.conversation.id if isinstance(wire.conversation, Conversation) else wire.conversation
-    wanted = Wanted(
-        order=Order("", "", ()),
-        previous=wire.previous_response_id or "",
-        conversation=(conversation or "").strip(),
+        raise invalid_request(f"this is no responses request: {error}") from None
+    conversation = wire.conversation.id if isinstance(wire.conversation, ConversationReference) else wire.conversation
+    wanted = ParsedResponsesRequest(
+        conversation=ParsedConversation("", "", ()),
+        previous_response_id=wire.previous_response_id or "",
+        conversation_id=(conversation or "").strip(),
         is_stored=wire.store is not False,
         is_background=bool(wire.background),
     )
-    _check(wire, wanted)
+    _check_responses_request(wire, wanted)
     messages = _messages(wire)
-    needs_calls = bool(wanted.previous or wanted.conversation) and _recall(messages)
+    needs_calls = bool(wanted.previous_response_id or wanted.conversation_id) and _add_missing_calls(messages)
     chat = ChatRequest(
-        messages=[SystemMessage(wire.instructions), *messages] if wire.instructions else messages,
+        messages=[ChatSystemMessage(wire.instructions), *messages] if wire.instructions else messages,
         model=wire.model or "",
         stream=wire.stream,
-        tools=[_tool(tool) for tool in wire.tools] if wire.tools else None,
+        tools=[_chat_tool(tool) for tool in wire.tools] if wire.tools else None,
         tool_choice=wire.tool_choice,
     )
-    order = parse_order(msgspec.json.encode(chat), longest)
+    order = parse_chat_request(msgspec.json.encode(chat), longest)
     return msgspec.structs.replace(wanted, order=order, needs_calls=needs_calls)
 
 
-def _check(wire: ResponsesRequest, wanted: Wanted) -> None:
-    if wanted.previous and wanted.conversation:
-        raise bad("previous_response_id and conversation both say where to go on; send one of them")
+def _check_responses_request(wire: ResponsesRequest, wanted: ParsedResponsesRequest) -> None:
+    if wanted.previous_response_id and wanted.conversation_id:
+        raise invalid_request("previous_response_id and conversation both say where to go on; send one of them")
     if wanted.is_background and not wanted.is_stored:
-        raise bad("background needs store: nobody could come back for this response")
+        raise invalid_request("background needs store: nobody could come back for this response")
     if wire.text and wire.text.format and wire.text.format.type != "text":
-        raise bad("text.format must be text: ask for JSON in your words instead")
+        raise invalid_request("text.format must be text: ask for JSON in your words instead")
 
 
 def _messages(wire: ResponsesRequest) -> list[ChatMessage]:
     items = [InputItem(role="user", content=wire.input)] if isinstance(wire.input, str) else wire.input
     messages: list[ChatMessage] = []
     for item in items:
-        _append(messages, item)
+        _append_item(messages, item)
     return messages
 
 
-def _append(messages: list[ChatMessage], item: InputItem) -> None:
+def _append_item(messages: list[ChatMessage], item: InputItem) -> None:
     match item.type:
         case "message":
-            messages.append(_message(item))
+            messages.append(_message_of_item(item))
         case "function_call":
-            call = ToolCall(item.call_id, CalledFunction(item.name, item.arguments))
+            call = ChatToolCall(item.call_id, FunctionCall(item.name, item.arguments))
             last = messages[-1] if messages else None
-            if isinstance(last, AssistantMessage):  # what was said and called in one reply is one message there
+            if isinstance(last, ChatAssistantMessage):  # what was said and called in one reply is one message there
                 last.tool_calls = [*(last.tool_calls or ()), call]
             else:
-                messages.append(AssistantMessage(tool_calls=[call]))
+                messages.append(ChatAssistantMessage(tool_calls=[call]))
         case "function_call_output":
-            messages.append(ToolMessage(item.call_id, _content(item.output)))
+            messages.append(ChatToolMessage(item.call_id, _chat_content(item.output)))
         case "reasoning":
             pass  # ours to keep: it is in the session, and means nothing elsewhere
         case other:
-            raise bad(f"an input item of type {other[:40]!r} is not taken")
+            raise invalid_request(f"an input item of type {other[:40]!r} is not taken")
 
 
-def _message(item: InputItem) -> ChatMessage:
-    content = _content(item.content)
+def _message_of_item(item: InputItem) -> ChatMessage:
+    content = _chat_content(item.content)
     match item.role:
         case "user":
-            return UserMessage(content)
+            return ChatUserMessage(content)
         case "assistant":
-            return AssistantMessage(content)
+            return ChatAssistantMessage(content)
         case "system":
-            return SystemMessage(content)
+            return ChatSystemMessage(content)
         case "developer":
-            return DeveloperMessage(content)
+            return ChatDeveloperMessage(content)
         case other:
-            raise bad(f"a message's role is user, assistant, system or developer, not {other[:40]!r}")
+            raise invalid_request(f"a message's role is user, assistant, system or developer, not {other[:40]!r}")
 
 
-def _recall(messages: list[ChatMessage]) -> bool:
+def _add_missing_calls(messages: list[ChatMessage]) -> bool:
     """Put in the calls that are in the session and not in the request, so that their results have something to follow.
 
     The session's journal knows them better; only their ids count. False when there are none.
     """
-    said = [(at, one) for at, one in enumerate(messages) if isinstance(one, AssistantMessage)]
+    said = [(at, one) for at, one in enumerate(messages) if isinstance(one, ChatAssistantMessage)]
     known = {call.id for _, one in said for call in one.tool_calls or ()}
-    given = dict.fromkeys(one.tool_call_id for one in messages if isinstance(one, ToolMessage))
+    given = dict.fromkeys(one.tool_call_id for one in messages if isinstance(one, ChatToolMessage))
     if missing := [id for id in given if id not in known]:
-        calls = [ToolCall(id, CalledFunction("unknown")) for id in missing]
-        messages.insert(said[-1][0] + 1 if said else 0, AssistantMessage(tool_calls=calls))
+        calls = [ChatToolCall(id, FunctionCall("unknown")) for id in missing]
+        messages.insert(said[-1][0] + 1 if said else 0, ChatAssistantMessage(tool_calls=calls))
     return bool(missing)
 
 
-def _content(content: str | list[InputPart] | None) -> str | list[ContentPart] | None:
-    return [_part(part) for part in content] if isinstance(content, list) else content
+def _chat_content(content: str | list[InputPart] | None) -> str | list[ContentPart] | None:
+    return [_chat_part(part) for part in content] if isinstance(content, list) else content
 
 
-def _part(part: InputPart) -> ContentPart:
-    if part.type in _TEXTS:
+def _chat_part(part: InputPart) -> ContentPart:
+    if part.type in _TEXT_PARTS:
         return ContentPart("text", part.text)
     if part.type == "input_image":
         return ContentPart("image_url", image_url=ImageUrl(part.image_url or ""))
     return ContentPart(part.type, refusal=part.refusal)
 
 
-def _tool(tool: FunctionTool) -> ChatTool:
+def _chat_tool(tool: FunctionTool) -> ChatTool:
     if tool.type != "function":
-        raise bad(f"a tool of type {tool.type[:40]!r} is not taken; describe your own as functions")
-    return ChatTool(DescribedFunction(tool.name, tool.description, tool.parameters), "function")
+        raise invalid_request(f"a tool of type {tool.type[:40]!r} is not taken; describe your own as functions")
+    return ChatTool(FunctionDefinition(tool.name, tool.description, tool.parameters), "function")

@@ -8,20 +8,20 @@ import msgspec
 from msgspec import Struct
 
 from outrider.app.channels import RESPONSES
-from outrider.channels.http.chat_models import told_model
-from outrider.channels.http.chat_render import Progress, failure, wire_call
+from outrider.channels.http.chat_models import reported_model
+from outrider.channels.http.chat_render import TurnOutput, encode_call_id, turn_error
 from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.parts import Call, Usage
 from outrider.core.plan import Bounds, State, fold
 from outrider.core.route import channel_of
 
 _ID = re.compile(r"resp_([0-9a-f]{32})_([0-9]{1,15})", re.ASCII)
-BACKGROUND = "/background"
+BACKGROUND_SUFFIX = "/background"
 """How the address of an input ends whose response is to come back for."""
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class Point(Struct, frozen=True):
+class ResponseAnchor(Struct, frozen=True):
     """Where a response is asked for in a journal: its input, or the last result it goes on from."""
 
     seq: int
@@ -39,29 +39,29 @@ def parse_response_id(id: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def points(journal: Sequence[Entry]) -> list[Point]:
+def response_anchors(journal: Sequence[Entry]) -> list[ResponseAnchor]:
     """Where something was asked for, in order. A past that came along belongs to the input it came with."""
-    found: dict[str, Point] = {}
+    found: dict[str, ResponseAnchor] = {}
     state = State()
     for entry in journal:
         body = entry.body
         key = ""
         if isinstance(body, Input) and body.source == "person":
             key = f"input {body.address or entry.seq}"
-        elif isinstance(body, Result) and not body.failed and _is_lent(state, body.call):
+        elif isinstance(body, Result) and not body.failed and _is_client_call(state, body.call):
             key = f"results {state.saw}"
         state = fold((entry,), state)
         if key:
             found.pop(key, None)
-            found[key] = Point(entry.seq, state.address)
+            found[key] = ResponseAnchor(entry.seq, state.address)
     return list(found.values())
 
 
-def _is_lent(state: State, call: str) -> bool:
+def _is_client_call(state: State, call: str) -> bool:
     return any(one.id == call and one.tool in state.client_tools for one in state.calls)
 
 
-class Frame(Struct, frozen=True):
+class ResponseBuilder(Struct, frozen=True):
     """One response: what of it never changes."""
 
     session: str
@@ -74,8 +74,8 @@ class Frame(Struct, frozen=True):
     def id(self) -> str:
         return response_id(self.session, self.entry.seq)
 
-    def progress(self, *, is_live: bool = False) -> Progress:
-        return Progress(self.entry.seq, self.state, self.bounds, is_live=is_live)
+    def turn_output(self, *, is_live: bool = False) -> TurnOutput:
+        return TurnOutput(self.entry.seq, self.state, self.bounds, is_live=is_live)
 
     def render(self, status: str, **more: Any) -> dict[str, Any]:
         settings = self.state.settings
@@ -93,13 +93,15 @@ class Frame(Struct, frozen=True):
             "id": self.id,
             "object": "response",
             "created_at": self.entry.at // 1000,
-            "background": self.state.address.endswith(BACKGROUND) if isinstance(self.entry.body, Input) else None,
+            "background": self.state.address.endswith(BACKGROUND_SUFFIX)
+            if isinstance(self.entry.body, Input)
+            else None,
             "status": status,
             "error": None,
             "incomplete_details": None,
             "instructions": settings.get("instructions") or None,
             "metadata": {},
-            "model": told_model(settings),
+            "model": reported_model(settings),
             "output": [],
             "parallel_tool_calls": True,
             "store": channel_of(self.state.address) == RESPONSES,
@@ -109,22 +111,28 @@ class Frame(Struct, frozen=True):
             **more,
         }
 
-    def so_far(self, progress: Progress, *, is_begun: bool = True, void: int = 0) -> dict[str, Any]:
+    def render_current(self, progress: TurnOutput, *, is_begun: bool = True, void: int = 0) -> dict[str, Any]:
         """The response as it is after these entries; in a stream, after so many messages that were taken back."""
         if not progress.is_over:
-            more = {"output": [self.message(progress.text, "in_progress")]} if progress.text else {}
+            more = {"output": [self.render_message(progress.text, "in_progress")]} if progress.text else {}
             return self.render("in_progress" if is_begun else "queued", **more)
-        status, more = _outcome(progress)
-        output = [self.message("", "incomplete", nth) for nth in range(void)]
-        output += [self.message(progress.text, _item_status(status), void)] if progress.text else []
-        output += [self.call(call) for call in progress.calls]
+        status, more = _status_of(progress)
+        output = [self.render_message("", "incomplete", nth) for nth in range(void)]
+        output += [self.render_message(progress.text, _item_status(status), void)] if progress.text else []
+        output += [self.render_call(call) for call in progress.calls]
         return self.render(status, output=output, usage=_usage(progress.usage), **more)
 
-    def message(self, text: str, status: str, nth: int = 0) -> dict[str, Any]:
+    def render_message(self, text: str, status: str, nth: int = 0) -> dict[str, Any]:
         content = [text_part(text)] if text else []
-        return {"id": self.item(nth), "type": "message", "role": "assistant", "status": status, "content": content}
+        return {
+            "id": self.message_id(nth),
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
 
-    def item(self, nth: int = 0) -> str:
+    def message_id(self, nth: int = 0) -> str:
         """The id of the message; of the n-th, where a stream had to take back those before."""
         return f"msg_{self.session}_{self.entry.seq}" + (f"_{nth}" if nth else "")
 
@@ -138,17 +146,17 @@ class Frame(Struct, frozen=True):
             seq -= 1
         while seq and isinstance(body := journal[seq - 1].body, Result):
             if not body.failed and tools.get(body.call) in self.state.client_tools:
-                id, call = f"fco_{self.session}_{body.call}", wire_call(self.session, body.call)
+                id, call = f"fco_{self.session}_{body.call}", encode_call_id(self.session, body.call)
                 items.insert(0, {"id": id, "type": "function_call_output", "call_id": call, "output": body.text})
             seq -= 1
         return items
 
-    def call(self, call: Call) -> dict[str, Any]:
+    def render_call(self, call: Call) -> dict[str, Any]:
         return {
             "id": f"fc_{self.session}_{call.id}",
             "type": "function_call",
             "status": "completed",
-            "call_id": wire_call(self.session, call.id),
+            "call_id": encode_call_id(self.session, call.id),
             "name": call.tool,
             "arguments": call.broken or msgspec.json.encode(call.args).decode(),
         }
@@ -162,13 +170,13 @@ def _item_status(status: str) -> str:
     return "completed" if status == "completed" else "incomplete"
 
 
-def _outcome(progress: Progress) -> tuple[str, dict[str, Any]]:
+def _status_of(progress: TurnOutput) -> tuple[str, dict[str, Any]]:
     ended = progress.ended
     if ended and ended.outcome == "interrupted":
         return "cancelled", {}
     if ended and ended.outcome != "done":
-        return "failed", {"error": {"type": "server_error", "code": "server_error", "message": str(failure(ended))}}
-    if reason := _REASONS.get(progress.finish):
+        return "failed", {"error": {"type": "server_error", "code": "server_error", "message": str(turn_error(ended))}}
+    if reason := _REASONS.get(progress.finish_reason):
         return "incomplete", {"incomplete_details": {"reason": reason}}
     return "completed", {}
 

@@ -17,7 +17,7 @@ from outrider.channels.http import (
 ROUTES: tuple[Route, ...] = (
     *routes_health.ROUTES,
     *routes_sessions.ROUTES,
-    *routes_events.ROUTES,
+    *routes_events.EVENT_ROUTES,
     *routes_tasks.ROUTES,
     *routes_asks.ROUTES,
     *routes_chat.ROUTES,

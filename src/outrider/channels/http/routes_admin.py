@@ -11,8 +11,8 @@ from outrider.app.agent import DEFAULT_PERSON, Agent
 from outrider.channels.http.app import route
 from outrider.channels.http.context import agent_of, context
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer, parse_body
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import json_response, parse_body
 from outrider.config.shown import Shown, show_all
 from outrider.core.key_ports import Key, KeyScope, KeySpec, Person
 from outrider.store.keys import KeyView, forget_first, make_key, render_key
@@ -44,7 +44,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     spend: Annotated[str, Meta(description="dollars its turns may cost: `5/day`, `20/month`, or `5` in all")] = ""
 
 
-class MadeKey(KeyView, frozen=True):
+class CreatedKey(KeyView, frozen=True):
     """A new key."""
 
     key: str
@@ -52,46 +52,46 @@ class MadeKey(KeyView, frozen=True):
 
 
 async def show_settings(request: Request) -> Response:
-    return answer(SettingList(show_all(_admin(request).config)))
+    return json_response(SettingList(show_all(_admin_agent(request).config)))
 
 
 async def list_people(request: Request) -> Response:
-    return answer(PersonList(list(await _admin(request).home.store.people())))
+    return json_response(PersonList(list(await _admin_agent(request).home.store.people())))
 
 
 async def list_keys(request: Request) -> Response:
-    keys = _admin(request).home.store
-    return answer(KeyList([await _view(request, key) for key in await keys.list_keys()]))
+    keys = _admin_agent(request).home.store
+    return json_response(KeyList([await _render_key(request, key) for key in await keys.list_keys()]))
 
 
 async def create_key(request: Request) -> Response:
-    agent = _admin(request)
+    agent = _admin_agent(request)
     wish = await parse_body(request, NewKey)
     scopes = tuple(dict.fromkeys(wish.scopes))
     spend = parse_spend(wish.spend) if wish.spend else None
     key, text = await make_key(
         agent.home.store, KeySpec(wish.name, wish.person, scopes, wish.rate, wish.concurrent, spend)
     )
-    made = answer(MadeKey(**asdict(await _view(request, key)), key=text), 201)
+    made = json_response(CreatedKey(**asdict(await _render_key(request, key)), key=text), 201)
     made.headers["cache-control"] = "no-store"
     return made
 
 
 async def revoke_key(request: Request) -> Response:
-    agent, id = _admin(request), request.path_params["id"]
+    agent, id = _admin_agent(request), request.path_params["id"]
     if not await agent.home.store.revoke_key(id):
         raise HttpError(404, f"no key with the id {id[:100]!r} holds", "not_found")
     forget_first(agent.config.home, id)
     return Response(status_code=204)
 
 
-def _admin(request: Request) -> Agent:
+def _admin_agent(request: Request) -> Agent:
     return agent_of(request, "admin")
 
 
-async def _view(request: Request, key: Key) -> KeyView:
+async def _render_key(request: Request, key: Key) -> KeyView:
     here = context(request)
-    return render_key(key, await here.agent.home.store.spent(key.id, first_day(key.spec.spend, here.wall())))
+    return render_key(key, await here.agent.home.store.spent(key.id, first_day(key.spec.spend, here.wall_clock())))
 
 
 ROUTES = (
@@ -99,30 +99,30 @@ ROUTES = (
         "/v1/config",
         show_settings,
         "GET",
-        about=Operation(summary="Every setting and where its value comes from; secrets masked", answer=SettingList),
+        about=EndpointSpec(summary="Every setting and where its value comes from; secrets masked", answer=SettingList),
     ),
     route(
         "/v1/people",
         list_people,
         "GET",
-        about=Operation(summary="Everybody who has a session or a key, latest active first", answer=PersonList),
+        about=EndpointSpec(summary="Everybody who has a session or a key, latest active first", answer=PersonList),
     ),
     route(
         "/v1/keys",
         list_keys,
         "GET",
-        about=Operation(summary="Every key that was made, without its secret, the oldest first", answer=KeyList),
+        about=EndpointSpec(summary="Every key that was made, without its secret, the oldest first", answer=KeyList),
     ),
     route(
         "/v1/keys",
         create_key,
         "POST",
-        about=Operation(summary="Make a key; it is shown this once", body=NewKey, answer=MadeKey, status=201),
+        about=EndpointSpec(summary="Make a key; it is shown this once", body=NewKey, answer=CreatedKey, status=201),
     ),
     route(
         "/v1/keys/{id}",
         revoke_key,
         "DELETE",
-        about=Operation(summary="Make a key open nothing from now on, for good", status=204),
+        about=EndpointSpec(summary="Make a key open nothing from now on, for good", status=204),
     ),
 )

@@ -6,24 +6,31 @@ from starlette.responses import Response
 from outrider.channels.http.app import route
 from outrider.channels.http.context import agent_of
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer, parse_body, parse_query, reading, session_of
-from outrider.channels.http.shapes import Answered, AskList, AskView, ListQuery, NewAnswer, render_ask
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import json_response, parse_body, parse_query, reader_agent, session_from_path
+from outrider.channels.http.shapes import (
+    AnswerReceipt,
+    ListQuery,
+    NewAnswer,
+    QuestionList,
+    QuestionView,
+    render_question,
+)
 
 
-async def list_asks(request: Request) -> Response:
-    agent = reading(request)
+async def list_questions(request: Request) -> Response:
+    agent = reader_agent(request)
     query = parse_query(request, ListQuery)
-    found: list[AskView] = []
+    found: list[QuestionView] = []
     for session in await agent.unfinished():
         if session.is_open and len(found) < query.limit:
-            found += [render_ask(session, asked) for asked in await agent.questions(session)]
-    return answer(AskList(found[: query.limit]))
+            found += [render_question(session, asked) for asked in await agent.questions(session)]
+    return json_response(QuestionList(found[: query.limit]))
 
 
-async def give(request: Request) -> Response:
+async def answer_question(request: Request) -> Response:
     agent = agent_of(request)
-    session = await session_of(request, agent)
+    session = await session_from_path(request, agent)
     wish = await parse_body(request, NewAnswer)
     name: str = request.path_params["ask"]
     asked = next((asked for asked in await agent.questions(session) if asked.ask == name), None)
@@ -31,22 +38,24 @@ async def give(request: Request) -> Response:
         raise HttpError(404, f"no question {name!r} waits in this session", "not_found")
     if not await agent.answer(session, asked, wish.answer):
         raise HttpError(409, f"the question {name!r} has been answered meanwhile", "answered")
-    return answer(Answered(asked.ask, wish.answer))
+    return json_response(AnswerReceipt(asked.ask, wish.answer))
 
 
 ROUTES = (
     route(
         "/v1/asks",
-        list_asks,
+        list_questions,
         "GET",
-        about=Operation(
-            summary="The questions that wait for you, longest waiting first", query=ListQuery, answer=AskList
+        about=EndpointSpec(
+            summary="The questions that wait for you, longest waiting first", query=ListQuery, answer=QuestionList
         ),
     ),
     route(
         "/v1/sessions/{id}/asks/{ask}",
-        give,
+        answer_question,
         "POST",
-        about=Operation(summary="Answer a question; its turn goes on by itself", body=NewAnswer, answer=Answered),
+        about=EndpointSpec(
+            summary="Answer a question; its turn goes on by itself", body=NewAnswer, answer=AnswerReceipt
+        ),
     ),
 )

@@ -3,36 +3,36 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.channels.http.app import Described, route
+from outrider.channels.http.app import EndpointRoute, route
 from outrider.channels.http.context import Caller, context
-from outrider.channels.http.openapi import Operation, document
-from outrider.channels.http.pulse import Finding, Pulse
-from outrider.channels.http.reading import answer, reading
-from outrider.channels.http.shapes import Health, Status, StoreHealth
+from outrider.channels.http.openapi import EndpointSpec, openapi_document
+from outrider.channels.http.pulse import HealthMonitor, HealthSnapshot
+from outrider.channels.http.reading import json_response, reader_agent
+from outrider.channels.http.shapes import HealthStatus, HealthView, StoreHealth
 
 _METRICS = "text/plain; version=0.0.4"
 
 
 async def health(request: Request) -> Response:
     here = context(request)
-    finding = await here.pulse.take(here.agent)
+    finding = await here.health.check(here.agent)
     has_key = isinstance(request.scope.get("state", {}).get("caller"), Caller)
-    found = _detailed(finding, here.pulse, here.version) if has_key else Health(_status(finding))
-    return answer(found, 200 if found.status == "ok" else 503)
+    found = _health_view(finding, here.health, here.version) if has_key else HealthView(_health_status(finding))
+    return json_response(found, 200 if found.status == "ok" else 503)
 
 
-def _status(finding: Finding) -> Status:
+def _health_status(finding: HealthSnapshot) -> HealthStatus:
     return "failing" if finding.problem else "ok"
 
 
-def _detailed(finding: Finding, pulse: Pulse, version: str) -> Health:
-    vitals = finding.vitals
-    return Health(
-        status=_status(finding),
+def _health_view(finding: HealthSnapshot, pulse: HealthMonitor, version: str) -> HealthView:
+    vitals = finding.report
+    return HealthView(
+        status=_health_status(finding),
         version=version,
         uptime=round(pulse.uptime, 3),
         problem=finding.problem,
-        store=StoreHealth(pulse.since_well, vitals and vitals.read, vitals and vitals.write),
+        store=StoreHealth(pulse.seconds_since_ok, vitals and vitals.read, vitals and vitals.write),
         is_carrying=vitals and vitals.is_worker_running,
         sessions_waiting=vitals and vitals.waiting,
         turns_running=vitals and vitals.turns,
@@ -43,14 +43,14 @@ def _detailed(finding: Finding, pulse: Pulse, version: str) -> Health:
 
 
 async def metrics(request: Request) -> Response:
-    reading(request)
+    reader_agent(request)
     here = context(request)
-    finding = await here.pulse.take(here.agent)
-    return Response("\n".join([*_metrics(finding, here.pulse), ""]), media_type=_METRICS)
+    finding = await here.health.check(here.agent)
+    return Response("\n".join([*_metrics(finding, here.health), ""]), media_type=_METRICS)
 
 
-def _metrics(finding: Finding, pulse: Pulse) -> list[str]:
-    vitals = finding.vitals
+def _metrics(finding: HealthSnapshot, pulse: HealthMonitor) -> list[str]:
+    vitals = finding.report
     lines = [
         *_metric("outrider_up", "gauge", "1 when the store answers and turns are carried", 0 if finding.problem else 1),
         *_metric("outrider_uptime_seconds", "gauge", "since this process began to serve", round(pulse.uptime, 3)),
@@ -67,7 +67,7 @@ def _metrics(finding: Finding, pulse: Pulse) -> list[str]:
         ]
     name = "outrider_http_requests_total"
     lines += [f"# HELP {name} requests by the status they were answered with", f"# TYPE {name} counter"]
-    return lines + [f'{name}{{status="{status}"}} {count}' for status, count in sorted(pulse.answers.items())]
+    return lines + [f'{name}{{status="{status}"}} {count}' for status, count in sorted(pulse.responses.items())]
 
 
 def _metric(name: str, kind: str, what: str, value: float) -> tuple[str, str, str]:
@@ -75,8 +75,8 @@ def _metric(name: str, kind: str, what: str, value: float) -> tuple[str, str, st
 
 
 async def openapi(request: Request) -> Response:
-    found = [each for one in request.app.routes if isinstance(one, Described) for each in one.served]
-    return answer(document(found, context(request).version))
+    found = [each for one in request.app.routes if isinstance(one, EndpointRoute) for each in one.operations]
+    return json_response(openapi_document(found, context(request).version))
 
 
 ROUTES = (
@@ -84,10 +84,10 @@ ROUTES = (
         "/health",
         health,
         "GET",
-        about=Operation(
+        about=EndpointSpec(
             summary="Whether this Outrider works, found out by trying; 503 when not. More with a key",
-            answer=Health,
-            others={503: Health},
+            answer=HealthView,
+            others={503: HealthView},
             needs_key=False,
         ),
     ),
@@ -95,7 +95,7 @@ ROUTES = (
         "/metrics",
         metrics,
         "GET",
-        about=Operation(summary="Numbers for Prometheus", media="text/plain"),
+        about=EndpointSpec(summary="Numbers for Prometheus", media="text/plain"),
     ),
-    route("/openapi.json", openapi, "GET", about=Operation(summary="This description")),
+    route("/openapi.json", openapi, "GET", about=EndpointSpec(summary="This description")),
 )

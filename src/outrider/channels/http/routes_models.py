@@ -8,14 +8,14 @@ from starlette.responses import Response
 
 from outrider.app.runtimes import available_runtimes
 from outrider.channels.http.app import route
-from outrider.channels.http.chat_models import OUTRIDER, chosen_settings, known_models
+from outrider.channels.http.chat_models import OUTRIDER, known_models, settings_for_model
 from outrider.channels.http.context import agent_of
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import json_response
 
 
-class Offered(Struct, frozen=True, kw_only=True):
+class ModelView(Struct, frozen=True, kw_only=True):
     """One model, in OpenAI's shape."""
 
     id: str
@@ -24,15 +24,15 @@ class Offered(Struct, frozen=True, kw_only=True):
     owned_by: str
 
 
-class OfferedList(Struct, frozen=True, kw_only=True):
+class ModelList(Struct, frozen=True, kw_only=True):
     """The models there are."""
 
     object: Literal["list"] = "list"
-    data: tuple[Offered, ...]
+    data: tuple[ModelView, ...]
 
 
-def _offered(name: str) -> Offered:
-    return Offered(id=name, owned_by=name.partition(":")[0])
+def _render_model(name: str) -> ModelView:
+    return ModelView(id=name, owned_by=name.partition(":")[0])
 
 
 async def list_models(request: Request) -> Response:
@@ -41,14 +41,16 @@ async def list_models(request: Request) -> Response:
     `outrider` is whatever this home is set to.
     """
     config = agent_of(request).config
-    return answer(OfferedList(data=tuple(map(_offered, (*known_models(config), *available_runtimes(config))))))
+    return json_response(
+        ModelList(data=tuple(map(_render_model, (*known_models(config), *available_runtimes(config)))))
+    )
 
 
 async def find_model(request: Request) -> Response:
     """One model, if it can be used here."""
     name, config = request.path_params["id"], agent_of(request).config
-    if name in known_models(config) or (name != OUTRIDER and chosen_settings(config, name)):
-        return answer(_offered(name))
+    if name in known_models(config) or (name != OUTRIDER and settings_for_model(config, name)):
+        return json_response(_render_model(name))
     raise HttpError(404, f"there is no model {name[:100]!r}; `GET /v1/models` lists them", "model_not_found")
 
 
@@ -57,12 +59,15 @@ ROUTES = (
         "/v1/models",
         list_models,
         "GET",
-        about=Operation(
+        about=EndpointSpec(
             summary="The names a request may choose a model by; runtimes such as `codex` among them.",
-            answer=OfferedList,
+            answer=ModelList,
         ),
     ),
     route(
-        "/v1/models/{id:path}", find_model, "GET", about=Operation(summary="One model, if it is known.", answer=Offered)
+        "/v1/models/{id:path}",
+        find_model,
+        "GET",
+        about=EndpointSpec(summary="One model, if it is known.", answer=ModelView),
     ),
 )

@@ -16,18 +16,25 @@ from outrider.app.agent import Agent, media_type
 from outrider.app.channels import CHAT, RESPONSES
 from outrider.app.runtimes import changed_settings
 from outrider.channels.http.app import log_failure, route
-from outrider.channels.http.chat_models import check_lending, chosen_settings
-from outrider.channels.http.chat_past import render_past
-from outrider.channels.http.chat_render import Progress, parse_call
-from outrider.channels.http.context import Wish, agent_of, context, enter, open_session
+from outrider.channels.http.chat_models import check_client_tools, settings_for_model
+from outrider.channels.http.chat_past import journal_from_history
+from outrider.channels.http.chat_render import TurnOutput, parse_call_id
+from outrider.channels.http.context import InputRequest, accept_input, agent_of, context, open_session
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer, find_session, parse_query, reading
-from outrider.channels.http.responses_parse import ResponsesRequest, Wanted, parse_wanted
-from outrider.channels.http.responses_render import BACKGROUND, Frame, Point, parse_response_id, points, response_id
-from outrider.channels.http.responses_stream import LAST, Telling, is_ours
-from outrider.channels.http.sse import EventStream, event
+from outrider.channels.http.openai_common import bounds_of, digest, idempotency_key, ignored_parameters_header
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import find_session, json_response, parse_query, reader_agent
+from outrider.channels.http.responses_parse import ParsedResponsesRequest, ResponsesRequest, parse_responses_request
+from outrider.channels.http.responses_render import (
+    BACKGROUND_SUFFIX,
+    ResponseAnchor,
+    ResponseBuilder,
+    parse_response_id,
+    response_anchors,
+    response_id,
+)
+from outrider.channels.http.responses_stream import MAX_NUMBER, ResponseStream, is_valid_number
+from outrider.channels.http.sse import EventStreamResponse, format_event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Changed, Ended, Entry, Input, Result
 from outrider.core.parts import Image
@@ -35,48 +42,50 @@ from outrider.core.plan import fold
 from outrider.core.ports import Session
 from outrider.core.route import channel_of
 
-STOPPING = 10.0
+CANCEL_SECONDS = 10.0
 """Seconds in which a cancelled turn is expected to end; it is told as it is then."""
 
 
 class RetrieveQuery(Struct, frozen=True):
     stream: Annotated[bool, Meta(description="as events, also of what has long happened")] = False
-    starting_after: Annotated[int, Meta(ge=-1, le=LAST, description="only events after the one of this number")] = -1
+    starting_after: Annotated[
+        int, Meta(ge=-1, le=MAX_NUMBER, description="only events after the one of this number")
+    ] = -1
 
 
 class ItemsQuery(Struct, frozen=True):
     order: Literal["asc", "desc"] = "desc"
 
 
-class Kept(Struct, frozen=True):
+class StoredResponse(Struct, frozen=True):
     """A response that is in a journal."""
 
     agent: Agent
     session: Session
     journal: Sequence[Entry]
-    points: Sequence[Point]
-    frame: Frame
+    anchors: Sequence[ResponseAnchor]
+    builder: ResponseBuilder
 
     @property
     def is_open(self) -> bool:
         return self.render()["status"] in ("queued", "in_progress")
 
     def render(self) -> dict[str, Any]:
-        progress, seq = self.frame.progress(), self.frame.entry.seq
+        progress, seq = self.builder.turn_output(), self.builder.entry.seq
         for entry in self.journal[seq:]:
-            progress.take(entry)
+            progress.add(entry)
             if progress.is_over:
                 break
-        return self.frame.so_far(progress, is_begun=fold(self.journal).is_open)
+        return self.builder.render_current(progress, is_begun=fold(self.journal).is_open)
 
 
-class Opened(Struct, frozen=True):
+class ResponseSession(Struct, frozen=True):
     """The session a request is for."""
 
     session: Session
-    begins: bool
+    takes_history: bool
     """Whether it is to begin with what the request says went before."""
-    known: Sequence[Entry] = ()
+    journal: Sequence[Entry] = ()
     """What of its journal has been read."""
 
 
@@ -84,78 +93,84 @@ async def create(request: Request) -> Response:
     """Ask for a response: whole, as a stream, or to come back for."""
     agent = agent_of(request)
     body = await request.body()
-    wanted = parse_wanted(body, agent.config.limits.input)
-    order = wanted.order
-    _check(wanted)
-    chosen = chosen_settings(agent.config, order.model)
-    if order.tools and ("runtime" in chosen or not (wanted.previous or wanted.conversation or order.called)):
-        check_lending(chosen, agent.default_runtime)
+    wanted = parse_responses_request(body, agent.config.limits.input)
+    order = wanted.conversation
+    _check_request(wanted)
+    chosen = settings_for_model(agent.config, order.model)
+    if order.tools and (
+        "runtime" in chosen or not (wanted.previous_response_id or wanted.conversation_id or order.last_call_ids)
+    ):
+        check_client_tools(chosen, agent.default_runtime)
     key = idempotency_key(request)
-    opened = await _open(request, agent, wanted, key)
+    opened = await _resolve_session(request, agent, wanted, key)
     session = opened.session
-    place = (digest(session.id, key) if key else secrets.token_hex(16)) + (BACKGROUND if wanted.is_background else "")
+    place = (digest(session.id, key) if key else secrets.token_hex(16)) + (
+        BACKGROUND_SUFFIX if wanted.is_background else ""
+    )
     channel = RESPONSES if wanted.is_stored else CHAT
     settings = {**({"instructions": order.instructions} if order.instructions else {}), **chosen}
-    wish = Wish(
+    wish = InputRequest(
         channel=channel,
-        place=place,
-        text=order.words.text,
-        images=order.words.images,
+        address_id=place,
+        text=order.new_message.text,
+        images=order.new_message.images,
         session=session.id,
-        key=key or None,
+        idempotency_key=key or None,
         tools=order.tools,
     )
-    if opened.begins:
-        wish = replace(wish, past=_past(agent, wanted, settings))
+    if opened.takes_history:
+        wish = replace(wish, past=_history(agent, wanted, settings))
     else:
-        results = [Result(parse_call(one.call)[1], one.text) for one in order.outcomes]
+        results = [Result(parse_call_id(one.call)[1], one.text) for one in order.tool_outputs]
         wish = replace(wish, results=results, settings=settings)
-    known = opened.known
-    async with context(request).place(session.id):  # of two that go on from the same response, one is first
-        if not opened.begins:
-            known = await _read_on(agent, session, known)
-            _check_place(known, session, wanted, f"{channel}:{place}")
-        entered = await enter(request, wish)
+    known = opened.journal
+    async with context(request).session_lock(session.id):  # of two that go on from the same response, one is first
+        if not opened.takes_history:
+            known = await _read_rest(agent, session, known)
+            _check_continuation(known, session, wanted, f"{channel}:{place}")
+        entered = await accept_input(request, wish)
     if wanted.is_background and (webhooks := context(request).webhooks):
-        await webhooks.owe(session, entered.entry.seq)
-    kept = _kept(agent, session, await _read_on(agent, session, known), entered.entry.seq)
-    headers = {"x-session-id": session.id, **ignored(body)}
+        await webhooks.enqueue(session, entered.entry.seq)
+    kept = _stored_response(agent, session, await _read_rest(agent, session, known), entered.entry.seq)
+    headers = {"x-session-id": session.id, **ignored_parameters_header(body)}
     if order.is_stream:
-        return EventStream(_events(request, kept, Telling(kept.frame, is_live=entered.is_next)), headers)
+        return EventStreamResponse(
+            _events(request, kept, ResponseStream(kept.builder, is_live=entered.is_next)), headers
+        )
     if wanted.is_background:
-        return _told(kept.render(), headers)
-    return await _whole(kept, headers, is_repeatable=bool(key))
+        return _response_with_headers(kept.render(), headers)
+    return await _wait_for_response(kept, headers, is_repeatable=bool(key))
 
 
-def _check(wanted: Wanted) -> None:
+def _check_request(wanted: ParsedResponsesRequest) -> None:
     """Refuse here what would be refused later, so that nothing is begun for it."""
-    order = wanted.order
-    if order.is_silent and not order.outcomes:
+    order = wanted.conversation
+    if order.has_no_message and not order.tool_outputs:
         raise HttpError(400, "the input is empty", "invalid_request")
-    for image in order.words.images:
+    for image in order.new_message.images:
         media_type(image)
-    if not wanted.previous and not wanted.needs_calls:
-        lent = order.tools if order.is_silent and not wanted.conversation else None
-        render_past((), order.past, lambda image: Image("", media_type(image)), lent)
+    if not wanted.previous_response_id and not wanted.needs_calls:
+        lent = order.tools if order.has_no_message and not wanted.conversation_id else None
+        journal_from_history((), order.history, lambda image: Image("", media_type(image)), lent)
 
 
-async def _open(request: Request, agent: Agent, wanted: Wanted, key: str) -> Opened:
-    if wanted.previous:
-        kept = await _find(agent, wanted.previous)
-        return Opened(kept.session, False, kept.journal)
-    if wanted.conversation:
+async def _resolve_session(request: Request, agent: Agent, wanted: ParsedResponsesRequest, key: str) -> ResponseSession:
+    if wanted.previous_response_id:
+        kept = await _find_response(agent, wanted.previous_response_id)
+        return ResponseSession(kept.session, False, kept.journal)
+    if wanted.conversation_id:
         if wanted.needs_calls:
-            return Opened(await find_session(agent, wanted.conversation), False)
-        session = await open_session(request, wanted.conversation)
-        return Opened(session, not session.head)
-    if session := await _waiting(agent, wanted):
-        return Opened(session, False)
-    return Opened(await open_session(request, f"response {digest(key)}" if key else ""), True)
+            return ResponseSession(await find_session(agent, wanted.conversation_id), False)
+        session = await open_session(request, wanted.conversation_id)
+        return ResponseSession(session, not session.head)
+    if session := await _find_waiting_session(agent, wanted):
+        return ResponseSession(session, False)
+    return ResponseSession(await open_session(request, f"response {digest(key)}" if key else ""), True)
 
 
-async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
+async def _find_waiting_session(agent: Agent, wanted: ParsedResponsesRequest) -> Session | None:
     """The session that the results of this request are for, when the request holds the calls and no other hint."""
-    for name, call in map(parse_call, wanted.order.called):
+    for name, call in map(parse_call_id, wanted.conversation.last_call_ids):
         try:
             found = await agent.find(name) if name else None
         except Refused:
@@ -164,50 +179,52 @@ async def _waiting(agent: Agent, wanted: Wanted) -> Session | None:
             journal = await agent.journal(found)
             waiting = {one.id for one in fold(journal).calls}
             answered = {entry.body.call for entry in journal if isinstance(entry.body, Result)}
-            if call in waiting or (wanted.order.is_silent and call in answered):
+            if call in waiting or (wanted.conversation.has_no_message and call in answered):
                 return found
     return None
 
 
-def _check_place(journal: Sequence[Entry], session: Session, wanted: Wanted, address: str) -> None:
+def _check_continuation(
+    journal: Sequence[Entry], session: Session, wanted: ParsedResponsesRequest, address: str
+) -> None:
     """A session has one end: only its last response can be gone on from, unless the same request is sent again."""
-    _, seq = parse_response_id(wanted.previous) or ("", 0)
+    _, seq = parse_response_id(wanted.previous_response_id) or ("", 0)
     if any(isinstance(entry.body, Input) and entry.body.address == address for entry in journal):
         return
-    given = {parse_call(one.call)[1] for one in wanted.order.outcomes}
+    given = {parse_call_id(one.call)[1] for one in wanted.conversation.tool_outputs}
     waiting = {call.id for call in fold(journal).calls}
     answered = {entry.body.call for entry in journal[seq:] if isinstance(entry.body, Result)}
     if foreign := given - waiting - answered:
         raise HttpError(400, f"no call {min(foreign)[:80]!r} waits for a result", "invalid_request")
-    later = [point for point in points(journal) if point.seq > seq]
-    is_again = wanted.order.is_silent and given <= answered
-    if wanted.previous and later and not is_again:
+    later = [point for point in response_anchors(journal) if point.seq > seq]
+    is_again = wanted.conversation.has_no_message and given <= answered
+    if wanted.previous_response_id and later and not is_again:
         last = response_id(session.id, later[-1].seq)
         raise HttpError(400, f"its session has gone on since: only {last} can be continued", "not_last")
 
 
-def _past(agent: Agent, wanted: Wanted, settings: Mapping[str, str]) -> Sequence[Body]:
+def _history(agent: Agent, wanted: ParsedResponsesRequest, settings: Mapping[str, str]) -> Sequence[Body]:
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), media_type(image))
 
     changes: list[Body] = [
         Changed(name, value) for name, value in changed_settings(settings, {}, agent.default_runtime).items()
     ]
-    order = wanted.order
-    return render_past(changes, order.past, keep, order.tools if order.is_silent else None)
+    order = wanted.conversation
+    return journal_from_history(changes, order.history, keep, order.tools if order.has_no_message else None)
 
 
-async def _read_on(agent: Agent, session: Session, known: Sequence[Entry]) -> Sequence[Entry]:
+async def _read_rest(agent: Agent, session: Session, known: Sequence[Entry]) -> Sequence[Entry]:
     """The journal, of which this much is known."""
     return [*known, *await agent.journal(session, len(known))]
 
 
-def _kept(agent: Agent, session: Session, journal: Sequence[Entry], seq: int) -> Kept:
-    frame = Frame(session.id, journal[seq - 1], fold(journal[:seq]), bounds_of(agent))
-    return Kept(agent, session, journal, points(journal), frame)
+def _stored_response(agent: Agent, session: Session, journal: Sequence[Entry], seq: int) -> StoredResponse:
+    frame = ResponseBuilder(session.id, journal[seq - 1], fold(journal[:seq]), bounds_of(agent))
+    return StoredResponse(agent, session, journal, response_anchors(journal), frame)
 
 
-async def _find(agent: Agent, id: str) -> Kept:
+async def _find_response(agent: Agent, id: str) -> StoredResponse:
     """The response of this id. Raises 404: another person's is as good as none, and so is one that was not stored."""
     missing = HttpError(404, f"there is no response {id[:100]!r}", "not_found")
     name, seq = parse_response_id(id) or ("", 0)
@@ -220,46 +237,46 @@ async def _find(agent: Agent, id: str) -> Kept:
     journal = await agent.journal(session)
     if session.id != name or not 0 < seq <= len(journal):
         raise missing
-    kept = _kept(agent, session, journal, seq)
-    if not any(point.seq == seq and channel_of(point.address) == RESPONSES for point in kept.points):
+    kept = _stored_response(agent, session, journal, seq)
+    if not any(point.seq == seq and channel_of(point.address) == RESPONSES for point in kept.anchors):
         raise missing
     return kept
 
 
-async def _whole(kept: Kept, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
+async def _wait_for_response(kept: StoredResponse, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
     try:
-        progress = await _until_over(kept)
+        progress = await _follow_to_end(kept)
     except Unavailable as error:
         more = {"retry-after": str(max(1, int(error.retry_after or 1)))}
         more |= {} if is_repeatable else {"x-should-retry": "false"}  # the turn goes on; again would be twice
         raise HttpError(503, str(error), "unavailable", {**headers, **more}) from error
-    return _told(kept.frame.so_far(progress), headers)
+    return _response_with_headers(kept.builder.render_current(progress), headers)
 
 
-def _told(response: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
-    done = answer(response)
+def _response_with_headers(response: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+    done = json_response(response)
     done.headers.update(headers)
     return done
 
 
-async def _until_over(kept: Kept) -> Progress:
-    progress = kept.frame.progress()
-    async with aclosing(kept.agent.follow(kept.session, kept.frame.entry.seq)) as events:
+async def _follow_to_end(kept: StoredResponse) -> TurnOutput:
+    progress = kept.builder.turn_output()
+    async with aclosing(kept.agent.follow(kept.session, kept.builder.entry.seq)) as events:
         async for one in events:
             if isinstance(one, Entry):  # deltas say nothing that entries do not
-                progress.take(one)
+                progress.add(one)
             if progress.is_over:
                 break
     return progress
 
 
-async def _events(request: Request, kept: Kept, telling: Telling) -> AsyncGenerator[bytes, None]:
+async def _events(request: Request, kept: StoredResponse, telling: ResponseStream) -> AsyncGenerator[bytes, None]:
     for one in telling.begin():
         yield one
     try:
-        async with aclosing(kept.agent.follow(kept.session, kept.frame.entry.seq)) as events:
+        async with aclosing(kept.agent.follow(kept.session, kept.builder.entry.seq)) as events:
             async for happened in events:
-                for one in telling.take(happened):
+                for one in telling.add(happened):
                     yield one
                 if telling.is_over:
                     return
@@ -267,40 +284,40 @@ async def _events(request: Request, kept: Kept, telling: Telling) -> AsyncGenera
         log_failure(request, error)
         # Under the number of the last event: a client that takes the stream up from there misses nothing.
         told = {"type": "error", "sequence_number": telling.number, "code": "unavailable", "param": None}
-        yield event(msgspec.json.encode({**told, "message": str(error)}), name="error")
+        yield format_event(msgspec.json.encode({**told, "message": str(error)}), name="error")
 
 
 async def retrieve(request: Request) -> Response:
     query = parse_query(request, RetrieveQuery)
-    kept = await _find(reading(request), request.path_params["id"])
-    if not is_ours(query.starting_after):
+    kept = await _find_response(reader_agent(request), request.path_params["id"])
+    if not is_valid_number(query.starting_after):
         raise HttpError(400, f"no event of this response has the number {query.starting_after}", "invalid_cursor")
     if query.stream:
-        telling = Telling(kept.frame, is_live=False, after=query.starting_after)
-        return EventStream(_events(request, kept, telling))
-    return answer(kept.render())
+        telling = ResponseStream(kept.builder, is_live=False, after=query.starting_after)
+        return EventStreamResponse(_events(request, kept, telling))
+    return json_response(kept.render())
 
 
 async def cancel(request: Request) -> Response:
     """Stop the turn of a response that is not over; one that is stays as it is."""
     agent = agent_of(request)
-    kept = await _find(agent, request.path_params["id"])
+    kept = await _find_response(agent, request.path_params["id"])
     if kept.is_open:
-        _check_alone(kept)
+        _check_only_response(kept)
         await agent.stop(kept.session, "cancelled by the client")
-        with anyio.move_on_after(STOPPING):
-            await _until_over(kept)
-        journal = await _read_on(agent, kept.session, kept.journal)
-        kept = _kept(agent, kept.session, journal, kept.frame.entry.seq)
-    return answer(kept.render())
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await _follow_to_end(kept)
+        journal = await _read_rest(agent, kept.session, kept.journal)
+        kept = _stored_response(agent, kept.session, journal, kept.builder.entry.seq)
+    return json_response(kept.render())
 
 
-def _check_alone(kept: Kept) -> None:
+def _check_only_response(kept: StoredResponse) -> None:
     """Stopping ends all that is asked for in a session: refuse it when that is more than this response."""
     dealt = max((entry.body.saw for entry in kept.journal if isinstance(entry.body, Ended)), default=0)
-    for point in kept.points:
-        is_other = point.seq > dealt and point.seq != kept.frame.entry.seq
-        if is_other and _kept(kept.agent, kept.session, kept.journal, point.seq).is_open:
+    for point in kept.anchors:
+        is_other = point.seq > dealt and point.seq != kept.builder.entry.seq
+        if is_other and _stored_response(kept.agent, kept.session, kept.journal, point.seq).is_open:
             message = f"its session has more to do: stop all of it, at /v1/sessions/{kept.session.id}/stop"
             raise HttpError(409, message, "not_alone")
 
@@ -308,22 +325,22 @@ def _check_alone(kept: Kept) -> None:
 async def delete(request: Request) -> Response:
     """Delete a response with its session, when nothing else was asked for in there."""
     agent = agent_of(request)
-    kept = await _find(agent, request.path_params["id"])
-    if len(kept.points) > 1:
+    kept = await _find_response(agent, request.path_params["id"])
+    if len(kept.anchors) > 1:
         message = f"other things were said in its session: delete that, at /v1/sessions/{kept.session.id}"
         raise HttpError(409, message, "not_alone")
     await agent.delete(kept.session)
-    return answer({"id": kept.frame.id, "object": "response", "deleted": True})
+    return json_response({"id": kept.builder.id, "object": "response", "deleted": True})
 
 
 async def input_items(request: Request) -> Response:
     """What was handed in for a response: the words, or the results of calls."""
     query = parse_query(request, ItemsQuery)
-    kept = await _find(reading(request), request.path_params["id"])
-    items = kept.frame.input_items(kept.journal)
+    kept = await _find_response(reader_agent(request), request.path_params["id"])
+    items = kept.builder.input_items(kept.journal)
     items = items if query.order == "asc" else items[::-1]
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]}
-    return answer({"object": "list", "data": items, "has_more": False, **ends})
+    return json_response({"object": "list", "data": items, "has_more": False, **ends})
 
 
 _ONE = "/v1/responses/{id}"
@@ -332,7 +349,7 @@ ROUTES = (
         "/v1/responses",
         create,
         "POST",
-        about=Operation(
+        about=EndpointSpec(
             summary="Ask for a response, as OpenAI's responses do: whole, as a stream, or in the background.",
             body=ResponsesRequest,
             streams=True,
@@ -343,7 +360,7 @@ ROUTES = (
         _ONE,
         retrieve,
         "GET",
-        about=Operation(summary="A response as it is now, or as a stream.", query=RetrieveQuery, streams=True),
+        about=EndpointSpec(summary="A response as it is now, or as a stream.", query=RetrieveQuery, streams=True),
     ),
     route(_ONE, delete, "DELETE"),
     route(f"{_ONE}/cancel", cancel, "POST"),
@@ -351,6 +368,6 @@ ROUTES = (
         f"{_ONE}/input_items",
         input_items,
         "GET",
-        about=Operation(summary="What was handed in for a response.", query=ItemsQuery),
+        about=EndpointSpec(summary="What was handed in for a response.", query=ItemsQuery),
     ),
 )

@@ -11,59 +11,66 @@ from outrider.app.agent import Agent
 from outrider.app.channels import SESSIONS
 from outrider.app.runtimes import apply_settings, runtime_of, settings_of
 from outrider.channels.http.app import route
-from outrider.channels.http.chat_models import OUTRIDER, chosen_settings
-from outrider.channels.http.context import Wish, agent_of, enter
+from outrider.channels.http.chat_models import OUTRIDER, settings_for_model
+from outrider.channels.http.context import InputRequest, accept_input, agent_of
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer, find_session, parse_body, parse_query, reading, session_of
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import (
+    find_session,
+    json_response,
+    parse_body,
+    parse_query,
+    reader_agent,
+    session_from_path,
+)
 from outrider.channels.http.shapes import (
-    Accepted,
     EntriesQuery,
     EntryList,
-    FoundList,
+    InputReceipt,
     ListQuery,
     NewInput,
-    NewName,
     NewSession,
-    NewStop,
-    SearchQuery,
+    SearchHitList,
     SessionList,
+    SessionPatch,
+    SessionSearchQuery,
     SessionView,
-    Stopped,
+    StopRequest,
+    StopResult,
     encode_entry,
-    render_found,
+    render_search_hit,
     render_session,
 )
 from outrider.core.ports import Session
 
-_KEY = "Idempotency-Key"
-_LONGEST_KEY = 255
+_KEY_HEADER = "Idempotency-Key"
+_MAX_KEY_CHARS = 255
 
 
 async def list_sessions(request: Request) -> Response:
     query = parse_query(request, ListQuery)
-    sessions = await reading(request).sessions(query.limit)
-    return answer(SessionList([render_session(session) for session in sessions]))
+    sessions = await reader_agent(request).sessions(query.limit)
+    return json_response(SessionList([render_session(session) for session in sessions]))
 
 
-async def begin(request: Request) -> Response:
+async def create_session(request: Request) -> Response:
     agent = agent_of(request)
     wish = await parse_body(request, NewSession)
-    settings = _settings(agent, wish.model)
+    settings = _settings_for_model(agent, wish.model)
     with suppress(HttpError):
-        return answer(await _set(agent, await find_session(agent, wish.name), settings))
-    return answer(await _set(agent, await agent.session(wish.name), settings), 201)
+        return json_response(await _apply_settings(agent, await find_session(agent, wish.name), settings))
+    return json_response(await _apply_settings(agent, await agent.session(wish.name), settings), 201)
 
 
-def _settings(agent: Agent, model: str) -> Mapping[str, str]:
+def _settings_for_model(agent: Agent, model: str) -> Mapping[str, str]:
     """What a session is set to by this name, which has to mean something. Raises HttpError."""
-    settings = chosen_settings(agent.config, model)
+    settings = settings_for_model(agent.config, model)
     if model and not settings and model != OUTRIDER:
         raise HttpError(404, f"there is no model {model[:100]!r}; `GET /v1/models` lists them", "model_not_found")
     return settings
 
 
-async def _set(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
+async def _apply_settings(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
     """The session, with this set."""
     if await apply_settings(agent, session, settings):
         session = await find_session(agent, session.id)
@@ -71,68 +78,70 @@ async def _set(agent: Agent, session: Session, settings: Mapping[str, str]) -> S
     return render_session(session, str(runtime_of(known, agent.default_runtime)))
 
 
-async def search(request: Request) -> Response:
-    query = parse_query(request, SearchQuery)
-    found = await reading(request).search(query.q, query.limit)
-    return answer(FoundList([render_found(one) for one in found]))
+async def search_sessions(request: Request) -> Response:
+    query = parse_query(request, SessionSearchQuery)
+    found = await reader_agent(request).search(query.q, query.limit)
+    return json_response(SearchHitList([render_search_hit(one) for one in found]))
 
 
-async def show(request: Request) -> Response:
-    agent = reading(request)
-    return answer(await _set(agent, await session_of(request, agent), {}))
+async def get_session(request: Request) -> Response:
+    agent = reader_agent(request)
+    return json_response(await _apply_settings(agent, await session_from_path(request, agent), {}))
 
 
-async def change(request: Request) -> Response:
+async def update_session(request: Request) -> Response:
     agent = agent_of(request)
-    wish = await parse_body(request, NewName)
-    settings = _settings(agent, wish.model)
-    session = await session_of(request, agent)
-    return answer(
-        await _set(agent, await agent.rename(session, wish.name) if wish.name is not None else session, settings)
+    wish = await parse_body(request, SessionPatch)
+    settings = _settings_for_model(agent, wish.model)
+    session = await session_from_path(request, agent)
+    return json_response(
+        await _apply_settings(
+            agent, await agent.rename(session, wish.name) if wish.name is not None else session, settings
+        )
     )
 
 
-async def delete(request: Request) -> Response:
+async def delete_session(request: Request) -> Response:
     agent = agent_of(request)
-    await agent.delete(await session_of(request, agent))
+    await agent.delete(await session_from_path(request, agent))
     return Response(status_code=204)
 
 
-async def say(request: Request) -> Response:
-    session = await session_of(request, agent_of(request))
+async def add_input(request: Request) -> Response:
+    session = await session_from_path(request, agent_of(request))
     wish = await parse_body(request, NewInput)
-    entered = await enter(
+    entered = await accept_input(
         request,
-        Wish(
+        InputRequest(
             channel=SESSIONS,
-            place=session.id,
+            address_id=session.id,
             text=wish.text,
             session=session.id,
             images=wish.images,
-            key=_key(request),
+            idempotency_key=_idempotency_key(request),
         ),
     )
-    return answer(Accepted(entered.session.id, entered.entry.seq, entered.entry.at), 202)
+    return json_response(InputReceipt(entered.session.id, entered.entry.seq, entered.entry.at), 202)
 
 
-def _key(request: Request) -> str | None:
-    key = request.headers.get(_KEY)
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get(_KEY_HEADER)
     if key is None:
         return None
-    if not key.strip() or len(key) > _LONGEST_KEY or not key.isprintable():
-        raise HttpError(400, f"{_KEY} has 1 to {_LONGEST_KEY} printable characters", "idempotency_key")
+    if not key.strip() or len(key) > _MAX_KEY_CHARS or not key.isprintable():
+        raise HttpError(400, f"{_KEY_HEADER} has 1 to {_MAX_KEY_CHARS} printable characters", "idempotency_key")
     return key
 
 
-async def entries(request: Request) -> Response:
-    agent = reading(request)
-    session = await session_of(request, agent)
+async def list_entries(request: Request) -> Response:
+    agent = reader_agent(request)
+    session = await session_from_path(request, agent)
     query = parse_query(request, EntriesQuery)
     found = await agent.journal(session, check_cursor(query.after, session), query.limit)
     page = EntryList(
         [msgspec.Raw(encode_entry(entry)) for entry in found], (await find_session(agent, session.id)).head
     )
-    return answer(page)
+    return json_response(page)
 
 
 def check_cursor(after: int, session: Session) -> int:
@@ -142,11 +151,11 @@ def check_cursor(after: int, session: Session) -> int:
     return after
 
 
-async def stop(request: Request) -> Response:
+async def stop_session(request: Request) -> Response:
     agent = agent_of(request)
-    session = await session_of(request, agent)
-    wish = await parse_body(request, NewStop)
-    return answer(Stopped(await agent.stop(session, tasks=wish.tasks)))
+    session = await session_from_path(request, agent)
+    wish = await parse_body(request, StopRequest)
+    return json_response(StopResult(await agent.stop(session, tasks=wish.tasks)))
 
 
 ROUTES = (
@@ -154,13 +163,13 @@ ROUTES = (
         "/v1/sessions",
         list_sessions,
         "GET",
-        about=Operation(summary="Your sessions, latest first", query=ListQuery, answer=SessionList),
+        about=EndpointSpec(summary="Your sessions, latest first", query=ListQuery, answer=SessionList),
     ),
     route(
         "/v1/sessions",
-        begin,
+        create_session,
         "POST",
-        about=Operation(
+        about=EndpointSpec(
             summary="Begin a session, or find the one of this name (200)",
             body=NewSession,
             answer=SessionView,
@@ -170,49 +179,53 @@ ROUTES = (
     ),
     route(
         "/v1/sessions/search",
-        search,
+        search_sessions,
         "GET",
-        about=Operation(summary="Where words were said in your sessions", query=SearchQuery, answer=FoundList),
+        about=EndpointSpec(
+            summary="Where words were said in your sessions", query=SessionSearchQuery, answer=SearchHitList
+        ),
     ),
-    route("/v1/sessions/{id}", show, "GET", about=Operation(summary="One session", answer=SessionView)),
+    route("/v1/sessions/{id}", get_session, "GET", about=EndpointSpec(summary="One session", answer=SessionView)),
     route(
         "/v1/sessions/{id}",
-        change,
+        update_session,
         "PATCH",
-        about=Operation(
+        about=EndpointSpec(
             summary="Call a session otherwise, or have another model or runtime answer in it",
-            body=NewName,
+            body=SessionPatch,
             answer=SessionView,
         ),
     ),
     route(
         "/v1/sessions/{id}",
-        delete,
+        delete_session,
         "DELETE",
-        about=Operation(summary="Stop a session, end its tasks, and delete it with its journal", status=204),
+        about=EndpointSpec(summary="Stop a session, end its tasks, and delete it with its journal", status=204),
     ),
     route(
         "/v1/sessions/{id}/inputs",
-        say,
+        add_input,
         "POST",
-        about=Operation(
+        about=EndpointSpec(
             summary="Say something in a session; it is durable when this is answered, and its turn goes on by itself",
             body=NewInput,
-            headers={_KEY: "the same key again is the same input, taken once"},
-            answer=Accepted,
+            headers={_KEY_HEADER: "the same key again is the same input, taken once"},
+            answer=InputReceipt,
             status=202,
         ),
     ),
     route(
         "/v1/sessions/{id}/entries",
-        entries,
+        list_entries,
         "GET",
-        about=Operation(summary="A part of the journal, oldest first", query=EntriesQuery, answer=EntryList),
+        about=EndpointSpec(summary="A part of the journal, oldest first", query=EntriesQuery, answer=EntryList),
     ),
     route(
         "/v1/sessions/{id}/stop",
-        stop,
+        stop_session,
         "POST",
-        about=Operation(summary="Stop the session's turn and the commands it waits for", body=NewStop, answer=Stopped),
+        about=EndpointSpec(
+            summary="Stop the session's turn and the commands it waits for", body=StopRequest, answer=StopResult
+        ),
     ),
 )

@@ -7,27 +7,34 @@ from starlette.responses import Response
 from outrider.channels.http.app import route
 from outrider.channels.http.context import agent_of
 from outrider.channels.http.failures import HttpError
-from outrider.channels.http.openapi import Operation
-from outrider.channels.http.reading import answer, find_session, parse_body, parse_query, reading, task_of
+from outrider.channels.http.openapi import EndpointSpec
+from outrider.channels.http.reading import (
+    find_session,
+    json_response,
+    parse_body,
+    parse_query,
+    reader_agent,
+    task_from_path,
+)
 from outrider.channels.http.shapes import NewTaskInput, OutputQuery, TaskList, TasksQuery, TaskView, render_task
 from outrider.core.tasks import Task
 
 
 async def list_tasks(request: Request) -> Response:
-    agent = reading(request)
+    agent = reader_agent(request)
     query = parse_query(request, TasksQuery)
     session = await find_session(agent, query.session) if query.session else None
     tasks = await agent.tasks(session, open_only=query.open, limit=query.limit)
-    return answer(TaskList([render_task(task) for task in tasks]))
+    return json_response(TaskList([render_task(task) for task in tasks]))
 
 
-async def show(request: Request) -> Response:
-    return answer(render_task(await task_of(request, reading(request))))
+async def get_task(request: Request) -> Response:
+    return json_response(render_task(await task_from_path(request, reader_agent(request))))
 
 
-async def output(request: Request) -> Response:
-    agent = reading(request)
-    task = _command(await task_of(request, agent))
+async def get_task_output(request: Request) -> Response:
+    agent = reader_agent(request)
+    task = _require_command(await task_from_path(request, agent))
     query = parse_query(request, OutputQuery)
     commands = agent.commands
 
@@ -42,15 +49,15 @@ async def output(request: Request) -> Response:
     return Response(content, headers=headers, media_type="application/octet-stream")
 
 
-async def write(request: Request) -> Response:
+async def write_task_input(request: Request) -> Response:
     agent = agent_of(request)
-    task = _command(await task_of(request, agent))
+    task = _require_command(await task_from_path(request, agent))
     wish = await parse_body(request, NewTaskInput)
     await anyio.to_thread.run_sync(lambda: agent.commands.write(task, wish.text.encode(), close=wish.close))
-    return answer(render_task(task))
+    return json_response(render_task(task))
 
 
-def _command(task: Task) -> Task:
+def _require_command(task: Task) -> Task:
     if task.spec.kind != "command":
         raise HttpError(
             409, f"task {task.id} is a session, {task.child or 'not begun yet'}: read it there", "no_command"
@@ -58,9 +65,9 @@ def _command(task: Task) -> Task:
     return task
 
 
-async def kill(request: Request) -> Response:
+async def kill_task(request: Request) -> Response:
     agent = agent_of(request)
-    return answer(render_task(await agent.kill_task(await task_of(request, agent))))
+    return json_response(render_task(await agent.kill_task(await task_from_path(request, agent))))
 
 
 ROUTES = (
@@ -68,14 +75,14 @@ ROUTES = (
         "/v1/tasks",
         list_tasks,
         "GET",
-        about=Operation(summary="Your tasks, latest first", query=TasksQuery, answer=TaskList),
+        about=EndpointSpec(summary="Your tasks, latest first", query=TasksQuery, answer=TaskList),
     ),
-    route("/v1/tasks/{id}", show, "GET", about=Operation(summary="One task", answer=TaskView)),
+    route("/v1/tasks/{id}", get_task, "GET", about=EndpointSpec(summary="One task", answer=TaskView)),
     route(
         "/v1/tasks/{id}/output",
-        output,
+        get_task_output,
         "GET",
-        about=Operation(
+        about=EndpointSpec(
             summary="A part of what a command wrote, as bytes; `x-output-start` and `x-output-size` say where that is",
             query=OutputQuery,
             media="application/octet-stream",
@@ -83,14 +90,16 @@ ROUTES = (
     ),
     route(
         "/v1/tasks/{id}/input",
-        write,
+        write_task_input,
         "POST",
-        about=Operation(summary="Give an interactive command something to read", body=NewTaskInput, answer=TaskView),
+        about=EndpointSpec(summary="Give an interactive command something to read", body=NewTaskInput, answer=TaskView),
     ),
     route(
         "/v1/tasks/{id}/kill",
-        kill,
+        kill_task,
         "POST",
-        about=Operation(summary="End a task and all it started; it has ended when this is answered", answer=TaskView),
+        about=EndpointSpec(
+            summary="End a task and all it started; it has ended when this is answered", answer=TaskView
+        ),
     ),
 )

@@ -11,10 +11,10 @@ from outrider.core.events import Asked, Body, Delta, Entry
 from outrider.core.ports import SearchHit, Session
 from outrider.core.tasks import Task
 
-MOST = 1_000
+MAX_ITEMS = 1_000
 """Items of one list."""
 
-Limit = Annotated[int, Meta(ge=1, le=MOST, description="at most so many")]
+Limit = Annotated[int, Meta(ge=1, le=MAX_ITEMS, description="at most so many")]
 Cursor = Annotated[int, Meta(ge=0, description="only entries after the one of this number")]
 
 ModelName = Annotated[
@@ -39,7 +39,7 @@ class ListQuery(Struct, frozen=True):
     limit: Limit = 100
 
 
-class SearchQuery(Struct, frozen=True):
+class SessionSearchQuery(Struct, frozen=True):
     q: Annotated[str, Meta(min_length=1, max_length=1_000, description="words to look for")]
     limit: Limit = 20
 
@@ -74,7 +74,7 @@ class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName = ""
 
 
-class NewName(Struct, frozen=True, forbid_unknown_fields=True):
+class SessionPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """What a session is to be called, and what is to answer in it; what is left out stays."""
 
     name: str | None = None
@@ -88,7 +88,7 @@ class NewInput(Struct, frozen=True, forbid_unknown_fields=True):
     images: Annotated[tuple[bytes, ...], Meta(max_length=20, description="pictures, each in base64")] = ()
 
 
-class NewStop(Struct, frozen=True, forbid_unknown_fields=True):
+class StopRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What to stop besides the turn and the commands it waits for."""
 
     tasks: bool = False
@@ -130,7 +130,7 @@ class SessionList(Struct, frozen=True):
     """Latest first."""
 
 
-class FoundView(Struct, frozen=True):
+class SearchHitView(Struct, frozen=True):
     """One place where words were found."""
 
     session: str
@@ -140,11 +140,11 @@ class FoundView(Struct, frozen=True):
     excerpt: str
 
 
-class FoundList(Struct, frozen=True):
-    found: list[FoundView]
+class SearchHitList(Struct, frozen=True):
+    found: list[SearchHitView]
 
 
-class Accepted(Struct, frozen=True):
+class InputReceipt(Struct, frozen=True):
     """An input that is kept, and will be dealt with."""
 
     session: str
@@ -158,12 +158,12 @@ class EntryList(Struct, frozen=True):
     """The number of the session's last entry; there is more when the last one here is before it."""
 
 
-class Stopped(Struct, frozen=True):
+class StopResult(Struct, frozen=True):
     stopped: bool
     """Whether there was something to stop."""
 
 
-class AskView(Struct, frozen=True):
+class QuestionView(Struct, frozen=True):
     """A question that waits for an answer."""
 
     ask: str
@@ -175,12 +175,12 @@ class AskView(Struct, frozen=True):
     call: str
 
 
-class AskList(Struct, frozen=True):
-    asks: list[AskView]
+class QuestionList(Struct, frozen=True):
+    asks: list[QuestionView]
     """Longest waiting first."""
 
 
-class Answered(Struct, frozen=True):
+class AnswerReceipt(Struct, frozen=True):
     ask: str
     answer: str
 
@@ -216,7 +216,7 @@ class TaskList(Struct, frozen=True):
     """Latest first."""
 
 
-Status = Literal["ok", "failing"]
+HealthStatus = Literal["ok", "failing"]
 
 
 class StoreHealth(Struct, frozen=True):
@@ -227,10 +227,10 @@ class StoreHealth(Struct, frozen=True):
     write: float | None
 
 
-class Health(Struct, frozen=True, omit_defaults=True):
+class HealthView(Struct, frozen=True, omit_defaults=True):
     """Whether this Outrider works. Without a key, only `status`."""
 
-    status: Status
+    status: HealthStatus
     version: str = ""
     uptime: float = 0.0
     problem: str = ""
@@ -260,12 +260,12 @@ def render_session(session: Session, runtime: str = "") -> SessionView:
     )
 
 
-def render_found(found: SearchHit) -> FoundView:
-    return FoundView(found.session, found.name, found.seq, found.at, found.excerpt)
+def render_search_hit(found: SearchHit) -> SearchHitView:
+    return SearchHitView(found.session, found.name, found.seq, found.at, found.excerpt)
 
 
-def render_ask(session: Session, asked: Asked) -> AskView:
-    return AskView(
+def render_question(session: Session, asked: Asked) -> QuestionView:
+    return QuestionView(
         ask=asked.ask,
         session=session.id,
         name=session.name,
@@ -310,6 +310,6 @@ def encode_delta(delta: Delta) -> bytes:
     return msgspec.json.encode(render_event(delta))
 
 
-def encode_word(kind: str, fields: Mapping[str, object]) -> bytes:
+def encode_stream_notice(kind: str, fields: Mapping[str, object]) -> bytes:
     """What a stream says of itself, e.g. that it is over."""
     return msgspec.json.encode({"type": kind, **fields})

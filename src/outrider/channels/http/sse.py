@@ -7,14 +7,14 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-KEEP_ALIVE = 10.0
+KEEP_ALIVE_SECONDS = 10.0
 """Seconds of silence after which a comment is sent, and between two looks at whether the caller's key still holds."""
-_PIECE = 65_536
-_FIRST = b": hello\n\n"
-_COMMENT = b": still here\n\n"
+_CHUNK_BYTES = 65_536
+_OPENING_COMMENT = b": hello\n\n"
+_KEEP_ALIVE_COMMENT = b": still here\n\n"
 
 
-def event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
+def format_event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
     """One event. Data of several lines is sent as several data fields."""
     text = data.decode() if isinstance(data, bytes) else data
     lines = [f"data: {line}" for line in text.split("\n")]
@@ -25,14 +25,14 @@ def event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
-async def _revoked(scope: Scope) -> None:
+async def _wait_until_revoked(scope: Scope) -> None:
     """Returns when the caller's key has been taken back."""
     holds = scope.get("state", {}).get("holds")
     while holds is None or await holds():  # noqa: ASYNC110 (a key tells nobody)
-        await anyio.sleep(KEEP_ALIVE)
+        await anyio.sleep(KEEP_ALIVE_SECONDS)
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """Sends events as they come: the first byte at once, a comment after every silence, until they or the client end.
 
     When the client reads slowly, the events are not asked for; whoever makes them must bound what waits.
@@ -52,18 +52,20 @@ class EventStream(Response):
 
         async def say(content: bytes) -> None:
             async with turn:
-                for start in range(0, len(content), _PIECE):  # so that a reader who stops has us hold little twice
-                    piece = content[start : start + _PIECE]
+                for start in range(
+                    0, len(content), _CHUNK_BYTES
+                ):  # so that a reader who stops has us hold little twice
+                    piece = content[start : start + _CHUNK_BYTES]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
 
         async def keep_alive() -> None:
             nonlocal spoke
             while True:
                 spoke = anyio.Event()
-                with anyio.move_on_after(KEEP_ALIVE) as silence:
+                with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                     await spoke.wait()
                 if silence.cancelled_caught:
-                    await say(_COMMENT)
+                    await say(_KEEP_ALIVE_COMMENT)
 
         async def until_gone() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -71,11 +73,11 @@ class EventStream(Response):
             group.cancel_scope.cancel()
 
         async def until_revoked() -> None:
-            await _revoked(scope)
+            await _wait_until_revoked(scope)
             group.cancel_scope.cancel()
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await say(_FIRST)
+        await say(_OPENING_COMMENT)
         async with anyio.create_task_group() as group:
             group.start_soon(keep_alive)
             group.start_soon(until_gone)

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from outrider.app.agent import Agent
 from outrider.channels.http.openai_common import bounds_of
-from outrider.channels.http.responses_render import Frame
+from outrider.channels.http.responses_render import ResponseBuilder
 from outrider.channels.http.server import is_loopback
-from outrider.channels.http.webhooks_signed import find_secret, render_event, sign
+from outrider.channels.http.webhooks_signed import find_secret, render_webhook_event, signed_headers
 from outrider.config.choice import Secret
 from outrider.config.fail import failpoint
 from outrider.core.errors import Refused, StoreDamaged, Unavailable
@@ -35,14 +35,14 @@ from outrider.store.sqlite import SqliteStore
 
 log = logging.getLogger("outrider.webhooks")
 
-_GONE = 410
-_DAY = 86_400.0
-_LONGEST = 200
-_STORE = 10.0
+_GONE_STATUS = 410
+_DAY_SECONDS = 86_400.0
+_MAX_REASON_CHARS = 200
+_STORE_RETRY_SECONDS = 10.0
 """Seconds after which a store that was unavailable is tried again."""
 
 
-class Target(Struct, frozen=True):
+class WebhookTarget(Struct, frozen=True):
     """Who is told."""
 
     url: str
@@ -54,21 +54,21 @@ class Target(Struct, frozen=True):
         return urlsplit(self.url).netloc
 
 
-class Terms(Struct, frozen=True):
+class DeliveryPolicy(Struct, frozen=True):
     """How long and how often to try."""
 
-    policy: RetryPolicy = RetryPolicy(attempts=13, first=5.0, factor=3.0, longest=21_600.0)
+    retry: RetryPolicy = RetryPolicy(attempts=13, first=5.0, factor=3.0, longest=21_600.0)
     """Its waits come to about a day."""
-    patience: float = 15.0
+    timeout: float = 15.0
     """Seconds the receiver has to answer."""
-    at_once: int = 8
+    max_concurrent: int = 8
     """Attempts that may be under way."""
 
 
-class Attempt(Struct, frozen=True):
+class DeliveryAttempt(Struct, frozen=True):
     """What came of sending it once."""
 
-    why: str = ""
+    error: str = ""
     """Why it was not taken; empty when it was."""
     is_final: bool = False
     """Whether the receiver wants no more of it."""
@@ -78,91 +78,95 @@ class Attempt(Struct, frozen=True):
 class Webhooks:
     """Those of one home."""
 
-    def __init__(self, agent: Agent, target: Target, terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, agent: Agent, target: WebhookTarget, terms: DeliveryPolicy = DeliveryPolicy()) -> None:  # noqa: B008 (frozen)
         self._agent = agent
-        self._store = hook_store(agent)
+        self._store = webhook_store(agent)
         self._target = target
-        self._terms = terms
-        self._room = anyio.CapacityLimiter(terms.at_once)
-        self._held: set[str] = set()
-        self._begin: Callable[[Hook], object] | None = None
+        self._policy = terms
+        self._slots = anyio.CapacityLimiter(terms.max_concurrent)
+        self._in_progress: set[str] = set()
+        self._start_task: Callable[[Hook], object] | None = None
         """None while not running: what is owed then is found in the store by the next run."""
 
-    async def owe(self, session: Session, seq: int) -> None:
+    async def enqueue(self, session: Session, seq: int) -> None:
         """Tell the end of what was asked for at this entry. Durable when this returns; again, it is the same one."""
-        self._take(await self._store.owe_hook(session.id, seq))
+        self._start(await self._store.owe_hook(session.id, seq))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See to all that is owed, now and from now on, until cancelled."""
         async with _client(self._target) as client, anyio.create_task_group() as group:
-            self._begin = lambda hook: group.start_soon(self._see_to, client, hook)
+            self._start_task = lambda hook: group.start_soon(self._deliver_when_done, client, hook)
             try:
                 for hook in await self._store.pending_hooks():
-                    self._take(hook)
+                    self._start(hook)
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
-                self._begin = None
+                self._start_task = None
 
-    def _take(self, hook: Hook) -> None:
-        if self._begin and hook.state == "pending" and hook.id not in self._held:
-            self._held.add(hook.id)
-            self._begin(hook)
+    def _start(self, hook: Hook) -> None:
+        if self._start_task and hook.state == "pending" and hook.id not in self._in_progress:
+            self._in_progress.add(hook.id)
+            self._start_task(hook)
 
-    async def _see_to(self, client: httpx2.AsyncClient, hook: Hook) -> None:
+    async def _deliver_when_done(self, client: httpx2.AsyncClient, hook: Hook) -> None:
         try:
-            if body := await self._event(hook):
+            if body := await self._wait_for_event(hook):
                 await self._deliver(client, hook, body)
         finally:
-            self._held.discard(hook.id)
+            self._in_progress.discard(hook.id)
 
-    async def _event(self, hook: Hook) -> bytes | None:
+    async def _wait_for_event(self, hook: Hook) -> bytes | None:
         """The event to send, once it has happened; None when it never will, or cannot be known."""
         while True:
             try:
-                return await _end_of(self._agent.for_person(hook.person), hook)
+                return await _wait_for_end(self._agent.for_person(hook.person), hook)
             except Unavailable as error:
                 log.debug("webhook %s: its session cannot be followed now: %s", hook.id, error)
-                await anyio.sleep(_STORE)
+                await anyio.sleep(_STORE_RETRY_SECONDS)
             except StoreDamaged as error:
                 log.error("webhook %s waits for the next start: %s", hook.id, error)
                 return None
             except Refused as error:  # deleted, and the webhook with it; or lost in a salvage
                 log.info("webhook %s has nothing to tell: %s", hook.id, error)
-                await self._keep(replace(hook, state="failed", why=_one_line(str(error))))
+                await self._save(replace(hook, state="failed", why=_one_line(str(error))))
                 return None
 
     async def _deliver(self, client: httpx2.AsyncClient, hook: Hook, body: bytes) -> None:
         while hook.state == "pending":
-            await anyio.sleep(min(_DAY, max(0.0, hook.due / 1000 - time.time())))  # a clock may have been set back
-            async with self._room:
+            await anyio.sleep(
+                min(_DAY_SECONDS, max(0.0, hook.due / 1000 - time.time()))
+            )  # a clock may have been set back
+            async with self._slots:
                 failpoint("J12")
                 attempt = await self._send(client, hook, body)
                 failpoint("J13")
-            hook = self._after(hook, attempt)
-            await self._keep(hook)
+            hook = self._after_attempt(hook, attempt)
+            await self._save(hook)
 
-    async def _send(self, client: httpx2.AsyncClient, hook: Hook, body: bytes) -> Attempt:
-        headers = sign(self._target.secret, hook.id, int(time.time()), body)
+    async def _send(self, client: httpx2.AsyncClient, hook: Hook, body: bytes) -> DeliveryAttempt:
+        headers = signed_headers(self._target.secret, hook.id, int(time.time()), body)
         try:
-            with anyio.fail_after(self._terms.patience):
+            with anyio.fail_after(self._policy.timeout):
                 # Its status is all that counts: the answer's body is never read.
                 async with client.stream("POST", self._target.url, content=body, headers=dict(headers)) as answer:
                     if answer.is_success:
-                        return Attempt()
+                        return DeliveryAttempt()
                     wait = retry_after(answer.headers, time.time()) or 0.0
-                    return Attempt(f"answered {answer.status_code}", answer.status_code == _GONE, min(wait, _DAY))
+                    return DeliveryAttempt(
+                        f"answered {answer.status_code}", answer.status_code == _GONE_STATUS, min(wait, _DAY_SECONDS)
+                    )
         except (TimeoutError, httpx2.TimeoutException):
-            return Attempt(f"did not answer in {self._terms.patience:g} s")
+            return DeliveryAttempt(f"did not answer in {self._policy.timeout:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError) as error:
-            return Attempt(f"could not be told: {type(error).__name__}")
+            return DeliveryAttempt(f"could not be told: {type(error).__name__}")
 
-    def _after(self, hook: Hook, attempt: Attempt) -> Hook:
-        if not attempt.why:
+    def _after_attempt(self, hook: Hook, attempt: DeliveryAttempt) -> Hook:
+        if not attempt.error:
             log.info("webhook %s was taken by %s", hook.id, self._target.host)
             return replace(hook, state="sent", why="")
-        why, tries = f"{self._target.host} {attempt.why}", hook.tries + 1
-        wait = None if attempt.is_final else delay(self._terms.policy, tries, None, random.random())
+        why, tries = f"{self._target.host} {attempt.error}", hook.tries + 1
+        wait = None if attempt.is_final else delay(self._policy.retry, tries, None, random.random())
         if wait is None:
             log.error("webhook %s is given up after attempt %s: %s", hook.id, tries, why)
             return replace(hook, state="failed", tries=tries, why=why)
@@ -170,7 +174,7 @@ class Webhooks:
         log.warning("webhook %s was not taken: %s; attempt %s in %.3g s", hook.id, why, tries + 1, wait)
         return replace(hook, tries=tries, due=int((time.time() + wait) * 1000), why=why)
 
-    async def _keep(self, hook: Hook) -> None:
+    async def _save(self, hook: Hook) -> None:
         """Write down what became of it. Until that can be done, nothing more is sent of it."""
         while True:
             try:
@@ -178,13 +182,13 @@ class Webhooks:
                     return await self._store.note_hook(hook)
             except Unavailable as error:
                 log.warning("webhook %s: what became of it is not written down yet: %s", hook.id, error)
-                await anyio.sleep(_STORE)
+                await anyio.sleep(_STORE_RETRY_SECONDS)
             except Refused as error:
                 log.error("webhook %s: what became of it cannot be written down: %s", hook.id, error)
                 return None
 
 
-def hook_store(agent: Agent) -> HookStore:
+def webhook_store(agent: Agent) -> HookStore:
     """Where an open home keeps its webhooks."""
     store = agent.home.store
     if not isinstance(store, SqliteStore):
@@ -192,22 +196,22 @@ def hook_store(agent: Agent) -> HookStore:
     return store
 
 
-async def find_webhooks(agent: Agent) -> Webhooks | None:
+async def configure_webhooks(agent: Agent) -> Webhooks | None:
     """As the home's settings say; None when nobody is to be told. Raises Refused when they cannot be used."""
     url = agent.config.webhook.url
     if not url:
-        if waiting := (await hook_store(agent).count_hooks()).pending:
+        if waiting := (await webhook_store(agent).count_hooks()).pending:
             log.warning("webhooks that wait until webhook.url is set again: %s", waiting)
         return None
-    if not _can_be_called(url):
+    if not _is_valid_url(url):
         raise Refused("webhook.url is no address that can be called")
     secret, place = find_secret(agent.config)
-    target = Target(url, secret)
+    target = WebhookTarget(url, secret)
     log.info("webhooks go to %s, signed with the secret in %s", target.host, place)
     return Webhooks(agent, target)
 
 
-def _can_be_called(url: str) -> bool:
+def _is_valid_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return bool(httpx2.URL(url).host and parts.hostname and parts.port != 0)  # a port too high is a ValueError
@@ -215,25 +219,25 @@ def _can_be_called(url: str) -> bool:
         return False
 
 
-async def _end_of(agent: Agent, hook: Hook) -> bytes:
+async def _wait_for_end(agent: Agent, hook: Hook) -> bytes:
     """Waits for the end of what was asked for, and renders it."""
     session = await agent.find(hook.session)
     journal = await agent.journal(session, 0, hook.seq)
     if len(journal) < hook.seq:
         raise Refused("what it was to tell of was lost")
-    frame = Frame(session.id, journal[-1], fold(journal), bounds_of(agent))
-    progress = frame.progress()
+    frame = ResponseBuilder(session.id, journal[-1], fold(journal), bounds_of(agent))
+    progress = frame.turn_output()
     del journal  # the wait may be long
     async with aclosing(agent.follow(session, hook.seq)) as events:
         async for one in events:
             if isinstance(one, Entry):
-                progress.take(one)
+                progress.add(one)
                 if progress.is_over:
-                    return render_event(hook, frame.so_far(progress)["status"], one.at)
+                    return render_webhook_event(hook, frame.render_current(progress)["status"], one.at)
     raise AssertionError("a follower never ends by itself")
 
 
-def _client(target: Target) -> httpx2.AsyncClient:
+def _client(target: WebhookTarget) -> httpx2.AsyncClient:
     """Redirects are not followed: whoever answers must not choose whom else this machine calls."""
     is_near = is_loopback(urlsplit(target.url).hostname or "")
     verify = httpx2.create_ssl_context() if target.url.startswith("https:") else False
@@ -241,4 +245,4 @@ def _client(target: Target) -> httpx2.AsyncClient:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST]
+    return " ".join(text.split())[:_MAX_REASON_CHARS]

@@ -17,13 +17,13 @@ from outrider.core.errors import Refused
 from outrider.store.hooks import Hook
 from outrider.store.keys import leave_for_owner
 
-_PREFIX = "whsec_"
+_SECRET_PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 24, 64
-FILE = "webhook_secret"
+SECRET_FILE = "webhook_secret"
 """In the home: the secret that was made because none was set."""
 
 
-def render_event(hook: Hook, status: str, at: int) -> bytes:
+def render_webhook_event(hook: Hook, status: str, at: int) -> bytes:
     """The event that tells how a response ended, `at` in milliseconds. The same bytes for the same end."""
     told = {
         "id": f"evt_{hook.id.removeprefix('wh_')}",
@@ -35,7 +35,7 @@ def render_event(hook: Hook, status: str, at: int) -> bytes:
     return msgspec.json.encode(told)
 
 
-def sign(secret: Secret, id: str, at: int, body: bytes) -> Mapping[str, str]:
+def signed_headers(secret: Secret, id: str, at: int, body: bytes) -> Mapping[str, str]:
     """The headers of one attempt, `at` in seconds. Raises Refused when the secret is none."""
     digest = hmac.new(parse_secret(secret), f"{id}.{at}.".encode() + body, hashlib.sha256).digest()
     return {
@@ -50,12 +50,12 @@ def parse_secret(secret: Secret) -> bytes:
     """The key that is in it. Raises Refused when there is none, without saying what was given."""
     prefix, mark, text = secret.reveal().partition("_")
     try:
-        key = b64decode(text, validate=True) if prefix + mark == _PREFIX else b""
+        key = b64decode(text, validate=True) if prefix + mark == _SECRET_PREFIX else b""
     except (binascii.Error, ValueError):
         key = b""
     if not _SHORTEST <= len(key) <= _LONGEST:
         raise Refused(
-            f"webhook.secret is not valid: it begins with {_PREFIX}, and then come "
+            f"webhook.secret is not valid: it begins with {_SECRET_PREFIX}, and then come "
             f"{_SHORTEST} to {_LONGEST} bytes in base64"
         )
     return key
@@ -63,14 +63,14 @@ def parse_secret(secret: Secret) -> bytes:
 
 def find_secret(config: Config) -> tuple[Secret, str]:
     """The secret, made and left in the home if none is set, and where it is. Raises Refused when it cannot be used."""
-    path = config.home / FILE
+    path = config.home / SECRET_FILE
     if place := config.references.get("webhook.secret"):
         secret = config.webhook.secret
         if not secret:
             raise Refused(f"webhook.secret is to come from {place}, and there is nothing there")
     else:
         if not path.exists():
-            leave_for_owner(path, _PREFIX + b64encode(secrets.token_bytes(32)).decode())
+            leave_for_owner(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
         secret, place = resolve("webhook.secret", f"file:{path}", {}), str(path)
     parse_secret(secret)
     return secret, place
