@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.cli.up_file import announced
+from outrider.cli.up_file import advertise_server
 from outrider.store import open_store
 from outrider.store.keys import ensure_key
 from tests.journey.support import Person
@@ -112,7 +112,7 @@ async def test_beside_a_running_owner_keys_are_listed_and_not_changed(person: Pe
     person.home.mkdir()
     async with open_store(person.home, "outrider up") as store:
         key = await ensure_key(person.home, store)
-        with announced(person.home, "http://127.0.0.1:4711"):
+        with advertise_server(person.home, "http://127.0.0.1:4711"):
             shown, listed, made = await anyio.to_thread.run_sync(
                 lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cli.logs import log_file, log_path
+from outrider.cli.logs import log_path, open_log_handler
 from outrider.config.redact import Redactor
 
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_line_says_when_where_and_what_and_never_a_secret(home: Path) -> None:
-    log = log_file(home, Redactor(["sk-very-secret", ""]).redact)
+    log = open_log_handler(home, Redactor(["sk-very-secret", ""]).redact)
     try:
         raise ValueError("refused sk-very-secret")
     except ValueError:
@@ -37,7 +37,7 @@ def test_a_line_says_when_where_and_what_and_never_a_secret(home: Path) -> None:
 
 
 def test_the_log_is_made_with_its_first_line_for_its_owner_alone(home: Path) -> None:
-    log = log_file(home)
+    log = open_log_handler(home)
     assert not home.exists()
     log.handle(record("one"))
     log.close()
@@ -45,7 +45,7 @@ def test_the_log_is_made_with_its_first_line_for_its_owner_alone(home: Path) -> 
 
 
 def test_a_full_log_is_moved_aside_and_only_a_few_are_kept(home: Path) -> None:
-    log = log_file(home, longest=1_000)
+    log = open_log_handler(home, longest=1_000)
     for _ in range(100):
         log.handle(record("x" * 100))
     log.close()

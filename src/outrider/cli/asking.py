@@ -9,12 +9,12 @@ from outrider.cli.plain import check_text
 from outrider.core.errors import Refused
 
 STDIN = "-"
-_MOST_IMAGES = 20
-_LONGEST_IMAGE = 20 * 1024 * 1024
-_WIDEST_CHARACTER = 4
+_MAX_IMAGES = 20
+_MAX_IMAGE_BYTES = 20 * 1024 * 1024
+_MAX_BYTES_PER_CHARACTER = 4
 
 
-def read_words(words: Sequence[str], longest: int) -> str:
+def read_message(words: Sequence[str], longest: int) -> str:
     """The message: the words as they stand, with stdin after them where one is `-`; stdin alone when there are none."""
     said = " ".join(word for word in words if word != STDIN)
     check_text(said, "the message")
@@ -27,12 +27,12 @@ def read_words(words: Sequence[str], longest: int) -> str:
     if not text.strip():
         raise Refused('the message is empty: outrider run "…", or pipe it in')
     if len(text) > longest:
-        raise _too_long(longest)
+        raise _message_too_long(longest)
     return text
 
 
 def _read_stdin(longest: int) -> str:
-    most = longest * _WIDEST_CHARACTER
+    most = longest * _MAX_BYTES_PER_CHARACTER
     try:
         content = sys.stdin.buffer.read(most + 1)
     except OSError as error:
@@ -40,14 +40,14 @@ def _read_stdin(longest: int) -> str:
     if b"\0" in content[:8192]:
         raise Refused("what came on stdin is not text; give a picture with --image, or put the file into the workspace")
     if len(content) > most:
-        raise _too_long(longest)
+        raise _message_too_long(longest)
     try:
         return content.decode("utf-8-sig").rstrip("\n")
     except UnicodeDecodeError as error:
         raise Refused(f"what came on stdin is not UTF-8 text (byte {error.start + 1:,}); convert it first") from None
 
 
-def _too_long(longest: int) -> Refused:
+def _message_too_long(longest: int) -> Refused:
     return Refused(
         f"the message has more than {longest:,} characters, the most that is taken (limits.input); "
         "put long material into a file of the workspace and name the file"
@@ -56,19 +56,19 @@ def _too_long(longest: int) -> Refused:
 
 def read_images(paths: Sequence[str]) -> list[bytes]:
     """The pictures in these files, each checked to be one."""
-    if len(paths) > _MOST_IMAGES:
-        raise Refused(f"{len(paths)} pictures are too many; at most {_MOST_IMAGES} are taken at once")
+    if len(paths) > _MAX_IMAGES:
+        raise Refused(f"{len(paths)} pictures are too many; at most {_MAX_IMAGES} are taken at once")
     return [_read_image(Path(path)) for path in paths]
 
 
 def _read_image(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(_LONGEST_IMAGE + 1)
+            content = file.read(_MAX_IMAGE_BYTES + 1)
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > _LONGEST_IMAGE:
-        raise Refused(f"{path} is longer than {_LONGEST_IMAGE >> 20} MiB; make the picture smaller")
+    if len(content) > _MAX_IMAGE_BYTES:
+        raise Refused(f"{path} is longer than {_MAX_IMAGE_BYTES >> 20} MiB; make the picture smaller")
     try:
         media_type(content)
     except Refused as error:

@@ -9,7 +9,7 @@ import anyio
 
 from outrider.app.acting import DEFAULT_PERSON, ReadOnlyApi, require_session
 from outrider.app.presence import OpenMode
-from outrider.cli.opening import open_here
+from outrider.cli.opening import open_home
 from outrider.config.load import Config
 from outrider.core.approve import Permission
 from outrider.core.errors import HomeBusy, Refused
@@ -22,11 +22,11 @@ from outrider.core.tasks import Task
 if TYPE_CHECKING:
     from outrider.store.reader import StoreReader
 
-_PATIENCE = 0.3
+_OWNER_TIMEOUT = 0.3
 """Seconds to wait for an owner that takes no guests, and may have gone by then."""
-_SETTLING = 10.0
+_END_TIMEOUT = 10.0
 """Seconds its owner may take to see that a command has ended."""
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 
 
 class Beside:
@@ -78,12 +78,12 @@ class Beside:
         if task.spec.kind == "session":
             raise HomeBusy(f"task {task.id} is a session of the process that uses this home; stop it there")
         await self._commands.kill(task)
-        return await self.wait_task(task, _SETTLING)
+        return await self.wait_task(task, _END_TIMEOUT)
 
     async def wait_task(self, task: Task, seconds: float = inf) -> Task:
         with anyio.move_on_after(seconds):  # its owner is about to see it too
             while task.is_open:
-                await anyio.sleep(_LOOK)
+                await anyio.sleep(_POLL_INTERVAL)
                 task = await self.find_task(task.id)
         return task
 
@@ -98,12 +98,12 @@ class Beside:
 
 
 @asynccontextmanager
-async def open_looking(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
+async def open_read_only(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
     """In the home or through its owner; where that takes no guests, beside it. Carries nothing."""
     async with AsyncExitStack() as stack:
         try:
             looking: ReadOnlyApi = await stack.enter_async_context(
-                open_here(config, OpenMode(label, "none", _PATIENCE))
+                open_home(config, OpenMode(label, "none", _OWNER_TIMEOUT))
             )
         except HomeBusy:
             from outrider.app.tasks import open_commands

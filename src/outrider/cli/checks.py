@@ -29,9 +29,9 @@ from outrider.core.prompt import Prompt, UserMessage
 from outrider.runtimes.check import Check as Check
 from outrider.runtimes.check import Verdict
 
-_LITTLE_DISK = 500 * 1024 * 1024
-_PATIENCE = 30.0
-_ELSEWHERE = "name another home with OUTRIDER_HOME"
+_LOW_DISK_BYTES = 500 * 1024 * 1024
+_MODEL_TIMEOUT = 30.0
+_OTHER_HOME_HINT = "name another home with OUTRIDER_HOME"
 
 
 def check_installation() -> Iterator[Check]:
@@ -47,27 +47,27 @@ def check_installation() -> Iterator[Check]:
 def check_home(home: Path) -> Iterator[Check]:
     """The home folder, who may read and write it, and the room left."""
     try:
-        yield _home(home)
+        yield _check_home_folder(home)
         free = shutil.disk_usage(_nearest_folder(home)).free
     except OSError as error:
-        yield Check("home", "broken", f"{home}: {error.strerror}", _ELSEWHERE)
+        yield Check("home", "broken", f"{home}: {error.strerror}", _OTHER_HOME_HINT)
         return
-    verdict: Verdict = "odd" if free < _LITTLE_DISK else "fine"
+    verdict: Verdict = "odd" if free < _LOW_DISK_BYTES else "fine"
     yield Check("disk", verdict, f"{free / 1e9:,.1f} GB free", "free some space" if verdict == "odd" else "")
     log = log_path(home)
     yield Check("log", "fine", str(log) if log.is_file() else f"{log} (nothing was logged yet)")
 
 
-def _home(home: Path) -> Check:
+def _check_home_folder(home: Path) -> Check:
     if not home.exists():
         above = _nearest_folder(home)
         if not os.access(above, os.W_OK):
-            return Check("home", "broken", f"{home} cannot be made: {above} cannot be written to", _ELSEWHERE)
+            return Check("home", "broken", f"{home} cannot be made: {above} cannot be written to", _OTHER_HOME_HINT)
         return Check("home", "fine", f"{home} is not there yet; it is made at first use")
     if not home.is_dir():
-        return Check("home", "broken", f"{home} is not a folder", f"move it away, or {_ELSEWHERE}")
+        return Check("home", "broken", f"{home} is not a folder", f"move it away, or {_OTHER_HOME_HINT}")
     if not os.access(home, os.W_OK | os.X_OK):
-        return Check("home", "broken", f"{home} cannot be written to", f"chmod u+rwx it, or {_ELSEWHERE}")
+        return Check("home", "broken", f"{home} cannot be written to", f"chmod u+rwx it, or {_OTHER_HOME_HINT}")
     mode = stat.S_IMODE(home.stat().st_mode)
     if mode & 0o077:
         return Check("home", "odd", f"{home} can be read by others (mode {mode:o})", f"chmod 700 {home}")
@@ -122,13 +122,13 @@ async def check_runtime(config: Config) -> AsyncGenerator[Check, None]:
 
 def check_tasks(home: Path) -> Iterator[Check]:
     """What is left on the disk of what ran."""
-    count, size = _measure(home / "tasks")
+    count, size = _folder_usage(home / "tasks")
     if count:
         what = "1 task takes" if count == 1 else f"{count:,} tasks take"
         yield Check("tasks", "fine", f"the output of {what} {size / 1e6:,.1f} MB in {home / 'tasks'}")
 
 
-def _measure(folder: Path) -> tuple[int, int]:
+def _folder_usage(folder: Path) -> tuple[int, int]:
     """How many folders are in this one, and how many bytes the files in them take."""
     count = size = 0
     for root, folders, files in os.walk(folder):
@@ -154,7 +154,7 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
     """Opens the store as every command does, and looks through all of it."""
     from outrider.store.open import open_store
 
-    if not _is_there(home / "store.db"):
+    if not _exists(home / "store.db"):
         yield Check("store", "fine", "not there yet; it is made at first use")
         return
     findings: list[Check] = []
@@ -172,7 +172,7 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
     except (Refused, Unavailable) as error:
         yield Check("store", "broken", one_line(str(error)))
         return
-    for finding in findings or [Check("store", "fine", f"sound ({_size(home)})")]:
+    for finding in findings or [Check("store", "fine", f"sound ({_store_size(home)})")]:
         yield finding
     if waiting:
         yield Check("turns", "odd", f"{waiting} unfinished", "outrider resume")
@@ -180,12 +180,12 @@ async def check_store(home: Path) -> AsyncGenerator[Check, None]:
         yield Check("tasks", "fine", f"{len(tasks)} open when last looked at; `outrider tasks list` shows them")
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Not, too, where it cannot be looked at: then the home's own check has told why."""
     return os.path.exists(path)
 
 
-def _size(home: Path) -> str:
+def _store_size(home: Path) -> str:
     return f"{(home / 'store.db').stat().st_size / 1e6:,.1f} MB"
 
 
@@ -210,10 +210,10 @@ async def check_model(config: Config, *, online: bool) -> AsyncGenerator[Check, 
     yield Check("model", "fine", f"{main.name} at {main.url} ({picked.why}), {key}")
     if len(choices) > 1:
         yield Check("model", "fine", "then " + ", ".join(choice.name for choice in choices[1:]))
-    yield await (_ask(main) if online else _reach(main))
+    yield await (_ask_model(main) if online else _check_reachable(main))
 
 
-async def _reach(choice: ModelChoice) -> Check:
+async def _check_reachable(choice: ModelChoice) -> Check:
     """Without sending anything: a server on this machine must at least answer the door."""
     parts = urlsplit(choice.url)
     if parts.hostname not in ("127.0.0.1", "::1", "localhost"):
@@ -228,18 +228,18 @@ async def _reach(choice: ModelChoice) -> Check:
     return Check("reach", "fine", f"something answers at {choice.url}")
 
 
-async def _ask(choice: ModelChoice) -> Check:
+async def _ask_model(choice: ModelChoice) -> Check:
     from outrider.models.open import open_by_choice
 
     prompt = Prompt("Answer in one word.", [UserMessage(Input("Say: ready").text)], saw=1)
     try:
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_MODEL_TIMEOUT):
             async with open_by_choice([choice], _NoBlobs()) as model:
                 reply = await model.reply(prompt, lambda delta: None)
     except (Refused, Unavailable) as error:
         return Check("reach", "broken", one_line(str(error)))
     except TimeoutError:
-        return Check("reach", "broken", f"{choice.name} did not answer within {_PATIENCE:g} s")
+        return Check("reach", "broken", f"{choice.name} did not answer within {_MODEL_TIMEOUT:g} s")
     return Check("reach", "fine", f"{choice.name} answers: {one_line(reply.text, 40)}")
 
 
@@ -253,7 +253,7 @@ class _NoBlobs:
         raise Refused("nothing is kept here")
 
 
-async def check_offers() -> AsyncGenerator[Check, None]:
+async def check_discovered() -> AsyncGenerator[Check, None]:
     """Keys in the environment and model servers on this machine."""
     for key in keys_found():
         yield Check("found", "fine", f"{key.variable} is set: {key.how}")

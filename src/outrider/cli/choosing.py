@@ -10,7 +10,7 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
 
-def chosen(config: Config, model: str, runtime: str | None, *, is_new: bool) -> Mapping[str, str]:
+def session_settings(config: Config, model: str, runtime: str | None, *, is_new: bool) -> Mapping[str, str]:
     """What to set for the session. A model belongs to the runtime that is named with it, and else to our own loop.
 
     Raises Refused for what cannot be used; for a new session, also when nothing is named and the default cannot be.
@@ -23,7 +23,7 @@ def chosen(config: Config, model: str, runtime: str | None, *, is_new: bool) -> 
         find_program(config, wanted.name)
         return (parse_runtime(f"{wanted.name}:{model}") if model else wanted).settings
     if model:
-        return of_model(config, model)
+        return model_settings(config, model)
     if is_new and not wanted and config.runtime.name != NATIVE:
         find_program(config, parse_runtime(config.runtime.name).name)
     elif is_new:
@@ -31,11 +31,11 @@ def chosen(config: Config, model: str, runtime: str | None, *, is_new: bool) -> 
     return wanted.settings if wanted else {}
 
 
-def of_model(config: Config, model: str) -> Mapping[str, str]:
+def model_settings(config: Config, model: str) -> Mapping[str, str]:
     """What to set for a session that is to use this model, which our own loop asks. Raises Refused."""
     return {"model": choose(config, model)[0].name, "runtime": NATIVE}
 
 
-def shown(carrier: RuntimeChoice, model: str) -> str:
+def model_or_runtime_name(carrier: RuntimeChoice, model: str) -> str:
     """What answers in a session: the model, or the runtime where that is another than our own."""
     return model if carrier.name == NATIVE else str(carrier)

@@ -18,23 +18,23 @@ from outrider.config.shown import RULES_DESCRIPTION, Shown, rules_source, show, 
 from outrider.config.write import set_value, unset
 from outrider.core.errors import Refused
 
-_LONGEST_VALUE = 32
-_LONGEST_INPUT = 64_000
+_MAX_VALUE_WIDTH = 32
+_MAX_INPUT_CHARS = 64_000
 
 
-class Misused(click.ClickException):
+class ConfigUsageError(click.ClickException):
     """Something must be changed first."""
 
     exit_code = 2
 
 
 @contextmanager
-def _plainly() -> Generator[None]:
+def _refused_as_usage_error() -> Generator[None]:
     """Whatever is refused is told in one line."""
     try:
         yield
     except Refused as error:
-        raise Misused(str(error)) from None
+        raise ConfigUsageError(str(error)) from None
 
 
 @click.group("config")
@@ -44,21 +44,21 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_plainly()
+@_refused_as_usage_error()
 def list_settings(as_json: bool) -> None:
     """Every setting, its value, and where that came from."""
     loaded = load()
     if as_json:
         click.echo(_json(show_all(loaded), indent=2))
     else:
-        click.echo("\n".join(table(loaded, shutil.get_terminal_size().columns)))
+        click.echo("\n".join(settings_table(loaded, shutil.get_terminal_size().columns)))
     _warn(loaded)
 
 
 @command.command("get")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_plainly()
+@_refused_as_usage_error()
 def get(name: str, as_json: bool) -> None:
     """One setting's value; `rules` for what was decided beforehand."""
     if name == RULES:
@@ -75,7 +75,7 @@ def get(name: str, as_json: bool) -> None:
 @command.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("value")
-@_plainly()
+@_refused_as_usage_error()
 def set_(name: str, value: str) -> None:
     """Write a setting to config.toml. VALUE - reads it from standard input."""
     setting = find(name)
@@ -89,12 +89,12 @@ def set_(name: str, value: str) -> None:
     click.echo(f"{setting.name} is set in {path}")
     if setting.secret and is_typed and not reference(value):
         click.echo(f"Your shell may remember this; next time: outrider config set {setting.name} -", err=True)
-    _say_if_overruled(setting)
+    _warn_if_overridden(setting)
 
 
 @command.command("unset")
 @click.argument("name")
-@_plainly()
+@_refused_as_usage_error()
 def unset_(name: str) -> None:
     """Remove a setting from config.toml."""
     home = find_home()
@@ -108,9 +108,9 @@ def path() -> None:
     click.echo(find_home() / FILE)
 
 
-def table(loaded: Config, width: int) -> list[str]:
+def settings_table(loaded: Config, width: int) -> list[str]:
     """The settings by category in aligned columns, and how many rules there are; descriptions cut to the width."""
-    cells = {s.name: (s.name, _cut(loaded.shown(s.name), _LONGEST_VALUE), loaded.source(s.name)) for s in SETTINGS}
+    cells = {s.name: (s.name, _clip(loaded.shown(s.name), _MAX_VALUE_WIDTH), loaded.source(s.name)) for s in SETTINGS}
     cells[RULES] = (RULES, count_rules(loaded.rules), rules_source(loaded))
     heads = ("name", "value", "source")
     widths = [max(len(cell) for cell in column) for column in zip(heads, *cells.values(), strict=True)]
@@ -119,7 +119,7 @@ def table(loaded: Config, width: int) -> list[str]:
 
     def line(columns: tuple[str, ...], last: str) -> str:
         text = "  ".join(cell.ljust(size) for cell, size in zip(columns, widths, strict=True))
-        return f"  {text}  {_cut(last, room) if room > 10 else ''}".rstrip()
+        return f"  {text}  {_clip(last, room) if room > 10 else ''}".rstrip()
 
     lines = [line(heads, "description")]
     for category, settings in groupby(SETTINGS, key=lambda setting: setting.category):
@@ -128,7 +128,7 @@ def table(loaded: Config, width: int) -> list[str]:
     return [*lines, "", RULES, line(cells[RULES], RULES_DESCRIPTION)]
 
 
-def _cut(text: str, width: int) -> str:
+def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
 
 
@@ -139,9 +139,9 @@ def _json(shown: Shown | list[Shown], indent: int | None = None) -> str:
 def _read_value(setting: Setting) -> str:
     if sys.stdin.isatty():
         return click.prompt(setting.name, hide_input=setting.secret)
-    value = sys.stdin.read(_LONGEST_INPUT + 1)
-    if len(value) > _LONGEST_INPUT:
-        raise Misused(f"{setting.name}: more than {_LONGEST_INPUT:,} characters on standard input")
+    value = sys.stdin.read(_MAX_INPUT_CHARS + 1)
+    if len(value) > _MAX_INPUT_CHARS:
+        raise ConfigUsageError(f"{setting.name}: more than {_MAX_INPUT_CHARS:,} characters on standard input")
     return value
 
 
@@ -150,7 +150,7 @@ def _warn(loaded: Config) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _say_if_overruled(setting: Setting) -> None:
+def _warn_if_overridden(setting: Setting) -> None:
     """A value in the environment hides the one just written, and the file may hold another mistake: say so."""
     try:
         loaded = load()

@@ -9,20 +9,20 @@ import msgspec
 
 from outrider.cli.checks import (
     Check,
+    check_discovered,
     check_home,
     check_installation,
     check_model,
-    check_offers,
     check_runtime,
     check_sandbox,
     check_settings,
     check_store,
     check_tasks,
 )
-from outrider.cli.lines import encode
-from outrider.cli.logs import start_logs
-from outrider.cli.opening import Halt, carry_out
-from outrider.cli.plain import say
+from outrider.cli.lines import encode_json
+from outrider.cli.logs import start_logging
+from outrider.cli.opening import SignalWatch, run_async
+from outrider.cli.plain import print_line
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config, find_home, load
 from outrider.core.errors import Refused
@@ -36,11 +36,11 @@ _MARKS = {"fine": "✓", "odd": "!", "broken": "✗"}
 def command(is_json: bool, is_online: bool) -> int:
     """Check this installation and say what to do about problems."""
     home = find_home()
-    start_logs(home)
-    return carry_out(partial(_examine, home, is_json, is_online))
+    start_logging(home)
+    return run_async(partial(_run_checks, home, is_json, is_online))
 
 
-async def _examine(home: Path, is_json: bool, is_online: bool, halt: Halt) -> int:
+async def _run_checks(home: Path, is_json: bool, is_online: bool, halt: SignalWatch) -> int:
     return await report(is_json, _checks(home, is_online))
 
 
@@ -51,19 +51,19 @@ async def report(is_json: bool, *streams: AsyncGenerator[Check, None]) -> int:
         async for check in stream:
             found.append(check)
             if not is_json:
-                say(_line(check))
+                print_line(_check_line(check))
     is_broken = any(check.verdict == "broken" for check in found)
     if is_json:
-        say(encode({"ok": not is_broken, "checks": msgspec.to_builtins(found)}, is_pretty=True))
+        print_line(encode_json({"ok": not is_broken, "checks": msgspec.to_builtins(found)}, is_pretty=True))
     else:
-        say(_summary(found))
+        print_line(_summary(found))
     return FAILED if is_broken else DONE
 
 
 async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
     for check in (*check_installation(), *check_home(home)):
         yield check
-    config = _config()
+    config = _load_config()
     for check in check_settings(config):
         yield check
     async for check in check_store(home):
@@ -77,18 +77,18 @@ async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
             yield check
         async for check in check_model(config, online=is_online):
             yield check
-    async for check in check_offers():
+    async for check in check_discovered():
         yield check
 
 
-def _config() -> Config | Refused:
+def _load_config() -> Config | Refused:
     try:
         return load()
     except Refused as error:
         return error
 
 
-def _line(check: Check) -> str:
+def _check_line(check: Check) -> str:
     advice = f" → {check.advice}" if check.advice else ""
     return f"{_MARKS[check.verdict]} {check.name:<9} {check.text}{advice}"
 

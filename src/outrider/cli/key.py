@@ -10,14 +10,14 @@ from msgspec.structs import asdict
 
 from outrider.app.acting import DEFAULT_PERSON
 from outrider.app.presence import OpenMode
-from outrider.cli.beside import open_looking
-from outrider.cli.lines import encode
-from outrider.cli.opening import Halt, carry_out, open_config, open_here
-from outrider.cli.plain import check_text, notice, one_line, say
+from outrider.cli.beside import open_read_only
+from outrider.cli.lines import encode_json
+from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
+from outrider.cli.plain import check_text, one_line, print_line, warn
 from outrider.cli.root import DONE
-from outrider.cli.task_lines import aligned
-from outrider.cli.transcript import moment
-from outrider.cli.up_file import find_up
+from outrider.cli.task_lines import format_table
+from outrider.cli.transcript import format_time
+from outrider.cli.up_file import find_running_server
 from outrider.config.load import Config
 from outrider.config.secrets import resolve
 from outrider.core.errors import Refused
@@ -28,11 +28,11 @@ from outrider.store.spending import first_day, parse_spend, render_limit
 
 _LABEL = "outrider key"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-_HEADS = ("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")
+_COLUMNS = ("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")
 _SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 
-class Bounds(TypedDict):
+class KeyLimits(TypedDict):
     """What a key may use, as it is typed."""
 
     rate: int | None
@@ -40,12 +40,12 @@ class Bounds(TypedDict):
     spend: str
 
 
-def _carried(act: Callable[[], Awaitable[None]]) -> int:
-    async def carry(halt: Halt) -> int:
+def _run(act: Callable[[], Awaitable[None]]) -> int:
+    async def carry(halt: SignalWatch) -> int:
         await act()
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
 @click.group("key", invoke_without_command=True)
@@ -55,34 +55,34 @@ def command(ctx: click.Context) -> int:
 
     The key alone goes to stdout: curl -H "Authorization: Bearer $(outrider key)" …
     """
-    return DONE if ctx.invoked_subcommand else _show(open_config())
+    return DONE if ctx.invoked_subcommand else _print_first_key(open_config())
 
 
-def _show(config: Config) -> int:
-    text = _first(config)
+def _print_first_key(config: Config) -> int:
+    text = _read_first_key(config)
 
     async def act() -> None:
-        async with open_looking(config, _LABEL) as reads:
+        async with open_read_only(config, _LABEL) as reads:
             if not text:
-                raise _none(await reads.list_keys())
+                raise _no_key_error(await reads.list_keys())
             parts = split_key(text)
             found = await reads.find_key(parts[0]) if parts else None
         if found is None or found.revoked:
             raise Refused(
                 f"the key in {first_key_file(config.home)} holds no longer; make one with `outrider key create NAME`"
             )
-        say(text)
+        print_line(text)
         if not sys.stdout.isatty():  # it goes into a command, whose terminal these lines would only clutter
             return
-        up = find_up(config.home)
+        up = find_running_server(config.home)
         address = up.url if up else f"http://{config.http.host}:{config.http.port}"
-        notice(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
-        notice(f"OpenAI clients take it as their API key, with {address}/v1 as their base URL; never put it into a URL")
+        warn(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
+        warn(f"OpenAI clients take it as their API key, with {address}/v1 as their base URL; never put it into a URL")
 
-    return _carried(act)
+    return _run(act)
 
 
-def _first(config: Config) -> str:
+def _read_first_key(config: Config) -> str:
     """The key that was made at the first run; empty when there is none. Raises Refused when it cannot be shown."""
     path = first_key_file(config.home)
     if path.exists():
@@ -92,7 +92,7 @@ def _first(config: Config) -> str:
     return ""
 
 
-def _none(keys: Sequence[Key]) -> Refused:
+def _no_key_error(keys: Sequence[Key]) -> Refused:
     if any(not key.revoked for key in keys):
         return Refused(
             "there is no key to show: a key is shown when it is made, and not kept; "
@@ -117,7 +117,7 @@ def _none(keys: Sequence[Key]) -> Refused:
 @click.option("--concurrent", type=click.IntRange(1, 100_000), help="Requests at once.")
 @click.option("--spend", default="", metavar="DOLLARS", help="What its turns may cost: 5/day, 20/month, or 5 in all.")
 @_JSON
-def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **bounds: Unpack[Bounds]) -> int:
+def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **bounds: Unpack[KeyLimits]) -> int:
     """Make a key. It is shown this once, alone on stdout; only a digest of it is kept."""
     check_text(name, "the key's name")
     check_text(person, "the person's name")
@@ -126,15 +126,15 @@ def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, 
     wish = KeySpec(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
 
     async def act() -> None:
-        async with open_here(config, OpenMode(_LABEL, "none")) as store:
+        async with open_home(config, OpenMode(_LABEL, "none")) as store:
             key, text = await make_key(store, wish)
         if is_json:
-            say(encode({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
+            print_line(encode_json({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
             return
-        say(text)
-        notice(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
+        print_line(text)
+        warn(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
 
-    return _carried(act)
+    return _run(act)
 
 
 @command.command("list")
@@ -144,19 +144,19 @@ def list_keys(is_json: bool) -> int:
     config = open_config()
 
     async def act() -> None:
-        async with open_looking(config, _LABEL) as reads:
+        async with open_read_only(config, _LABEL) as reads:
             now = time.time_ns() // 1_000_000
             found = [
                 (key, await reads.spent(key.id, first_day(key.spec.spend, now))) for key in await reads.list_keys()
             ]
         if is_json:
-            say(encode([asdict(render_key(key, spent)) for key, spent in found], is_pretty=True))
+            print_line(encode_json([asdict(render_key(key, spent)) for key, spent in found], is_pretty=True))
         elif found:
-            say("\n".join(aligned([_HEADS, *(_row(key, spent) for key, spent in found)])))
+            print_line("\n".join(format_table([_COLUMNS, *(_row(key, spent) for key, spent in found)])))
         else:
-            say("there are no keys yet: `outrider up` makes the first one, `outrider key create NAME` another")
+            print_line("there are no keys yet: `outrider up` makes the first one, `outrider key create NAME` another")
 
-    return _carried(act)
+    return _run(act)
 
 
 @command.command("revoke")
@@ -167,7 +167,7 @@ def revoke(key: str) -> int:
     config = open_config()
 
     async def act() -> None:
-        async with open_here(config, OpenMode(_LABEL, "none")) as store:
+        async with open_home(config, OpenMode(_LABEL, "none")) as store:
             held = [each for each in await store.list_keys() if not each.revoked]
             found = next((each for each in held if each.id == key), None)
             found = found or next((each for each in held if each.spec.name == key), None)
@@ -175,9 +175,9 @@ def revoke(key: str) -> int:
                 raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
             await store.revoke_key(found.id)
         forget_first(config.home, found.id)
-        say(f"{one_line(found.spec.name)} ({found.id}) opens nothing any more")
+        print_line(f"{one_line(found.spec.name)} ({found.id}) opens nothing any more")
 
-    return _carried(act)
+    return _run(act)
 
 
 def _row(key: Key, spent: float) -> tuple[str, ...]:
@@ -187,8 +187,8 @@ def _row(key: Key, spent: float) -> tuple[str, ...]:
         key.id,
         one_line(key.spec.person),
         ", ".join(key.spec.scopes),
-        moment(key.created),
-        moment(key.used) if key.used else "never",
+        format_time(key.created),
+        format_time(key.used) if key.used else "never",
         f"${spent:.2f}" + (f" of {render_limit(limit)}" if limit else ""),
-        f"revoked {moment(key.revoked)}" if key.revoked else "holds",
+        f"revoked {format_time(key.revoked)}" if key.revoked else "holds",
     )

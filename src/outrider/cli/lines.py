@@ -12,7 +12,7 @@ from outrider.core.outcome import TurnResult
 from outrider.core.ports import SearchHit, Session
 
 
-def render_finished(finished: TurnResult, session: Session, tasks: Sequence[str] = ()) -> Json:
+def render_turn_result(finished: TurnResult, session: Session, tasks: Sequence[str] = ()) -> Json:
     """What a turn came to: the last line of its stream. `tasks` are those that go on without it."""
     return {"type": "finished", "name": session.name, **msgspec.to_builtins(finished), "tasks": list(tasks)}
 
@@ -21,10 +21,10 @@ def render_session(session: Session) -> Json:
     return {**msgspec.to_builtins(session), "state": session_status(session)}
 
 
-def render_found(found: SearchHit) -> Json:
+def render_search_hit(found: SearchHit) -> Json:
     return msgspec.to_builtins(found)
 
 
-def encode(value: Mapping[str, object] | list[Json], *, is_pretty: bool = False) -> str:
+def encode_json(value: Mapping[str, object] | list[Json], *, is_pretty: bool = False) -> str:
     content = msgspec.json.encode(value)
     return (msgspec.json.format(content, indent=2) if is_pretty else content).decode()

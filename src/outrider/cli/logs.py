@@ -14,9 +14,9 @@ from outrider.cli.plain import one_line
 from outrider.config.load import Config
 from outrider.config.redact import redactor
 
-_LONGEST = 2_000_000
-_KEPT = 3
-_MOST_CHARACTERS = 64_000
+_MAX_FILE_BYTES = 2_000_000
+_BACKUP_COUNT = 3
+_MAX_MESSAGE_CHARS = 64_000
 """Of one line, so that no error message fills the disk."""
 Redact = Callable[[str], str]
 
@@ -26,40 +26,40 @@ def log_path(home: Path) -> Path:
     return home / "logs" / "outrider.log"
 
 
-def start_logs(home: Path, config: Config | None = None) -> Path:
+def start_logging(home: Path, config: Config | None = None) -> Path:
     """Send everything that is logged from now on to this home's log. The file is made with its first line."""
     path = log_path(home)
     redact = redactor(config).redact if config else str
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     # Libraries are heard when they warn; how much we say ourselves is a setting.
-    logging.basicConfig(handlers=[log_file(home, redact)], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[open_log_handler(home, redact)], level=logging.WARNING, force=True)
     logging.getLogger("outrider").setLevel((config.log.level if config else "info").upper())
     return path
 
 
-def log_file(home: Path, redact: Redact = str, longest: int = _LONGEST) -> logging.Handler:
+def open_log_handler(home: Path, redact: Redact = str, longest: int = _MAX_FILE_BYTES) -> logging.Handler:
     """Writes what it is given to this home's log, secrets left out; moves a full file aside and keeps a few."""
-    file = _LogFile(log_path(home), maxBytes=longest, backupCount=_KEPT, encoding="utf-8", delay=True)
-    file.setFormatter(_JsonLine(redact))
+    file = _PrivateLogHandler(log_path(home), maxBytes=longest, backupCount=_BACKUP_COUNT, encoding="utf-8", delay=True)
+    file.setFormatter(_JsonFormatter(redact))
     return file
 
 
-def show_logs(redact: Redact = str) -> None:
+def log_to_stderr(redact: Redact = str) -> None:
     """Show short lines of what is logged on stderr too, for somebody who watches."""
     shown = logging.StreamHandler()
-    shown.setFormatter(_ShortLine(redact))
+    shown.setFormatter(_TerminalFormatter(redact))
     logging.getLogger().addHandler(shown)
 
 
-def human_line(at: str, level: str, logger: str, message: str) -> str:
+def format_log_line(at: str, level: str, logger: str, message: str) -> str:
     """When, how bad where it is, where, what; on one line."""
     where = logger.removeprefix("outrider.")
     bad = "" if level == "info" else f"{level}: "
     return one_line(f"{at} {where}: {bad}{message}", 1_000)
 
 
-class _ShortLine(logging.Formatter):
+class _TerminalFormatter(logging.Formatter):
     """For people: the day is theirs to know, and a traceback is in the file."""
 
     def __init__(self, redact: Redact) -> None:
@@ -68,10 +68,10 @@ class _ShortLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
-        return human_line(at, record.levelname.lower(), record.name, self._redact(record.getMessage()))
+        return format_log_line(at, record.levelname.lower(), record.name, self._redact(record.getMessage()))
 
 
-class _LogFile(RotatingFileHandler):
+class _PrivateLogHandler(RotatingFileHandler):
     """Made private, with its folder, when the first line is written."""
 
     def _open(self) -> TextIOWrapper:
@@ -82,7 +82,7 @@ class _LogFile(RotatingFileHandler):
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
 
-class _JsonLine(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object a line: when, how bad, where, what; the session and the traceback where there are any."""
 
     def __init__(self, redact: Redact) -> None:
@@ -103,4 +103,4 @@ class _JsonLine(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
     def _clean(self, text: str) -> str:
-        return self._redact(text)[-_MOST_CHARACTERS:].encode("utf-8", "replace").decode()
+        return self._redact(text)[-_MAX_MESSAGE_CHARS:].encode("utf-8", "replace").decode()

@@ -13,13 +13,13 @@ from outrider.app.presence import OpenMode
 from outrider.app.workspace import terminal_workspace
 from outrider.channels.link.joined import HomeClient
 from outrider.channels.link.stay import open_home_client
-from outrider.cli.logs import start_logs
-from outrider.cli.plain import check_text, notice
+from outrider.cli.logs import start_logging
+from outrider.cli.plain import check_text, warn
 from outrider.config.load import Config, find_home, load
 from outrider.core.errors import Refused
 
 
-class Halt:
+class SignalWatch:
     """Which signal asked this command to end, if one did."""
 
     signal: int = 0
@@ -30,29 +30,29 @@ class Halt:
 
         def end(number: int) -> None:
             self.signal = number
-            for each in _ENDING:
+            for each in _STOP_SIGNALS:
                 loop.remove_signal_handler(each)
             if task:
                 task.cancel()
 
-        for number in _ENDING:
+        for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, end, number)
 
     @property
-    def is_stop(self) -> bool:
+    def is_interrupt(self) -> bool:
         """Whether a person wants this turn stopped, rather than the process gone."""
         return self.signal == signal.SIGINT
 
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def carry_out(command: Callable[[Halt], Awaitable[int]]) -> int:
+def run_async(command: Callable[[SignalWatch], Awaitable[int]]) -> int:
     """Run a command's coroutine; its exit code, or 128 and the signal that ended it.
 
     On asyncio's own loop: a single command never earns back what importing a faster one costs.
     """
-    halt = Halt()
+    halt = SignalWatch()
 
     async def watched() -> int:
         halt.watch()
@@ -70,7 +70,7 @@ def open_config(overrides: Mapping[str, str] | None = None) -> Config:
     """What is set, with the log begun."""
     _check_home(find_home())
     config = load(overrides={name: check_text(text, name) for name, text in (overrides or {}).items() if text})
-    start_logs(config.home, config)
+    start_logging(config.home, config)
     return config
 
 
@@ -81,26 +81,26 @@ def _check_home(home: Path) -> None:
 
 
 @asynccontextmanager
-async def open_here(
+async def open_home(
     config: Config, presence: OpenMode, *, workspace: Path | None = None, is_quiet: bool = False
 ) -> AsyncGenerator[HomeClient, None]:
     """Open the home, or join whoever owns it, telling on stderr what the person should know about that."""
     async with open_home_client(config, presence, workspace) as joined:
         for text in () if is_quiet else (*config.warnings, *joined.notices):
-            notice(text)
+            warn(text)
         yield joined
 
 
-def workspace_here(config: Config, named: str = "") -> Path | None:
+def resolve_workspace(config: Config, named: str = "") -> Path | None:
     """The folder this command works in, or None when a new session gets one of its own."""
     check_text(named, "--workspace")
     try:
-        return terminal_workspace(_current(named), Path.home(), named, config.home)
+        return terminal_workspace(_current_folder(named), Path.home(), named, config.home)
     except RuntimeError:
         raise Refused("there is no home folder to stay out of; set HOME") from None
 
 
-def _current(named: str) -> Path:
+def _current_folder(named: str) -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 from outrider.core.errors import Refused
 
-_KEPT = {"\n", "\t"}
+_ALLOWED_CONTROLS = {"\n", "\t"}
 
 
 def printable(text: str) -> str:
     """Without control characters, which a terminal would obey, and without lone surrogates, which no pipe takes."""
     if text.isprintable():
         return text
-    return "".join(c for c in text if c in _KEPT or unicodedata.category(c) not in ("Cc", "Cs"))
+    return "".join(c for c in text if c in _ALLOWED_CONTROLS or unicodedata.category(c) not in ("Cc", "Cs"))
 
 
 def one_line(text: str, longest: int = 0) -> str:
@@ -23,7 +23,7 @@ def one_line(text: str, longest: int = 0) -> str:
     return flat if not longest or len(flat) <= longest else flat[: max(1, longest - 1)].rstrip() + "…"
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """To stdout, at once. Raises Refused when it cannot be written, and BrokenPipeError when nobody reads any more."""
     try:
         sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
@@ -36,7 +36,7 @@ def say(text: str) -> None:
         raise Refused(f"standard output cannot be written to: {error.strerror}") from error
 
 
-def notice(text: str) -> None:
+def warn(text: str) -> None:
     """One line to stderr, beside the reply."""
     with suppress(OSError):  # a stderr that cannot be written to has nobody behind it to be told
         sys.stderr.write(f"outrider: {one_line(text)}\n")

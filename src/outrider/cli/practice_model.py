@@ -28,7 +28,7 @@ def command(port: int, say: tuple[str, ...], script: str | None, latency: float)
     """
     if say and script is not None:
         raise click.UsageError("give either --say or --script")
-    chosen = _read(script) if script is not None else Script(replies=tuple((Says(text),) for text in say))
+    chosen = _read_script(script) if script is not None else Script(replies=tuple((Says(text),) for text in say))
     # A connection that the script has cut is reported as an error by the HTTP server; here it is none.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     server = ScriptServer(chosen, port, latency / 1_000)
@@ -38,7 +38,7 @@ def command(port: int, say: tuple[str, ...], script: str | None, latency: float)
         server.close()
 
 
-def _read(script: str) -> Script:
+def _read_script(script: str) -> Script:
     try:
         if script == "-":
             return parse_script(sys.stdin.buffer.read())

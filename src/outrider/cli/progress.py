@@ -19,17 +19,17 @@ from outrider.core.parts import Call
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class Progress:
+class ProgressLine:
     """Draws one moving line, and leaves the finished ones above it."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._doing = "thinking"
-        self._drawn = 0
+        self._started_at = time.monotonic()
+        self._activity = "thinking"
+        self._drawn_width = 0
         self._frame = 0
         self._calls: dict[str, Call] = {}
-        self._asks: dict[str, Asked] = {}
-        self._is_held = False
+        self._questions: dict[str, Asked] = {}
+        self._is_paused = False
 
     def show(self, event: Event) -> None:
         match event:
@@ -44,28 +44,28 @@ class Progress:
                 if delta.text:
                     self._print(f"… {one_line(delta.text)}")
             case "text":
-                self._doing = "writing"
+                self._activity = "writing"
             case "call":
-                self._doing = f"calling {one_line(delta.text)}"
+                self._activity = f"calling {one_line(delta.text)}"
             case "reasoning":
-                self._doing = "thinking"
+                self._activity = "thinking"
 
     def _show_entry(self, entry: Entry) -> None:
         match entry.body:
             case Reply(calls=calls, text=text) if calls:
                 self._calls |= {call.id: call for call in calls}
-                self._doing = "running " + ", ".join(one_line(call.tool) for call in calls)
+                self._activity = "running " + ", ".join(one_line(call.tool) for call in calls)
                 if text:
                     self._print(printable(text))
             case Result(call=call):
                 self._print(result_line(self._calls.get(call), entry.body))
-                self._doing = "thinking"
+                self._activity = "thinking"
             case Asked(ask=ask):
-                self._asks[ask] = entry.body
-                self._doing = "waiting for an answer"
+                self._questions[ask] = entry.body
+                self._activity = "waiting for an answer"
             case Answered(ask=ask):
-                self._print(answer_line(self._asks.get(ask), entry.body))
-                self._doing = "thinking"
+                self._print(answer_line(self._questions.get(ask), entry.body))
+                self._activity = "thinking"
             case Input(text=text, source="task"):
                 self._print(f"● {one_line(text, 100)}")
             case Resumed():
@@ -76,47 +76,47 @@ class Progress:
                 pass
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def paused(self) -> Generator[None]:
         """While the block runs, the last line belongs to somebody else."""
-        self._wipe()
-        self._is_held = True
+        self._clear_line()
+        self._is_paused = True
         try:
             yield
         finally:
-            self._is_held = False
+            self._is_paused = False
 
     @asynccontextmanager
-    async def moving(self) -> AsyncGenerator[None, None]:
+    async def animated(self) -> AsyncGenerator[None, None]:
         """Keep the line moving while the block runs; nothing of it is left afterwards."""
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._move)
+                group.start_soon(self._animate)
                 yield
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise unwrap_single(several) from several
         finally:
-            self._wipe()
+            self._clear_line()
 
-    async def _move(self) -> None:
+    async def _animate(self) -> None:
         while True:
-            seconds = int(time.monotonic() - self._began)
+            seconds = int(time.monotonic() - self._started_at)
             self._frame += 1
-            line = f"{_FRAMES[self._frame % len(_FRAMES)]} {self._doing} {seconds} s"
-            if not self._is_held:
-                self._wipe()
-                self._drawn = len(line)
+            line = f"{_FRAMES[self._frame % len(_FRAMES)]} {self._activity} {seconds} s"
+            if not self._is_paused:
+                self._clear_line()
+                self._drawn_width = len(line)
                 sys.stderr.write(line[: shutil.get_terminal_size().columns - 1])
                 sys.stderr.flush()
             await anyio.sleep(0.12)
 
-    def _wipe(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r" + " " * min(self._drawn, shutil.get_terminal_size().columns - 1) + "\r")
-            self._drawn = 0
+    def _clear_line(self) -> None:
+        if self._drawn_width:
+            sys.stderr.write("\r" + " " * min(self._drawn_width, shutil.get_terminal_size().columns - 1) + "\r")
+            self._drawn_width = 0
 
     def _print(self, line: str) -> None:
-        self._wipe()
+        self._clear_line()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
@@ -131,24 +131,24 @@ def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
     """A call and what came of it, in one line; with its task where that goes on."""
     what = call_line(call, longest) if call else "a call"
     told = result.details or (result.text if result.failed else "")
-    if task := _going_on(result):
+    if task := _background_task(result):
         told = f"{told} as task {task}"
     return f"{'✗' if result.failed else '✓'} {what}" + (f" — {one_line(told, longest)}" if told else "")
 
 
-class _Begun(Struct, frozen=True):
+class _StartedTask(Struct, frozen=True):
     """What a result says of a task."""
 
     status: str = ""
     task: str = ""
 
 
-def _going_on(result: Result) -> str:
+def _background_task(result: Result) -> str:
     """The task that this call left running, or nothing."""
     if '"background_started"' not in result.text and '"auto_backgrounded"' not in result.text:
         return ""
     try:
-        begun = msgspec.json.decode(result.text, type=_Begun)
+        begun = msgspec.json.decode(result.text, type=_StartedTask)
     except ValueError:  # another tool's words
         return ""
     return one_line(begun.task) if begun.status in ("background_started", "auto_backgrounded") else ""

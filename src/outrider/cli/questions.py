@@ -13,7 +13,7 @@ from outrider.app.acting import AgentApi
 from outrider.app.channels import CHANNELS
 from outrider.app.groups import unwrap_single
 from outrider.cli.chat.answers import meant, offer
-from outrider.cli.plain import notice, printable
+from outrider.cli.plain import printable, warn
 from outrider.core.approve import NO
 from outrider.core.events import Asked, Entry, Event
 from outrider.core.outcome import TurnResult
@@ -21,10 +21,10 @@ from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.ports import Session
 from outrider.core.route import channel_of
 
-_MOST = 1_000
+_MAX_QUEUED = 1_000
 
 
-class Waiting(Struct, frozen=True):
+class PendingQuestion(Struct, frozen=True):
     """A question that a session waits to have answered."""
 
     session: Session
@@ -37,24 +37,24 @@ class Waiting(Struct, frozen=True):
         return f"{self.session.id[:8]}.{call or self.asked.ask}"
 
 
-def how_to_answer(waiting: Waiting) -> str:
+def answer_command(waiting: PendingQuestion) -> str:
     """In one line."""
     return f"outrider asks answer {waiting.name} {'|'.join(waiting.asked.choices)}"
 
 
-def tell_waiting(session: Session, asks: Sequence[Asked]) -> None:
+def print_pending(session: Session, asks: Sequence[Asked]) -> None:
     """Say on stderr what a turn waits for, and how to go on."""
     for asked in asks:
         sys.stderr.write(f"{printable(asked.question)}\n")
-        notice(f"session {session.name} waits for an answer: {how_to_answer(Waiting(session, asked))}")
+        warn(f"session {session.name} waits for an answer: {answer_command(PendingQuestion(session, asked))}")
 
 
-def is_attended() -> bool:
+def is_interactive() -> bool:
     """Whether someone sits here who can be shown a question and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class Asker:
+class QuestionPrompter:
     """Puts the questions of a turn to whoever sits at this terminal, one after the other."""
 
     def __init__(
@@ -62,20 +62,20 @@ class Asker:
     ) -> None:
         self._agent = agent
         self._session = session
-        self._hold = hold or nullcontext
+        self._pause_progress = hold or nullcontext
         """Keeps everything else off the terminal's last line."""
-        self._put, self._asks = anyio.create_memory_object_stream[Asked](_MOST)
+        self._send, self._questions = anyio.create_memory_object_stream[Asked](_MAX_QUEUED)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, Entry) and isinstance(event.body, Asked):
-            self._put.send_nowait(event.body)
+            self._send.send_nowait(event.body)
 
     @asynccontextmanager
-    async def asking(self) -> AsyncGenerator[None]:
+    async def prompting(self) -> AsyncGenerator[None]:
         """While the block runs, questions are put: those that wait already, and those that are heard."""
-        with self._put, self._asks:
+        with self._send, self._questions:
             for asked in await self._agent.questions(self._session):
-                self._put.send_nowait(asked)
+                self._send.send_nowait(asked)
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._run)
@@ -85,13 +85,13 @@ class Asker:
                 raise unwrap_single(several) from several
 
     async def _run(self) -> None:
-        async for asked in self._asks:
-            with self._hold():
-                answer = await _put_at_terminal(asked)
+        async for asked in self._questions:
+            with self._pause_progress():
+                answer = await _prompt_for_answer(asked)
             await self._agent.answer(self._session, asked, answer)
 
 
-async def _put_at_terminal(asked: Asked) -> str:
+async def _prompt_for_answer(asked: Asked) -> str:
     sys.stderr.write(f"\n{printable(asked.question)}\n")
     with suppress(termios.error):
         # What was typed before the question was seen is no answer to it.
@@ -119,7 +119,7 @@ async def _read_line() -> str:
     return heard.decode("utf-8", "replace")
 
 
-async def wait_or_park(agent: AgentApi, session: Session) -> TurnResult | Sequence[Asked] | None:
+async def wait_or_suspend(agent: AgentApi, session: Session) -> TurnResult | Sequence[Asked] | None:
     """Wait until nothing is left to do in this session, or until it waits for a person.
 
     `session` as it was before it was taken up. None when there was nothing to do.
@@ -131,7 +131,7 @@ async def wait_or_park(agent: AgentApi, session: Session) -> TurnResult | Sequen
         group.cancel_scope.cancel()
 
     async def watch() -> None:
-        found.append(await _parked(agent, session))
+        found.append(await _wait_until_suspended(agent, session))
         group.cancel_scope.cancel()
 
     try:
@@ -143,19 +143,19 @@ async def wait_or_park(agent: AgentApi, session: Session) -> TurnResult | Sequen
     return found[0]
 
 
-async def _parked(agent: AgentApi, session: Session) -> Sequence[Asked]:
+async def _wait_until_suspended(agent: AgentApi, session: Session) -> Sequence[Asked]:
     """The questions that have brought the session to rest, once some have."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
         async for event in stream:
             if isinstance(event, Entry):
                 state = fold([event], state)
-                if event.seq > session.head and is_parked(state):
+                if event.seq > session.head and is_suspended(state):
                     return tuple(state.questions.values())
     raise AssertionError("a follower never ends by itself")
 
 
-def is_parked(state: State) -> bool:
+def is_suspended(state: State) -> bool:
     """Whether nothing happens until a person answers. Where nobody can, the answer is no and the turn goes on."""
     return isinstance(decide(state, {}), AwaitAnswer) and _can_answer(state.address)
 

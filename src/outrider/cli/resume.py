@@ -7,10 +7,10 @@ import click
 
 from outrider.app.acting import AgentApi
 from outrider.app.presence import OpenMode
-from outrider.cli.lines import encode, render_finished
-from outrider.cli.opening import Halt, carry_out, open_config, open_here
-from outrider.cli.plain import check_text, notice, say
-from outrider.cli.questions import deny_unanswerable, tell_waiting, wait_or_park
+from outrider.cli.lines import encode_json, render_turn_result
+from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
+from outrider.cli.plain import check_text, print_line, warn
+from outrider.cli.questions import deny_unanswerable, print_pending, wait_or_suspend
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config
 from outrider.core.errors import Refused, Unavailable
@@ -29,25 +29,25 @@ def command(session: str, is_json: bool) -> int:
     """
     check_text(session, "the session's name")
     config = open_config()
-    return carry_out(partial(_resume, config, session, is_json))
+    return run_async(partial(_resume, config, session, is_json))
 
 
-async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
-    async with open_here(config, OpenMode("outrider resume", "own")) as agent:
+async def _resume(config: Config, name: str, is_json: bool, halt: SignalWatch) -> int:
+    async with open_home(config, OpenMode("outrider resume", "own")) as agent:
         if told := agent.owner_mismatch({}):
-            notice(told)
+            warn(told)
         if name:
             found = await agent.find_by_prefix(name)
             waiting = [found] if found.has_work else []
         else:
             waiting = list(await agent.resume_all())
         if not waiting and not is_json:
-            say(f"nothing is unfinished in {name}" if name else "nothing is unfinished")
+            print_line(f"nothing is unfinished in {name}" if name else "nothing is unfinished")
         # A list, not a generator: every session is waited for, whatever came of the others.
         try:
             are_done = [await _finish(agent, session, is_json) for session in waiting]
         except anyio.get_cancelled_exc_class():
-            notice("what is unfinished stays so: outrider resume takes it up again")
+            warn("what is unfinished stays so: outrider resume takes it up again")
             raise
         return DONE if all(are_done) else FAILED
 
@@ -55,19 +55,19 @@ async def _resume(config: Config, name: str, is_json: bool, halt: Halt) -> int:
 async def _finish(agent: AgentApi, session: Session, is_json: bool) -> bool:
     try:
         await deny_unanswerable(agent, session)
-        outcome = await wait_or_park(agent, session)
+        outcome = await wait_or_suspend(agent, session)
     except (Refused, Unavailable) as error:
-        notice(f"{session.name}: {error}")
+        warn(f"{session.name}: {error}")
         return False
     if outcome is None:
         return True
     if not isinstance(outcome, TurnResult):
-        tell_waiting(session, outcome)
+        print_pending(session, outcome)
         return False
     if is_json:
-        say(encode(render_finished(outcome, session)))
+        print_line(encode_json(render_turn_result(outcome, session)))
     else:
-        say(f"[{session.name}]\n{outcome.text}\n" if outcome.text else f"[{session.name}]\n")
+        print_line(f"[{session.name}]\n{outcome.text}\n" if outcome.text else f"[{session.name}]\n")
     if outcome.outcome != "done":
-        notice(f"{session.name}: {outcome.outcome}: {outcome.error}")
+        warn(f"{session.name}: {outcome.outcome}: {outcome.error}")
     return outcome.outcome == "done"

@@ -31,7 +31,7 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     """Knows names and one-line descriptions; imports a command's module only to run it or show its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,7 +59,7 @@ class _Lazy(click.Group):
 
 
 @click.group(
-    cls=_Lazy,
+    cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="With no command, `outrider` opens the chat. Home: OUTRIDER_HOME, else ~/.outrider.",
@@ -85,17 +85,17 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        return _complain(_explained(error), error.exit_code)
+        return _print_error(_usage_error_text(error), error.exit_code)
     except (HomeBusy, Unavailable) as error:
-        return _complain(str(error), LATER)
+        return _print_error(str(error), LATER)
     except Refused as error:
-        return _complain(str(error), MISUSED)
+        return _print_error(str(error), MISUSED)
     except KeyboardInterrupt:
         return STOPPED
     except Exception as error:
-        log = _log_of_last_resort()
+        log = _start_fallback_log()
         logging.getLogger("outrider").exception("a command failed: %s", " ".join(arguments[:1]))
-        return _complain(f"internal error: {type(error).__name__}: {error}; {log()}", BROKEN)
+        return _print_error(f"internal error: {type(error).__name__}: {error}; {log()}", BROKEN)
     return code if isinstance(code, int) else DONE
 
 
@@ -111,27 +111,27 @@ def _fill_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
 
 
-def _explained(error: click.ClickException) -> str:
+def _usage_error_text(error: click.ClickException) -> str:
     """What click has to say, on one line, with where to read on."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     text = error.format_message().rstrip(".")
     return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`" if context else text
 
 
-def _log_of_last_resort() -> Callable[[], str]:
+def _start_fallback_log() -> Callable[[], str]:
     """Begin the log if no command has yet; what to say about it once the line is written."""
-    from outrider.cli.logs import log_path, start_logs
+    from outrider.cli.logs import log_path, start_logging
     from outrider.config.load import find_home
 
     home = find_home()
     if not logging.getLogger().handlers:
-        start_logs(home)
+        start_logging(home)
     path = log_path(home)
     return lambda: f"details are in {path}" if path.exists() else f"no log could be written to {path}"
 
 
-def _complain(text: str, code: int) -> int:
-    from outrider.cli.plain import notice
+def _print_error(text: str, code: int) -> int:
+    from outrider.cli.plain import warn
 
-    notice(text)
+    warn(text)
     return code

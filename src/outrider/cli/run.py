@@ -18,13 +18,13 @@ from outrider.app.groups import unwrap_single
 from outrider.app.presence import OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
 from outrider.channels.link.joined import HomeClient
-from outrider.cli.asking import read_images, read_words
-from outrider.cli.choosing import chosen
-from outrider.cli.lines import encode, render_event, render_finished
-from outrider.cli.opening import Halt, carry_out, open_config, open_here, workspace_here
-from outrider.cli.plain import check_text, notice, printable, say
-from outrider.cli.progress import Progress, answer_line
-from outrider.cli.questions import Asker, deny_unanswerable, is_attended
+from outrider.cli.asking import read_images, read_message
+from outrider.cli.choosing import session_settings
+from outrider.cli.lines import encode_json, render_event, render_turn_result
+from outrider.cli.opening import SignalWatch, open_config, open_home, resolve_workspace, run_async
+from outrider.cli.plain import check_text, print_line, printable, warn
+from outrider.cli.progress import ProgressLine, answer_line
+from outrider.cli.questions import QuestionPrompter, deny_unanswerable, is_interactive
 from outrider.cli.root import DONE, FAILED, STOPPED
 from outrider.config.load import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
@@ -33,10 +33,10 @@ from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.ports import Session
 from outrider.core.tasks import Task
 
-_LONGEST_KEY = 90
+_MAX_KEY_LENGTH = 90
 
 
-class Wish(Struct, frozen=True):
+class RunOptions(Struct, frozen=True):
     """What was typed."""
 
     words: tuple[str, ...]
@@ -51,7 +51,7 @@ class Wish(Struct, frozen=True):
     is_quiet: bool = False
 
 
-class Order(Struct, frozen=True):
+class RunRequest(Struct, frozen=True):
     """What was typed, read and checked."""
 
     text: str
@@ -59,7 +59,7 @@ class Order(Struct, frozen=True):
     settings: Mapping[str, str]
     """What this session is to use from now on."""
     workspace: Path | None
-    is_workspace_named: bool
+    has_explicit_workspace: bool
     images: tuple[bytes, ...]
     key: str | None
     address: str
@@ -82,68 +82,70 @@ def command(**typed: object) -> int:
 
     WORDS need no quotes. `-` among them, or no words at all, reads stdin.
     """
-    wish = Wish(**typed)  # pyright: ignore[reportArgumentType]
+    wish = RunOptions(**typed)  # pyright: ignore[reportArgumentType]
     config = open_config()
-    order = _order(wish, config)
-    return carry_out(partial(_carry, config, order, wish))
+    order = _parse_request(wish, config)
+    return run_async(partial(_run, config, order, wish))
 
 
-def _order(wish: Wish, config: Config) -> Order:
+def _parse_request(wish: RunOptions, config: Config) -> RunRequest:
     """Everything that can be refused without opening the home is refused here."""
     for option, value in (("--session", wish.session), ("--key", wish.key)):
         check_text(value, option)
-    if len(wish.key) > _LONGEST_KEY or not wish.key.isprintable():
-        raise Refused(f"a key has at most {_LONGEST_KEY} printable characters")
-    text = read_words(wish.words, config.limits.input)
-    return Order(
+    if len(wish.key) > _MAX_KEY_LENGTH or not wish.key.isprintable():
+        raise Refused(f"a key has at most {_MAX_KEY_LENGTH} printable characters")
+    text = read_message(wish.words, config.limits.input)
+    return RunRequest(
         text=text,
         # Without a session the key names one: only there can it be found again.
         session=wish.session or (f"key {wish.key}" if wish.key else ""),
-        settings=chosen(config, wish.model, wish.runtime, is_new=not wish.session),
-        workspace=workspace_here(config, wish.workspace),
-        is_workspace_named=bool(wish.workspace),
+        settings=session_settings(config, wish.model, wish.runtime, is_new=not wish.session),
+        workspace=resolve_workspace(config, wish.workspace),
+        has_explicit_workspace=bool(wish.workspace),
         images=tuple(read_images(wish.images)),
         key=wish.key or None,
-        address=f"{PROMPT if is_attended() and not wish.is_quiet else PIPE}:run",
+        address=f"{PROMPT if is_interactive() and not wish.is_quiet else PIPE}:run",
     )
 
 
-async def _carry(config: Config, order: Order, wish: Wish, halt: Halt) -> int:
+async def _run(config: Config, order: RunRequest, wish: RunOptions, halt: SignalWatch) -> int:
     presence = OpenMode("outrider run", "own")
-    async with open_here(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
+    async with open_home(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
         session = await agent.session(order.session)
         _check_workspace(order, session, wish.is_quiet)
         if not wish.is_quiet:
-            await _tell_unfinished(agent, session, is_alone=not agent.is_client)
+            await _warn_unfinished(agent, session, is_alone=not agent.is_client)
         await apply_settings(agent, session, order.settings)
         if not wish.is_quiet and agent.owner_mismatch({}):
             told = agent.owner_mismatch(settings_of(await agent.journal(session)))
             if told:
-                notice(told)
+                warn(told)
         if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
-            notice("what this session was waiting to be allowed is now a no: nobody can be asked here")
+            warn("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
         try:
-            outcome = await _say_in_time(agent, session, order, wish, begun)
+            outcome = await _run_turn_with_timeout(agent, session, order, wish, begun)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await _leave(agent, session, begun, wish, halt)
+                await _on_interrupt(agent, session, begun, wish, halt)
             raise
         except NeedsAnotherProcess as error:
-            notice(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
+            warn(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
             return FAILED
         except Unavailable as error:
             if not begun:
                 raise
             raise Unavailable(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}") from error
         tasks = await agent.tasks(session, open_only=True)
-        code = _report(outcome, session, wish, config, tasks)
+        code = _print_result(outcome, session, wish, config, tasks)
         if tasks and not wish.is_quiet:
-            _tell_tasks(tasks)
+            _warn_running_tasks(tasks)
         return code
 
 
-async def _say_in_time(agent: AgentApi, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
+async def _run_turn_with_timeout(
+    agent: AgentApi, session: Session, order: RunRequest, wish: RunOptions, begun: list[Entry]
+) -> TurnResult:
     """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
     late: list[int] = []
 
@@ -156,7 +158,7 @@ async def _say_in_time(agent: AgentApi, session: Session, order: Order, wish: Wi
         async with anyio.create_task_group() as group:
             if wish.timeout:
                 group.start_soon(stop_when_late, wish.timeout)
-            outcome = await _say(agent, session, order, wish, begun)
+            outcome = await _run_turn(agent, session, order, wish, begun)
             group.cancel_scope.cancel()
             return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
     except BaseExceptionGroup as several:
@@ -164,13 +166,15 @@ async def _say_in_time(agent: AgentApi, session: Session, order: Order, wish: Wi
     raise AssertionError("the turn was waited for, or an error was raised")
 
 
-async def _say(agent: AgentApi, session: Session, order: Order, wish: Wish, begun: list[Entry]) -> TurnResult:
-    surface, progress = _surface(wish), None
+async def _run_turn(
+    agent: AgentApi, session: Session, order: RunRequest, wish: RunOptions, begun: list[Entry]
+) -> TurnResult:
+    surface, progress = _event_sink(wish), None
     if surface is None and sys.stderr.isatty():
-        progress = Progress()
+        progress = ProgressLine()
     asker = None
     if order.address.startswith(f"{PROMPT}:"):
-        asker = Asker(agent, session, progress.held if progress else None)
+        asker = QuestionPrompter(agent, session, progress.paused if progress else None)
     asks: dict[str, Asked] = {}
 
     def show(event: Event) -> None:
@@ -181,102 +185,106 @@ async def _say(agent: AgentApi, session: Session, order: Order, wish: Wish, begu
         elif progress:
             progress.show(event)
         if asker:
-            asker.hear(event)
+            asker.on_event(event)
         if not progress and not wish.is_quiet:
-            _tell_denied(event, asks)
+            _warn_denied(event, asks)
 
-    async with progress.moving() if progress else nullcontext(), asker.asking() if asker else nullcontext():
+    async with progress.animated() if progress else nullcontext(), asker.prompting() if asker else nullcontext():
         return await agent.say(
             order.text, session=session.id, images=order.images, key=order.key, address=order.address, on_event=show
         )
 
 
-def _tell_denied(event: Event, asks: dict[str, Asked]) -> None:
+def _warn_denied(event: Event, asks: dict[str, Asked]) -> None:
     """Where nobody watches, the log of whoever ran this still says what was not done, and why."""
     if isinstance(event, Entry) and isinstance(event.body, Asked):
         asks[event.body.ask] = event.body
     if isinstance(event, Entry) and isinstance(event.body, Answered) and not event.body.person:
-        notice(answer_line(asks.get(event.body.ask), event.body))
+        warn(answer_line(asks.get(event.body.ask), event.body))
 
 
-def _tell_tasks(tasks: Sequence[Task]) -> None:
+def _warn_running_tasks(tasks: Sequence[Task]) -> None:
     if len(tasks) == 1:
-        notice(f"task {tasks[0].id} goes on: outrider tasks wait {tasks[0].id}")
+        warn(f"task {tasks[0].id} goes on: outrider tasks wait {tasks[0].id}")
     else:
-        notice(f"{len(tasks)} tasks go on: outrider tasks list")
+        warn(f"{len(tasks)} tasks go on: outrider tasks list")
 
 
-def _surface(wish: Wish) -> Callable[[Event], None] | None:
+def _event_sink(wish: RunOptions) -> Callable[[Event], None] | None:
     """Where events go: to stdout as JSON, nowhere, or (None) to a person if one watches."""
     if wish.is_json:
-        return lambda event: say(encode(render_event(event)))
+        return lambda event: print_line(encode_json(render_event(event)))
     return (lambda event: None) if wish.is_quiet else None
 
 
-async def _leave(agent: HomeClient, session: Session, begun: list[Entry], wish: Wish, halt: Halt) -> None:
+async def _on_interrupt(
+    agent: HomeClient, session: Session, begun: list[Entry], wish: RunOptions, halt: SignalWatch
+) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
-    if not halt.is_stop:
+    if not halt.is_interrupt:
         name = shlex.quote(session.name)
         goes_on = f"the turn goes on without this: outrider sessions show {name}"
-        notice(goes_on if agent.continues_elsewhere else f"the turn is left unfinished: outrider resume {name}")
+        warn(goes_on if agent.continues_elsewhere else f"the turn is left unfinished: outrider resume {name}")
         return
     await agent.stop(session, "stopped by Ctrl-C")
     if not begun:
         return
     outcome = turn_result(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
     if wish.is_json:
-        say(encode(render_finished(outcome, session)))
+        print_line(encode_json(render_turn_result(outcome, session)))
     elif outcome.text:
-        say(outcome.text)
-    notice("stopped")
+        print_line(outcome.text)
+    warn("stopped")
     if tasks := await agent.tasks(session, open_only=True):
-        _tell_tasks(tasks)
+        _warn_running_tasks(tasks)
 
 
-def _report(outcome: TurnResult, session: Session, wish: Wish, config: Config, tasks: Sequence[Task]) -> int:
+def _print_result(
+    outcome: TurnResult, session: Session, wish: RunOptions, config: Config, tasks: Sequence[Task]
+) -> int:
     if wish.is_json:
-        say(encode(render_finished(outcome, session, [task.id for task in tasks])))
+        print_line(encode_json(render_turn_result(outcome, session, [task.id for task in tasks])))
     elif outcome.text and config.chat.markdown and sys.stdout.isatty():
-        _render(outcome.text)
+        _print_markdown(outcome.text)
     elif outcome.text:
-        say(outcome.text)
+        print_line(outcome.text)
     if outcome.cut and not wish.is_quiet:
-        notice(f"the provider ended this reply early: {outcome.cut}")
+        warn(f"the provider ended this reply early: {outcome.cut}")
     match outcome.outcome:
         case "done":
             return DONE
         case "failed":
-            notice(outcome.error)
+            warn(outcome.error)
             return FAILED
         case "interrupted":
-            notice(outcome.error or "stopped")
+            warn(outcome.error or "stopped")
             return STOPPED
 
 
-def _render(text: str) -> None:
+def _print_markdown(text: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
     Console().print(Markdown(printable(text)))
 
 
-def _check_workspace(order: Order, session: Session, is_quiet: bool) -> None:
+def _check_workspace(order: RunRequest, session: Session, is_quiet: bool) -> None:
     if not Path(session.workspace).is_dir():
         raise Refused(
             f"the workspace of session {session.name!r} is gone: make {session.workspace} again, or begin a new session"
         )
     if session.workspace == str(order.workspace):
         return
-    if order.is_workspace_named:
+    if order.has_explicit_workspace:
         raise Refused(f"session {session.name!r} works in {session.workspace} and keeps it; begin another session")
     if not is_quiet:
-        notice(f"session {session.name!r} works in {session.workspace}, not in the current folder")
+        warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _tell_unfinished(agent: AgentApi, session: Session, *, is_alone: bool) -> None:
+async def _warn_unfinished(agent: AgentApi, session: Session, *, is_alone: bool) -> None:
     """What is unfinished while another process owns the home is being worked at there, or was told there."""
     others = sum(other.id != session.id for other in await agent.unfinished()) if is_alone else 0
     if others:
-        notice(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
+        warn(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
     if session.has_work:
-        notice(f"session {session.name!r} has an unfinished turn, which goes on with this message")
+        warn(f"session {session.name!r} has an unfinished turn, which goes on with this message")

@@ -11,9 +11,9 @@ from outrider.app.presence import OpenMode
 from outrider.app.runtimes import RuntimeChoice, apply_settings, model_setting, parse_runtime, probe, runtime_names
 from outrider.channels.link.guest import connect_to_owner
 from outrider.cli.doctor import report
-from outrider.cli.lines import encode
-from outrider.cli.opening import Halt, carry_out, open_config, open_here
-from outrider.cli.plain import check_text, notice, one_line, say
+from outrider.cli.lines import encode_json
+from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
+from outrider.cli.plain import check_text, one_line, print_line, warn
 from outrider.cli.root import DONE
 from outrider.config.load import FILE, Config, find_home, load
 from outrider.config.write import noted, set_value, unset
@@ -25,7 +25,7 @@ _LABEL = "outrider runtime"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
-class Listed(Struct, frozen=True):
+class RuntimeStatus(Struct, frozen=True):
     """One runtime, as it is here."""
 
     name: str
@@ -47,7 +47,7 @@ def command() -> None:
 @_JSON
 def list_runtimes(is_json: bool) -> int:
     """Every runtime, whether it can be used, and which one is."""
-    return carry_out(partial(_list, open_config(), is_json))
+    return run_async(partial(_print_runtimes, open_config(), is_json))
 
 
 @command.command("use")
@@ -57,7 +57,7 @@ def use_runtime(name: str, session: str) -> int:
     """Have NAME carry turns from now on. `codex:MODEL` has Codex ask that model."""
     wanted = parse_runtime(check_text(name, "the runtime's name"))
     check_text(session, "--session")
-    return carry_out(partial(_use, open_config(), wanted, session))
+    return run_async(partial(_use_runtime, open_config(), wanted, session))
 
 
 @command.command("doctor")
@@ -66,27 +66,28 @@ def use_runtime(name: str, session: str) -> int:
 def doctor(name: str | None, is_json: bool) -> int:
     """Really try NAME, or the one that is set, and say what to do about problems. No model is asked."""
     wanted = "" if name is None else parse_runtime(name).name
-    return carry_out(partial(_doctor, open_config(), wanted, is_json))
+    return run_async(partial(_doctor, open_config(), wanted, is_json))
 
 
-async def _list(config: Config, is_json: bool, halt: Halt) -> int:
+async def _print_runtimes(config: Config, is_json: bool, halt: SignalWatch) -> int:
     default = config.runtime.name
     known = list(dict.fromkeys((*runtime_names(), default)))
     found = [
-        _listed(name, name == default, [check async for check in probe(config, name, is_glance=True)]) for name in known
+        _runtime_status(name, name == default, [check async for check in probe(config, name, is_glance=True)])
+        for name in known
     ]
     if is_json:
-        say(encode([msgspec.to_builtins(one) for one in found], is_pretty=True))
+        print_line(encode_json([msgspec.to_builtins(one) for one in found], is_pretty=True))
     else:
         width = max(len(one.name) for one in found)
-        say("\n".join(_line(one, width) for one in found))
+        print_line("\n".join(_status_line(one, width) for one in found))
     return DONE
 
 
-def _listed(name: str, is_default: bool, checks: list[Check]) -> Listed:
+def _runtime_status(name: str, is_default: bool, checks: list[Check]) -> RuntimeStatus:
     told = {check.name: check for check in checks}
     broken = next((check for check in checks if check.verdict == "broken"), None)
-    return Listed(
+    return RuntimeStatus(
         name=name,
         is_default=is_default,
         is_ready=broken is None,
@@ -98,7 +99,7 @@ def _listed(name: str, is_default: bool, checks: list[Check]) -> Listed:
     )
 
 
-def _line(one: Listed, width: int) -> str:
+def _status_line(one: RuntimeStatus, width: int) -> str:
     mark = "*" if one.is_default else " "
     if one.is_ready:
         state = ", ".join(part for part in (one.version, one.login) if part)
@@ -107,18 +108,18 @@ def _line(one: Listed, width: int) -> str:
     return f"{mark} {one.name:<{width}}  not ready  {known}{one.problem}{f' → {one.advice}' if one.advice else ''}"
 
 
-async def _use(config: Config, wanted: RuntimeChoice, session: str, halt: Halt) -> int:
-    await _check(config, wanted.name)
+async def _use_runtime(config: Config, wanted: RuntimeChoice, session: str, halt: SignalWatch) -> int:
+    await _check_usable(config, wanted.name)
     if not session:
         return await _set_default(wanted)
-    async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+    async with open_home(config, OpenMode(_LABEL, "none")) as agent:
         found = await agent.find_by_prefix(session)
         is_new = await apply_settings(agent, found, wanted.settings)
-        say(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
+        print_line(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
     return DONE
 
 
-async def _check(config: Config, name: str) -> None:
+async def _check_usable(config: Config, name: str) -> None:
     """Raises Refused when it cannot be used, with what to do about it."""
     async for check in probe(config, name):
         if check.verdict == "broken":
@@ -132,15 +133,15 @@ async def _set_default(wanted: RuntimeChoice) -> int:
         _forget_model(home, name)
     path = set_value(home, "runtime.name", wanted.name)
     if wanted.model:
-        set_value(home, model_setting(wanted.name), wanted.model, _note(wanted))
-    say(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
+        set_value(home, model_setting(wanted.name), wanted.model, _model_comment(wanted))
+    print_line(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
     source = load().source("runtime.name")
     if source != FILE:
-        notice(f"{source} overrules it")
+        warn(f"{source} overrules it")
     async with connect_to_owner(home) as guest:
         if guest:
             owner = guest.info
-            notice(f"{owner.label} (process {owner.pid}) goes on with {owner.runtime} until it is started again")
+            warn(f"{owner.label} (process {owner.pid}) goes on with {owner.runtime} until it is started again")
     return DONE
 
 
@@ -148,15 +149,15 @@ def _forget_model(home: Path, name: str) -> None:
     """Take back the model that an earlier `use` set. What somebody else set, or has changed since, stays."""
     setting = model_setting(name)
     value, note = noted(home, setting)
-    if note and note == _note(RuntimeChoice(name, str(value))):
+    if note and note == _model_comment(RuntimeChoice(name, str(value))):
         unset(home, setting)
 
 
-def _note(wanted: RuntimeChoice) -> str:
+def _model_comment(wanted: RuntimeChoice) -> str:
     return f"outrider runtime use {wanted}"
 
 
-async def _doctor(config: Config, name: str, is_json: bool, halt: Halt) -> int:
+async def _doctor(config: Config, name: str, is_json: bool, halt: SignalWatch) -> int:
     name = name or config.runtime.name
     if name == NATIVE:
         from outrider.cli.checks import check_model

@@ -10,30 +10,30 @@ import click
 
 from outrider.app.acting import ReadOnlyApi
 from outrider.app.presence import OpenMode
-from outrider.cli.beside import open_looking
-from outrider.cli.lines import encode, render_entry, render_found, render_session, session_status
-from outrider.cli.opening import Halt, carry_out, open_config, open_here
-from outrider.cli.plain import check_text, notice, one_line, say
+from outrider.cli.beside import open_read_only
+from outrider.cli.lines import encode_json, render_entry, render_search_hit, render_session, session_status
+from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
+from outrider.cli.plain import check_text, one_line, print_line, warn
 from outrider.cli.root import DONE
-from outrider.cli.transcript import ago, markdown_page, moment, transcript_lines
+from outrider.cli.transcript import format_time, markdown_page, time_ago, transcript_lines
 from outrider.core.errors import Refused
 from outrider.core.ports import Session
 
 _LABEL = "outrider sessions"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-_LONGEST_TITLE = 48
+_MAX_TITLE = 48
 
 
-def _read(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
+def _run_read_only(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
     """Look something up, also beside a process that takes no guests."""
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_looking(config, _LABEL) as looking:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_read_only(config, _LABEL) as looking:
             await act(looking)
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
 @click.group("sessions")
@@ -50,24 +50,24 @@ def list_sessions(is_json: bool, limit: int) -> int:
     async def act(agent: ReadOnlyApi) -> None:
         found = await agent.sessions(limit)
         if is_json:
-            say(encode([render_session(session) for session in found], is_pretty=True))
+            print_line(encode_json([render_session(session) for session in found], is_pretty=True))
         elif found:
-            say("\n".join(table(found, time.time_ns() // 1_000_000)))
+            print_line("\n".join(sessions_table(found, time.time_ns() // 1_000_000)))
         else:
-            say('there are no sessions yet: outrider run "…" begins one')
+            print_line('there are no sessions yet: outrider run "…" begins one')
 
-    return _read(act)
+    return _run_read_only(act)
 
 
-def table(sessions: Sequence[Session], now: int) -> list[str]:
+def sessions_table(sessions: Sequence[Session], now: int) -> list[str]:
     """One aligned line for each, under a head."""
     rows = [("NAME", "UPDATED", "STATE", "TITLE", "WORKSPACE")]
     rows += [
         (
             one_line(session.name),
-            ago(session.updated, now),
+            time_ago(session.updated, now),
             session_status(session),
-            one_line(session.title, _LONGEST_TITLE),
+            one_line(session.title, _MAX_TITLE),
             one_line(session.workspace),
         )
         for session in sessions
@@ -90,13 +90,13 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
         entries = await agent.journal(found, after, limit)
         if is_json:
             for entry in entries:
-                say(encode(render_entry(entry)))
+                print_line(encode_json(render_entry(entry)))
             return
-        say(f"{one_line(found.name)} ({found.id}), {session_status(found)}, in {one_line(found.workspace)}\n")
+        print_line(f"{one_line(found.name)} ({found.id}), {session_status(found)}, in {one_line(found.workspace)}\n")
         for line in transcript_lines(found, entries):
-            say(line)
+            print_line(line)
 
-    return _read(act)
+    return _run_read_only(act)
 
 
 @command.command("search")
@@ -109,19 +109,19 @@ def search(words: tuple[str, ...], is_json: bool, limit: int) -> int:
 
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
             found = await agent.search(wanted, limit)
         if is_json:
-            say(encode([render_found(place) for place in found], is_pretty=True))
+            print_line(encode_json([render_search_hit(place) for place in found], is_pretty=True))
             return DONE
         for place in found:
-            say(f"{one_line(place.name)} #{place.seq}  {moment(place.at)}  {one_line(place.excerpt, 200)}")
+            print_line(f"{one_line(place.name)} #{place.seq}  {format_time(place.at)}  {one_line(place.excerpt, 200)}")
         if not found:
-            notice("nothing was found")
+            warn("nothing was found")
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
 @command.command("export")
@@ -137,18 +137,18 @@ def export(session: str, form: str, output: str) -> int:
         entries = await agent.journal(found)
         if form == "json":
             document = {"session": render_session(found), "entries": [render_entry(entry) for entry in entries]}
-            text = encode(document, is_pretty=True) + "\n"
+            text = encode_json(document, is_pretty=True) + "\n"
         else:
             text = markdown_page(found, entries)
         if output:
-            _write(Path(output), text)
+            _write_private(Path(output), text)
         else:
-            say(text.removesuffix("\n"))
+            print_line(text.removesuffix("\n"))
 
-    return _read(act)
+    return _run_read_only(act)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_private(path: Path, text: str) -> None:
     """For its owner alone when it is new: a session may hold anything."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -167,14 +167,14 @@ def rename(session: str, name: str) -> int:
     check_text(name, "the new name")
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
             found = await agent.find_by_prefix(session)
             renamed = await agent.rename(found, name)
-        say(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
+        print_line(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
 @command.command("delete")
@@ -188,16 +188,16 @@ def delete(session: str, is_sure: bool) -> int:
 
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
             found = await agent.find_by_prefix(session)
-        what = f"{one_line(found.name)} ({one_line(found.title, _LONGEST_TITLE)})"
+        what = f"{one_line(found.name)} ({one_line(found.title, _MAX_TITLE)})"
         # The home is not held while somebody thinks about it.
         if not is_sure and not click.confirm(f"Delete {what} for good?", err=True):
             raise Refused("nothing was deleted")
-        async with open_here(config, OpenMode(_LABEL, "none")) as agent:
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
             await agent.delete(found)
-        say(f"deleted {what}; its workspace {found.workspace} is left as it is")
+        print_line(f"deleted {what}; its workspace {found.workspace} is left as it is")
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)

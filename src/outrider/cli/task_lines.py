@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from outrider.cli.lines import Json
 from outrider.cli.plain import one_line, printable
-from outrider.cli.transcript import moment
+from outrider.cli.transcript import format_time
 from outrider.core.tasks import Task, TaskState, duration
 
-_LONGEST = 60
-_WORDS: dict[TaskState, str] = {
+_MAX_DESCRIPTION = 60
+_STATE_TEXT: dict[TaskState, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
     "killed": "was killed",
@@ -49,7 +49,7 @@ def render_task(task: Task, session: str, output_file: str) -> Json:
     }
 
 
-def table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str]:
+def tasks_table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str]:
     """One aligned line for each, under a head."""
     rows = [("TASK", "STATE", "TIME", "EXIT", "SESSION", "WHAT")]
     rows += [
@@ -59,14 +59,14 @@ def table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str
             duration((task.ended or now) - task.created),
             "" if task.exit_code is None else str(task.exit_code),
             one_line(names.get(task.session, task.session), 24),
-            one_line(task.spec.description or task.spec.command, _LONGEST),
+            one_line(task.spec.description or task.spec.command, _MAX_DESCRIPTION),
         )
         for task in tasks
     ]
-    return aligned(rows)
+    return format_table(rows)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines whose columns stand below each other."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -76,10 +76,10 @@ def state_line(task: Task) -> str:
     """What is the matter with it, in one line."""
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     why = f": {one_line(task.why, 200)}" if task.why else ""
-    return f"task {task.id} {_WORDS[task.state]}{code}{why}"
+    return f"task {task.id} {_STATE_TEXT[task.state]}{code}{why}"
 
 
-def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
+def task_details(task: Task, session: str, output_file: str, now: int) -> list[str]:
     """All there is to say of a task but its output."""
     wish = task.spec
     span = duration((task.ended or now) - task.created)
@@ -91,9 +91,9 @@ def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
         "asked to" if wish.kind == "session" else "command": printable(wish.command),
         "session": one_line(session),
         "folder": f"{task.workspace}/{wish.workdir}" if wish.workdir else task.workspace,
-        "begun": moment(task.created),
-        "ended": moment(task.ended) if task.ended else "",
-        "told": _telling(task),
+        "begun": format_time(task.created),
+        "ended": format_time(task.ended) if task.ended else "",
+        "told": _notification_text(task),
         "watches": one_line(wish.watch),
         "input": "can be written to" if wish.keeps_stdin_open and task.is_open else "",
         "allowed": ", ".join(map(one_line, wish.grants)),
@@ -106,7 +106,7 @@ def page(task: Task, session: str, output_file: str, now: int) -> list[str]:
     return [f"task {task.id}", *lines]
 
 
-def _telling(task: Task) -> str:
+def _notification_text(task: Task) -> str:
     """Where its end goes."""
     if not task.is_open:
         return "yes" if task.is_delivered else "no"

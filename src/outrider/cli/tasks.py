@@ -10,13 +10,13 @@ import click
 
 from outrider.app.acting import ReadOnlyApi
 from outrider.app.tasks import open_commands
-from outrider.cli.lines import encode
-from outrider.cli.opening import Halt, carry_out, open_config
-from outrider.cli.plain import check_text, notice, one_line, printable, say
+from outrider.cli.lines import encode_json
+from outrider.cli.opening import SignalWatch, open_config, run_async
+from outrider.cli.plain import check_text, one_line, print_line, printable, warn
 from outrider.cli.root import DONE, FAILED, LATER
-from outrider.cli.task_desk import has_ended, is_alone, open_desk, said, settled
-from outrider.cli.task_lines import page, render_task, state_line, table
-from outrider.cli.task_output import last_lines, pass_on, passing
+from outrider.cli.task_desk import command_ended, last_reply_text, open_tasks, owns_home, reconcile_task
+from outrider.cli.task_lines import render_task, state_line, task_details, tasks_table
+from outrider.cli.task_output import copy_output, last_lines, stdout_writer
 from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.tasks import Task, quoted_tail
@@ -24,18 +24,18 @@ from outrider.core.tasks import Task, quoted_tail
 _LABEL = "outrider tasks"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _ENDED_SHOWN = 10
-_MOST = 10_000
-_LOOK = 0.2
+_MAX_LISTED = 10_000
+_POLL_INTERVAL = 0.2
 
 
-def _at_desk(act: Callable[[ReadOnlyApi], Awaitable[int]]) -> int:
+def _run_with_tasks(act: Callable[[ReadOnlyApi], Awaitable[int]]) -> int:
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_desk(config, _LABEL) as desk:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_tasks(config, _LABEL) as desk:
             return await act(desk)
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
 def _now() -> int:
@@ -56,26 +56,26 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     check_text(session, "--session")
 
     async def act(desk: ReadOnlyApi) -> int:
-        found = await desk.tasks(await desk.find_by_prefix(session) if session else None, limit=_MOST)
+        found = await desk.tasks(await desk.find_by_prefix(session) if session else None, limit=_MAX_LISTED)
         ended = [task for task in found if not task.is_open]
         shown = ended if is_all or session else ended[:_ENDED_SHOWN]
         tasks = [*(task for task in found if task.is_open), *shown]
-        names = {id: await _name(desk, id) for id in {task.session for task in tasks}}
+        names = {id: await _session_name(desk, id) for id in {task.session for task in tasks}}
         if is_json:
             rows = [render_task(task, names[task.session], desk.commands.output_file(task)) for task in tasks]
-            say(encode(rows, is_pretty=True))
+            print_line(encode_json(rows, is_pretty=True))
         elif tasks:
-            say("\n".join(table(tasks, names, _now())))
+            print_line("\n".join(tasks_table(tasks, names, _now())))
         else:
-            say("there are no tasks")
+            print_line("there are no tasks")
         if len(ended) > len(shown) and not is_json:
-            notice(f"{len(ended) - len(shown)} more have ended: outrider tasks list --all")
+            warn(f"{len(ended) - len(shown)} more have ended: outrider tasks list --all")
         return DONE
 
-    return _at_desk(act)
+    return _run_with_tasks(act)
 
 
-async def _name(desk: ReadOnlyApi, session: str) -> str:
+async def _session_name(desk: ReadOnlyApi, session: str) -> str:
     try:
         return (await desk.find(session)).name
     except Refused:  # it was deleted meanwhile
@@ -91,20 +91,20 @@ def show(task: str, is_json: bool) -> int:
 
     async def act(desk: ReadOnlyApi) -> int:
         found = await desk.find_task(task)
-        name, file = await _name(desk, found.session), desk.commands.output_file(found)
-        output = await _tail(desk, found)
+        name, file = await _session_name(desk, found.session), desk.commands.output_file(found)
+        output = await _output_tail(desk, found)
         if is_json:
-            say(encode({**render_task(found, name, file), "output": output}, is_pretty=True))
+            print_line(encode_json({**render_task(found, name, file), "output": output}, is_pretty=True))
         else:
-            say("\n".join([*page(found, name, file, _now()), "", *map(printable, quoted_tail(output))]))
+            print_line("\n".join([*task_details(found, name, file, _now()), "", *map(printable, quoted_tail(output))]))
         return DONE
 
-    return _at_desk(act)
+    return _run_with_tasks(act)
 
 
-async def _tail(desk: ReadOnlyApi, task: Task) -> str:
+async def _output_tail(desk: ReadOnlyApi, task: Task) -> str:
     if task.spec.kind == "session":
-        return await said(desk, task)
+        return await last_reply_text(desk, task)
     try:
         content = await anyio.to_thread.run_sync(desk.commands.read, task, -4_000, 4_000)
     except Refused:  # it never started, or what it wrote is no longer kept
@@ -121,32 +121,32 @@ def tail(task: str, is_following: bool, lines: int) -> int:
     check_text(task, "the task's id")
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_desk(config, _LABEL) as desk:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_tasks(config, _LABEL) as desk:
             found = await desk.find_task(task)
         if found.spec.kind == "command":
-            return await _follow(config, found, lines, is_following)
+            return await _tail_command(config, found, lines, is_following)
         if is_following and found.is_open:
-            found = await _waited(config, found, None)
-        async with open_desk(config, _LABEL) as desk:
-            if words := await said(desk, found):
-                say(words)
+            found = await _wait_for_end(config, found, None)
+        async with open_tasks(config, _LABEL) as desk:
+            if words := await last_reply_text(desk, found):
+                print_line(words)
         return DONE
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
-async def _follow(config: Config, task: Task, lines: int, is_following: bool) -> int:
-    commands, write = open_commands(config), passing()
+async def _tail_command(config: Config, task: Task, lines: int, is_following: bool) -> int:
+    commands, write = open_commands(config), stdout_writer()
     shown, end = last_lines(commands, task, lines)
     write(shown)
     if not is_following or not task.is_open:
         return DONE
-    while not await has_ended(commands, task, _LOOK):
-        end = pass_on(commands, task, end, write)
-    pass_on(commands, task, end, write)
-    async with open_desk(config, _LABEL) as desk:
-        notice(state_line(await settled(desk, task)))
+    while not await command_ended(commands, task, _POLL_INTERVAL):
+        end = copy_output(commands, task, end, write)
+    copy_output(commands, task, end, write)
+    async with open_tasks(config, _LABEL) as desk:
+        warn(state_line(await reconcile_task(desk, task)))
     return DONE
 
 
@@ -162,38 +162,38 @@ def wait(task: str, timeout: float | None, is_json: bool) -> int:
     check_text(task, "the task's id")
     config = open_config()
 
-    async def carry(halt: Halt) -> int:
-        async with open_desk(config, _LABEL) as desk:
+    async def carry(halt: SignalWatch) -> int:
+        async with open_tasks(config, _LABEL) as desk:
             found = await desk.find_task(task)
         if found.is_open:
-            found = await _waited(config, found, timeout)
-        async with open_desk(config, _LABEL) as desk:
-            output = await _tail(desk, found)
+            found = await _wait_for_end(config, found, timeout)
+        async with open_tasks(config, _LABEL) as desk:
+            output = await _output_tail(desk, found)
             if is_json:
-                name, file = await _name(desk, found.session), desk.commands.output_file(found)
-                say(encode({**render_task(found, name, file), "output": output}))
+                name, file = await _session_name(desk, found.session), desk.commands.output_file(found)
+                print_line(encode_json({**render_task(found, name, file), "output": output}))
             elif not found.is_open and output:
-                say(output.removesuffix("\n"))
-        notice(state_line(found))
+                print_line(output.removesuffix("\n"))
+        warn(state_line(found))
         if found.is_open:
             return LATER
         return DONE if found.state == "succeeded" else FAILED
 
-    return carry_out(carry)
+    return run_async(carry)
 
 
-async def _waited(config: Config, task: Task, seconds: float | None) -> Task:
+async def _wait_for_end(config: Config, task: Task, seconds: float | None) -> Task:
     """This task once it has ended, or when the time has run out. Nothing of the home is held meanwhile."""
     commands = open_commands(config)
     with anyio.move_on_after(seconds):
-        while task.is_open and not (task.spec.kind == "command" and await has_ended(commands, task, 60)):
-            async with open_desk(config, _LABEL) as desk:
+        while task.is_open and not (task.spec.kind == "command" and await command_ended(commands, task, 60)):
+            async with open_tasks(config, _LABEL) as desk:
                 task = await desk.find_task(task.id)
-                if task.is_open and task.spec.kind == "session" and is_alone(desk):
+                if task.is_open and task.spec.kind == "session" and owns_home(desk):
                     raise Refused(f"task {task.id} is a session that nothing carries on now: outrider resume")
-            await anyio.sleep(_LOOK)
-    async with open_desk(config, _LABEL) as desk:
-        return await settled(desk, task)
+            await anyio.sleep(_POLL_INTERVAL)
+    async with open_tasks(config, _LABEL) as desk:
+        return await reconcile_task(desk, task)
 
 
 @command.command("write")
@@ -221,10 +221,10 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
             await anyio.to_thread.run_sync(desk.commands.interrupt, found)
         done = [f"wrote {len(content):,} bytes"] * bool(content)
         done += ["closed its input"] * is_last + ["interrupted it"] * is_interrupt
-        say(f"task {found.id}: {', '.join(done)}")
+        print_line(f"task {found.id}: {', '.join(done)}")
         return DONE
 
-    return _at_desk(act)
+    return _run_with_tasks(act)
 
 
 @command.command("kill")
@@ -236,10 +236,10 @@ def kill(tasks: tuple[str, ...]) -> int:
         found = [await desk.find_task(check_text(name, "the task's id")) for name in tasks]
         for task in found:
             if not task.is_open:
-                notice(f"{state_line(task)}: there is nothing to kill")
+                warn(f"{state_line(task)}: there is nothing to kill")
                 continue
             killed = await desk.kill_task(task)
-            say(f"{state_line(killed)} ({one_line(task.spec.description or task.spec.command, 60)})")
+            print_line(f"{state_line(killed)} ({one_line(task.spec.description or task.spec.command, 60)})")
         return DONE
 
-    return _at_desk(act)
+    return _run_with_tasks(act)

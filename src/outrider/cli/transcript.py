@@ -25,15 +25,15 @@ from outrider.core.outcome import TurnResult, turn_result
 from outrider.core.parts import Call, Image, Usage
 from outrider.core.ports import NATIVE, Session
 
-_LONGEST_OUTPUT = 4_000
+_MAX_OUTPUT_CHARS = 4_000
 
 
-def moment(at: int) -> str:
+def format_time(at: int) -> str:
     """Local time, from milliseconds."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1000))
 
 
-def ago(at: int, now: int) -> str:
+def time_ago(at: int, now: int) -> str:
     """How long since, in the largest unit that fits; both in milliseconds."""
     seconds = max(0, (now - at) // 1000)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -42,13 +42,13 @@ def ago(at: int, now: int) -> str:
     return "just now"
 
 
-def spent(usage: Usage, cost: float | None) -> str:
+def format_usage(usage: Usage, cost: float | None) -> str:
     """Tokens and dollars, as far as they are known."""
     told = f"{usage.input:,} tokens in, {usage.output:,} out"
     return told if cost is None else f"{told}, ${cost:.4f}"
 
 
-class _Turns:
+class _TranscriptState:
     """Remembers what later entries refer to: the calls, and where the turn began."""
 
     def __init__(self, session: Session) -> None:
@@ -56,12 +56,12 @@ class _Turns:
         self.calls: dict[str, Call] = {}
         self._turn: list[Entry] = []
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         self._turn.append(entry)
         if isinstance(entry.body, Reply):
             self.calls |= {call.id: call for call in entry.body.calls}
 
-    def end(self) -> TurnResult:
+    def end_turn(self) -> TurnResult:
         outcome = turn_result(self._session.id, last_turn(self._turn))
         self._turn = []
         return outcome
@@ -69,50 +69,50 @@ class _Turns:
 
 def transcript_lines(session: Session, entries: Sequence[Entry]) -> Iterator[str]:
     """The entries as a transcript, calls and results in a line each."""
-    turns = _Turns(session)
+    turns = _TranscriptState(session)
     for entry in entries:
-        turns.take(entry)
-        for line in _lines(entry, turns):
+        turns.add(entry)
+        for line in _entry_lines(entry, turns):
             yield printable(line)
 
 
-def _lines(entry: Entry, turns: _Turns) -> Iterator[str]:
+def _entry_lines(entry: Entry, turns: _TranscriptState) -> Iterator[str]:
     match entry.body:
         case Input(text=text, source=source, images=images):
-            yield _head(entry, "you" if source == "person" else source)
+            yield _entry_heading(entry, "you" if source == "person" else source)
             yield from _indented(text)
             yield from (f"  [{image.media}]" for image in images)
         case Reply(text=text, calls=calls, cut=cut):
-            yield _head(entry, entry.body.model or "reply")
+            yield _entry_heading(entry, entry.body.model or "reply")
             yield from _indented(text)
             yield from (f"  → {call_line(call)}" for call in calls)
             yield from [f"  [cut short: {cut}]"] if cut else []
         case Result(call=id):
-            yield _head(entry, result_line(turns.calls.get(id), entry.body))
+            yield _entry_heading(entry, result_line(turns.calls.get(id), entry.body))
         case Ended(partial=partial):
-            yield _head(entry, _ending(turns.end()))
+            yield _entry_heading(entry, _turn_summary(turns.end_turn()))
             yield from _indented(partial)
             yield ""
         case _:
-            if remark := _remark(entry):
-                yield _head(entry, remark)
+            if remark := _entry_note(entry):
+                yield _entry_heading(entry, remark)
 
 
-def _head(entry: Entry, what: str) -> str:
-    return f"#{entry.seq} {moment(entry.at)}  {what}"
+def _entry_heading(entry: Entry, what: str) -> str:
+    return f"#{entry.seq} {format_time(entry.at)}  {what}"
 
 
 def _indented(text: str) -> Iterator[str]:
     return (f"  {line}" for line in text.splitlines())
 
 
-def _ending(turn: TurnResult) -> str:
+def _turn_summary(turn: TurnResult) -> str:
     steps = f"{turn.steps} step" + "s" * (turn.steps != 1)
     told = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
-    return f"{one_line(told)} ({steps}, {spent(turn.usage, turn.cost)})"
+    return f"{one_line(told)} ({steps}, {format_usage(turn.usage, turn.cost)})"
 
 
-def _remark(entry: Entry) -> str:
+def _entry_note(entry: Entry) -> str:
     """The entries that are no words, in a few."""
     match entry.body:
         case Resumed(crashed=crashed):
@@ -136,39 +136,39 @@ def _remark(entry: Entry) -> str:
 
 def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
     """The session as a Markdown page."""
-    turns = _Turns(session)
+    turns = _TranscriptState(session)
     title = one_line(session.title, 80) or session.name
-    parts = [f"# {title}", f"Session `{session.name}`, begun {moment(session.created)}, in `{session.workspace}`."]
+    parts = [f"# {title}", f"Session `{session.name}`, begun {format_time(session.created)}, in `{session.workspace}`."]
     for entry in entries:
-        turns.take(entry)
+        turns.add(entry)
         parts += _paragraphs(entry, turns)
     return "\n\n".join(parts) + "\n"
 
 
-def _paragraphs(entry: Entry, turns: _Turns) -> list[str]:
+def _paragraphs(entry: Entry, turns: _TranscriptState) -> list[str]:
     match entry.body:
         case Input(text=text, source=source, images=images):
             who = "You" if source == "person" else source.capitalize()
-            return [f"## {who}, {moment(entry.at)}", text, *_pictures(images)]
+            return [f"## {who}, {format_time(entry.at)}", text, *_image_notes(images)]
         case Reply(text=text, calls=calls):
-            said = [f"## {entry.body.model or 'Reply'}, {moment(entry.at)}", text] if text else []
+            said = [f"## {entry.body.model or 'Reply'}, {format_time(entry.at)}", text] if text else []
             return said + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
         case Result(text=text, failed=failed):
             return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
         case Ended(partial=partial):
-            return [*([partial] if partial else []), f"*{_ending(turns.end())}*"]
+            return [*([partial] if partial else []), f"*{_turn_summary(turns.end_turn())}*"]
         case _:
-            remark = _remark(entry)
+            remark = _entry_note(entry)
             return [f"*{remark}*"] if remark else []
 
 
-def _pictures(images: Sequence[Image]) -> list[str]:
+def _image_notes(images: Sequence[Image]) -> list[str]:
     return [f"*[{image.media}]*" for image in images]
 
 
 def _fenced(text: str) -> str:
-    if len(text) > _LONGEST_OUTPUT:
-        text = f"{text[:_LONGEST_OUTPUT]}\n[… {len(text) - _LONGEST_OUTPUT:,} characters left out …]"
+    if len(text) > _MAX_OUTPUT_CHARS:
+        text = f"{text[:_MAX_OUTPUT_CHARS]}\n[… {len(text) - _MAX_OUTPUT_CHARS:,} characters left out …]"
     fence = "```"
     while fence in text:
         fence += "`"

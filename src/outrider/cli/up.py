@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from outrider.cli.opening import open_config
-from outrider.cli.plain import check_text, say
+from outrider.cli.plain import check_text, print_line
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config, find_home
 from outrider.config.redact import redactor
@@ -32,25 +32,25 @@ def command(ctx: click.Context, host: str, port: int | None, is_detached: bool, 
         return DONE
     config = open_config({f"http.{name[2:]}": value for name, value in options})
     if is_unit:
-        from outrider.cli.up_unit import unit
+        from outrider.cli.up_unit import render_unit
 
-        say(unit(config.home, given))
+        print_line(render_unit(config.home, given))
         return DONE
     if is_detached:
-        from outrider.cli.up_detach import detach
+        from outrider.cli.up_detach import start_detached
 
-        return detach(config, given)
-    return _serve(config)
+        return start_detached(config, given)
+    return _run_in_foreground(config)
 
 
-def _serve(config: Config) -> int:
+def _run_in_foreground(config: Config) -> int:
     import anyio
 
-    from outrider.cli.logs import show_logs
+    from outrider.cli.logs import log_to_stderr
     from outrider.cli.up_serve import serve
 
     if sys.stderr.isatty():
-        show_logs(redactor(config).redact)
+        log_to_stderr(redactor(config).redact)
     options: dict[str, Any] = {"use_uvloop": _has_uvloop()}
     return anyio.run(partial(serve, config), backend_options=options)
 
@@ -65,19 +65,19 @@ def _has_uvloop() -> bool:
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def status(is_json: bool) -> int:
     """Whether it runs, where, since when, and how it is. Exit code 1 when it does not run or is not well."""
-    from outrider.cli.up_control import look, tell
+    from outrider.cli.up_control import print_status, server_status
 
-    return tell(look(find_home()), is_json=is_json)
+    return print_status(server_status(find_home()), is_json=is_json)
 
 
 @command.command("stop")
 @click.option("--now", "is_now", is_flag=True, help="Do not wait for requests that are under way.")
 def stop(is_now: bool) -> int:
     """Have it leave in order, and wait until it has. What it was doing goes on at the next start."""
-    from outrider.cli.up_control import end
+    from outrider.cli.up_control import stop_server
 
-    ended = end(find_home(), is_now=is_now)
-    say(f"stopped: process {ended} has left" if ended else "not running")
+    ended = stop_server(find_home(), is_now=is_now)
+    print_line(f"stopped: process {ended} has left" if ended else "not running")
     return DONE if ended else FAILED
 
 

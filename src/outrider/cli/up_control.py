@@ -11,61 +11,61 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.cli.lines import encode
-from outrider.cli.plain import say
+from outrider.cli.lines import encode_json
+from outrider.cli.plain import print_line
 from outrider.cli.root import DONE, FAILED
-from outrider.cli.up_file import Up, find_up, read_up
+from outrider.cli.up_file import RunningServer, find_running_server, read_server_file
 from outrider.core.errors import Unavailable
 from outrider.store.keys import first_key_file
 from outrider.workspaces.process.identity import send, system
 
-_PATIENCE = 6.0
+_HEALTH_TIMEOUT = 6.0
 """Seconds an answer about its health may take; it needs at most five to find out."""
-_TOLD = (200, 503)
-_GONE = 25.0
+_HEALTH_STATUSES = (200, 503)
+_STOP_TIMEOUT = 25.0
 """Seconds it may take to leave: longer than it gives itself."""
-_LOOK = 0.05
+_EXIT_POLL_INTERVAL = 0.05
 
 
-class Found(Struct, frozen=True):
+class ServerStatus(Struct, frozen=True):
     """What there is to say about `outrider up` in a home."""
 
     state: str
     """`well`, `unwell`, `silent` (it runs and does not answer), `killed` (it did not leave in order) or `down`."""
-    up: Up | None = None
+    server: RunningServer | None = None
     health: msgspec.Raw = msgspec.Raw(b"null")
     """As it tells itself."""
 
 
-def look(home: Path) -> Found:
+def server_status(home: Path) -> ServerStatus:
     """By asking it, not by the file alone."""
-    up = read_up(home)
+    up = read_server_file(home)
     if up is None:
-        return Found("down")
+        return ServerStatus("down")
     if not up.is_alive:
-        return Found("killed", up)
-    answer = _ask_health(up.url, home)
+        return ServerStatus("killed", up)
+    answer = _fetch_health(up.url, home)
     if answer is None:
-        return Found("silent", up)
+        return ServerStatus("silent", up)
     status, content = answer
-    return Found("well" if status == 200 else "unwell", up, content)
+    return ServerStatus("well" if status == 200 else "unwell", up, content)
 
 
-def _ask_health(url: str, home: Path) -> tuple[int, msgspec.Raw] | None:
+def _fetch_health(url: str, home: Path) -> tuple[int, msgspec.Raw] | None:
     """With the first key, where it is still there: it is told more."""
     key = first_key_file(home)
     with suppress(OSError):
-        answer = _ask(url, {"authorization": f"Bearer {key.read_text().strip()}"})
-        if answer and answer[0] in _TOLD:
+        answer = _get_health(url, {"authorization": f"Bearer {key.read_text().strip()}"})
+        if answer and answer[0] in _HEALTH_STATUSES:
             return answer
-    return _ask(url, {})
+    return _get_health(url, {})
 
 
-def _ask(url: str, headers: Mapping[str, str]) -> tuple[int, msgspec.Raw] | None:
+def _get_health(url: str, headers: Mapping[str, str]) -> tuple[int, msgspec.Raw] | None:
     from http.client import HTTPConnection, HTTPException
 
     place = urlsplit(url)
-    connection = HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=_HEALTH_TIMEOUT)
     try:
         connection.request("GET", "/health", headers=dict(headers))
         response = connection.getresponse()
@@ -78,23 +78,23 @@ def _ask(url: str, headers: Mapping[str, str]) -> tuple[int, msgspec.Raw] | None
         connection.close()
 
 
-def tell(found: Found, *, is_json: bool) -> int:
+def print_status(found: ServerStatus, *, is_json: bool) -> int:
     """Print it; the exit code."""
-    up = found.up
+    up = found.server
     if is_json:
         facts = {"pid": up.pid, "url": up.url, "started": up.started, "version": up.version} if up else {}
         health = msgspec.json.decode(found.health)
-        say(encode({"state": found.state, **facts, "health": health}, is_pretty=True))
+        print_line(encode_json({"state": found.state, **facts, "health": health}, is_pretty=True))
     else:
-        say(_words(found, up))
+        print_line(_status_text(found, up))
     return DONE if found.state == "well" else FAILED
 
 
-class _Told(Struct, frozen=True):
+class _HealthBody(Struct, frozen=True):
     problem: str = ""
 
 
-def _words(found: Found, up: Up | None) -> str:
+def _status_text(found: ServerStatus, up: RunningServer | None) -> str:
     state = found.state
     if up is None:
         return "not running"
@@ -106,29 +106,29 @@ def _words(found: Found, up: Up | None) -> str:
         case "well":
             return f"running: {runs}"
         case "unwell":
-            problem = msgspec.json.decode(found.health, type=_Told).problem
+            problem = msgspec.json.decode(found.health, type=_HealthBody).problem
             return f"running, and not well: {runs}; {problem or '`outrider up logs` may say why'}"
         case _:
             return f"running, and not answering: {runs}; `outrider up logs` may say why"
 
 
-def end(home: Path, *, is_now: bool) -> int:
+def stop_server(home: Path, *, is_now: bool) -> int:
     """Tell it to leave and wait until it has: its process id, or 0 when there was none. Raises Unavailable."""
-    up = find_up(home)
+    up = find_running_server(home)
     row = system.row(up.pid) if up else None
     if up is None or row is None:
         return 0
     for _ in range(1 + is_now):
         send(row, signal.SIGTERM)
-    if not anyio.run(_left, up):
-        raise Unavailable(f"process {up.pid} has not left within {_GONE:g} s; `outrider up logs` may say why")
+    if not anyio.run(_wait_for_exit, up):
+        raise Unavailable(f"process {up.pid} has not left within {_STOP_TIMEOUT:g} s; `outrider up logs` may say why")
     return up.pid
 
 
-async def _left(up: Up) -> bool:
-    with anyio.move_on_after(_GONE):
+async def _wait_for_exit(up: RunningServer) -> bool:
+    with anyio.move_on_after(_STOP_TIMEOUT):
         while True:
             if not up.is_alive:
                 return True
-            await anyio.sleep(_LOOK)
+            await anyio.sleep(_EXIT_POLL_INTERVAL)
     return False

@@ -7,27 +7,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.cli.plain import notice, say
+from outrider.cli.plain import print_line, warn
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config
 from outrider.core.errors import Refused, Unavailable
 
-_PATIENCE = 60.0
+_START_TIMEOUT = 60.0
 """Seconds a start may take: a store that must be mended first takes its time."""
-_MOST = 64_000
+_MAX_ERROR_CHARS = 64_000
 
 
-def program() -> list[str]:
+def outrider_argv() -> list[str]:
     """How to start this very Outrider; `-P`, so that no file of the current folder is taken for a part of it."""
     return [sys.executable, "-P", "-m", "outrider"]
 
 
-def detach(config: Config, options: Sequence[str]) -> int:
+def start_detached(config: Config, options: Sequence[str]) -> int:
     """Start it with these options; the exit code. Its process is told on stdout."""
     errors = config.home / "logs" / "up.err"
     with _open_private(errors) as file:
         child = subprocess.Popen(
-            [*program(), "up", *options],
+            [*outrider_argv(), "up", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=file,
@@ -35,11 +35,11 @@ def detach(config: Config, options: Sequence[str]) -> int:
         )
     line = _first_line(child)
     if line:
-        say(line)
-        say(f"process {child.pid} is in the background; `outrider up stop` ends it")
+        print_line(line)
+        print_line(f"process {child.pid} is in the background; `outrider up stop` ends it")
         return DONE
-    for text in errors.read_text(encoding="utf-8", errors="replace")[-_MOST:].splitlines():
-        notice(text.removeprefix("outrider: "))
+    for text in errors.read_text(encoding="utf-8", errors="replace")[-_MAX_ERROR_CHARS:].splitlines():
+        warn(text.removeprefix("outrider: "))
     return child.wait() or FAILED
 
 
@@ -49,10 +49,10 @@ def _first_line(child: "subprocess.Popen[bytes]") -> str:
     if stream is None:
         raise AssertionError("its stdout is a pipe")
     with stream:
-        ready, _, _ = select.select([stream], [], [], _PATIENCE)
+        ready, _, _ = select.select([stream], [], [], _START_TIMEOUT)
         if not ready:
             child.terminate()
-            raise Unavailable(f"it has not begun to listen within {_PATIENCE:g} s; `outrider up logs` may say why")
+            raise Unavailable(f"it has not begun to listen within {_START_TIMEOUT:g} s; `outrider up logs` may say why")
         return stream.readline().decode().rstrip("\n")
 
 

@@ -15,10 +15,10 @@ from outrider.core.errors import Refused
 from outrider.workspaces.process.identity import is_alive, mark_of
 from outrider.workspaces.process.spec import Mark
 
-FILE = "up.json"
+SERVER_FILE = "up.json"
 
 
-class Up(Struct, frozen=True):
+class RunningServer(Struct, frozen=True):
     """A running `outrider up`, as it describes itself."""
 
     pid: int
@@ -34,35 +34,35 @@ class Up(Struct, frozen=True):
         return is_alive(self.mark)
 
 
-def read_up(home: Path) -> Up | None:
+def read_server_file(home: Path) -> RunningServer | None:
     """Who said last that they serve this home, alive or not; None when they left in order."""
     try:
-        return msgspec.json.decode((home / FILE).read_bytes(), type=Up)
+        return msgspec.json.decode((home / SERVER_FILE).read_bytes(), type=RunningServer)
     except (OSError, ValueError):
         return None
 
 
-def find_up(home: Path) -> Up | None:
+def find_running_server(home: Path) -> RunningServer | None:
     """Who serves this home now."""
-    found = read_up(home)
+    found = read_server_file(home)
     return found if found and found.is_alive else None
 
 
 @contextmanager
-def announced(home: Path, url: str) -> Generator[Up]:
+def advertise_server(home: Path, url: str) -> Generator[RunningServer]:
     """Be found by others at this address for as long as the block runs."""
     pid = os.getpid()
-    up = Up(pid, url, time.time_ns() // 1_000_000, __version__, mark_of(pid))
-    _write(home / FILE, msgspec.json.format(msgspec.json.encode(up), indent=2) + b"\n")
+    up = RunningServer(pid, url, time.time_ns() // 1_000_000, __version__, mark_of(pid))
+    _write_server_file(home / SERVER_FILE, msgspec.json.format(msgspec.json.encode(up), indent=2) + b"\n")
     try:
         yield up
     finally:
-        if read_up(home) == up:
+        if read_server_file(home) == up:
             with suppress(FileNotFoundError):
-                os.unlink(home / FILE)
+                os.unlink(home / SERVER_FILE)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_server_file(path: Path, content: bytes) -> None:
     """All at once, and for the owner's eyes only."""
     try:
         descriptor, name = tempfile.mkstemp(prefix=".up-", dir=path.parent)  # 0600 from the first moment

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.cli.up_detach import program
+from outrider.cli.up_detach import outrider_argv
 
 _UNIT = """\
 # mkdir -p ~/.config/systemd/user
@@ -31,13 +31,13 @@ UMask=0077
 WantedBy=default.target"""
 
 
-def unit(home: Path, options: Sequence[str]) -> str:
+def render_unit(home: Path, options: Sequence[str]) -> str:
     """The unit that serves this home with these options."""
-    command = " ".join(_quoted(word) for word in (*program(), "up", *options))
-    return _UNIT.format(command=command, home=_quoted(f"OUTRIDER_HOME={home}").replace("$$", "$"))
+    command = " ".join(_systemd_quote(word) for word in (*outrider_argv(), "up", *options))
+    return _UNIT.format(command=command, home=_systemd_quote(f"OUTRIDER_HOME={home}").replace("$$", "$"))
 
 
-def _quoted(word: str) -> str:
+def _systemd_quote(word: str) -> str:
     """As systemd reads it back: `%` and `$` would be replaced, quotes and backslashes read as such."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{plain}"' if plain != word or any(c.isspace() or c in "';" for c in word) else word

@@ -10,8 +10,8 @@ import click
 from outrider.app.presence import OpenMode
 from outrider.channels.link.stay import open_home_client
 from outrider.cli.chat.wish import Wish
-from outrider.cli.choosing import chosen
-from outrider.cli.opening import Halt, carry_out, open_config, workspace_here
+from outrider.cli.choosing import session_settings
+from outrider.cli.opening import SignalWatch, open_config, resolve_workspace, run_async
 from outrider.cli.plain import check_text
 from outrider.config.load import Config
 from outrider.core.errors import Refused
@@ -33,11 +33,11 @@ def command(**typed: object) -> int:
         raise Refused("--continue goes on with the latest session; leave out --session and --new")
     check_text(wish.session, "--session")
     config = open_config()
-    settings = chosen(config, wish.model, wish.runtime, is_new=True)
-    return carry_out(partial(_chat, config, wish, settings, workspace_here(config, wish.workspace)))
+    settings = session_settings(config, wish.model, wish.runtime, is_new=True)
+    return run_async(partial(_chat, config, wish, settings, resolve_workspace(config, wish.workspace)))
 
 
-async def _chat(config: Config, wish: Wish, settings: Mapping[str, str], root: Path | None, halt: Halt) -> int:
+async def _chat(config: Config, wish: Wish, settings: Mapping[str, str], root: Path | None, halt: SignalWatch) -> int:
     from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
 
     async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:

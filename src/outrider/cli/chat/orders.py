@@ -16,9 +16,9 @@ from outrider.cli.chat.elsewhere import children
 from outrider.cli.chat.shows import Note, Show
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.table import table
-from outrider.cli.choosing import of_model
+from outrider.cli.choosing import model_settings
 from outrider.cli.lines import session_status
-from outrider.cli.transcript import ago, markdown_page
+from outrider.cli.transcript import markdown_page, time_ago
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
@@ -87,7 +87,7 @@ async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
         return [Note(f"{chat.carrier} carries the turns and asks a model of its own · {_CHOICES}", "plain")]
     if not name:
         return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
-    settings, before = of_model(chat.agent.config, name), chat.carrier
+    settings, before = model_settings(chat.agent.config, name), chat.carrier
     await apply_settings(chat.agent, await chat.at_hand(), settings)
     back = f", and {NATIVE} carries its turns in place of {before}" if before.name != NATIVE else ""
     return [Note(f"this session uses {settings['model']}{_when(chat)}{back}", "good")]
@@ -123,7 +123,7 @@ async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
     rows = [
         (
             f"{'›' if session.id == here else ' '} {one_line(session.name, 30)}",
-            f"{ago(session.updated, now):<10} {session_status(session):<10} {one_line(session.title, 50)}",
+            f"{time_ago(session.updated, now):<10} {session_status(session):<10} {one_line(session.title, 50)}",
         )
         for session in found
     ]

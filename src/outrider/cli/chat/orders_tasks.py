@@ -12,7 +12,7 @@ from outrider.cli.chat.running import read_tail, state_words
 from outrider.cli.chat.shows import Note, Output, Show
 from outrider.cli.chat.status import short_path
 from outrider.cli.chat.table import table
-from outrider.cli.transcript import ago
+from outrider.cli.transcript import time_ago
 from outrider.core.approve import NO, ONCE
 from outrider.core.errors import Refused
 from outrider.core.tasks import Task, duration, task_label
@@ -60,7 +60,7 @@ def _rows(found: Sequence[Task]) -> Sequence[tuple[str, str]]:
         (
             task.id,
             f"{state_words(task) if task.ended else task.state:<28} "
-            f"{'for ' + duration(now - task.created) if task.is_open else ago(task.ended, now):<12} {one_line(task_label(task))}",
+            f"{'for ' + duration(now - task.created) if task.is_open else time_ago(task.ended, now):<12} {one_line(task_label(task))}",
         )
         for task in found
     ]
@@ -147,7 +147,7 @@ async def grants(chat: "Conversation", argument: str) -> Sequence[Show]:
                 if grant.scope == "session"
                 else short_path(grant.applies_to, 60)
             )
-            + f"  ({ago(grant.created, _now())})",
+            + f"  ({time_ago(grant.created, _now())})",
         )
         for grant in found
     ]

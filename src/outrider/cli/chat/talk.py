@@ -25,7 +25,7 @@ from outrider.cli.chat.running import Running
 from outrider.cli.chat.shows import Note, Typed
 from outrider.cli.chat.status import Standing, status_line
 from outrider.cli.chat.view import Line, View
-from outrider.cli.choosing import shown
+from outrider.cli.choosing import model_or_runtime_name
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
@@ -175,7 +175,7 @@ class Conversation:
 
     @property
     def _answering(self) -> str:
-        return shown(self.carrier, self.model)
+        return model_or_runtime_name(self.carrier, self.model)
 
     async def learn_names(self) -> None:
         """Have the sessions that are there at hand when one is typed."""
