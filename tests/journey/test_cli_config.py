@@ -31,7 +31,7 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     for setting in SETTINGS:
-        monkeypatch.delenv(setting.env, raising=False)
+        monkeypatch.delenv(setting.env_variable, raising=False)
     return Shell(tmp_path)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.blocks import Blocks, split
+from outrider.cli.chat.blocks import MarkdownSplitter, split_blocks
 
 LINES = st.sampled_from(
     [
@@ -28,20 +28,20 @@ LINES = st.sampled_from(
 
 @given(st.lists(st.text() | LINES.map(lambda line: line + "\n")))
 def test_the_blocks_joined_are_the_text(pieces: list[str]) -> None:
-    blocks, done, heard = Blocks(), list[str](), ""
+    blocks, done, heard = MarkdownSplitter(), list[str](), ""
     for piece in pieces:
         done += blocks.feed(piece)
         heard += piece
-        assert "".join(done) + blocks.rest == heard
+        assert "".join(done) + blocks.pending_text == heard
     assert "".join([*done, *blocks.finish()]) == "".join(pieces)
 
 
 @given(st.lists(LINES).map("\n".join), st.integers(1, 7))
 def test_how_a_text_is_dealt_out_does_not_change_its_blocks(text: str, size: int) -> None:
-    blocks, done = Blocks(), list[str]()
+    blocks, done = MarkdownSplitter(), list[str]()
     for at in range(0, len(text), size):
         done += blocks.feed(text[at : at + size])
-    assert [*done, *blocks.finish()] == split(text)
+    assert [*done, *blocks.finish()] == split_blocks(text)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_how_a_text_is_dealt_out_does_not_change_its_blocks(text: str, size: int
     ],
 )
 def test_a_block_ends_where_its_reader_would_say_so(text: str, blocks: list[str]) -> None:
-    assert split(text) == blocks
+    assert split_blocks(text) == blocks
 
 
 def test_a_block_is_given_as_soon_as_it_is_finished() -> None:
-    blocks = Blocks()
+    blocks = MarkdownSplitter()
     fed = ["first ", "line\n", "\nsec", "ond\n\n```", "\ncode\n\n", "```\n"]
     assert [blocks.feed(text) for text in fed] == [
         [],
@@ -79,4 +79,4 @@ def test_a_block_is_given_as_soon_as_it_is_finished() -> None:
         [],
         ["```\ncode\n\n```\n"],
     ]
-    assert blocks.rest == ""
+    assert blocks.pending_text == ""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.clean import clean, one_line, width, wrap
-from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Typed
+from outrider.cli.chat.clean import cell_width, sanitize, sanitize_line, wrap
+from outrider.cli.chat.paint import TerminalRenderer
+from outrider.cli.chat.shows import Note, ReplyBlock, ToolLine, TypedCommand, UserText
 
 
 @pytest.mark.parametrize(
@@ -32,31 +32,31 @@ from outrider.cli.chat.shows import Block, Note, Person, Ran, Typed
     ],
 )
 def test_what_is_shown_of_what_was_said(said: str, shown: str) -> None:
-    assert clean(said) == shown
+    assert sanitize(said) == shown
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
 def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
-    left = {char for char in clean(text) if unicodedata.category(char) in ("Cc", "Cs")}
+    left = {char for char in sanitize(text) if unicodedata.category(char) in ("Cc", "Cs")}
     assert left <= {"\n", "\t"}
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
 def test_nothing_that_is_painted_has_a_sequence_of_its_own(text: str) -> None:
-    shows = [Person(text), Block(text), Ran(text, text), Note(text), Typed(text)]
-    painted = Painter(is_plain=True).paint(shows, 80)
+    shows = [UserText(text), ReplyBlock(text), ToolLine(text, text), Note(text), TypedCommand(text)]
+    painted = TerminalRenderer(is_plain=True).render(shows, 80)
     assert {char for char in painted if unicodedata.category(char) in ("Cc", "Cs")} <= {"\n"}
 
 
 @given(st.text(), st.integers(2, 60))
 def test_no_line_is_wider_than_the_screen(text: str, cells: int) -> None:
-    assert [line for line in wrap(clean(text), cells) if width(line) > cells] == []
+    assert [line for line in wrap(sanitize(text), cells) if cell_width(line) > cells] == []
 
 
 @given(st.text(min_size=1), st.integers(2, 60))
 def test_one_line_is_one_and_fits(text: str, cells: int) -> None:
-    line = one_line(text, cells)
-    assert ("\n" in line, width(line) <= cells) == (False, True)
+    line = sanitize_line(text, cells)
+    assert ("\n" in line, cell_width(line) <= cells) == (False, True)
 
 
 def test_a_line_is_broken_between_words_where_that_is_near() -> None:
@@ -65,4 +65,4 @@ def test_a_line_is_broken_between_words_where_that_is_near() -> None:
 
 
 def test_a_wide_character_is_not_cut_in_half() -> None:
-    assert (wrap("日本語", 5), one_line("日本語日本語", 6)) == (["日本", "語"], "日本…")
+    assert (wrap("日本語", 5), sanitize_line("日本語日本語", 6)) == (["日本", "語"], "日本…")

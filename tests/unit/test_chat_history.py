@@ -3,33 +3,33 @@
 import stat
 from pathlib import Path
 
-from outrider.cli.chat.history import TypedHistory
+from outrider.cli.chat.history import InputHistory
 
 
 def test_what_was_typed_comes_back_newest_first(tmp_path: Path) -> None:
     path = tmp_path / "chat_history"
     for text in ("one", "two\nlines", "日本語"):
-        TypedHistory(path).store_string(text)
-    assert list(TypedHistory(path).load_history_strings()) == ["日本語", "two\nlines", "one"]
+        InputHistory(path).store_string(text)
+    assert list(InputHistory(path).load_history_strings()) == ["日本語", "two\nlines", "one"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_line_that_a_crash_cut_costs_that_line_only(tmp_path: Path) -> None:
     path = tmp_path / "chat_history"
     path.write_bytes(b'"one"\n"tw\n\xff\xfe\n"three"\n')
-    assert list(TypedHistory(path).load_history_strings()) == ["three", "one"]
+    assert list(InputHistory(path).load_history_strings()) == ["three", "one"]
 
 
 def test_a_long_history_is_shortened_when_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "chat_history"
     path.write_text("".join(f'"{n:04} {"x" * 1000}"\n' for n in range(1_500)))
-    kept = list(TypedHistory(path).load_history_strings())
+    kept = list(InputHistory(path).load_history_strings())
     assert (len(kept), kept[0][:4]) == (1_000, "1499")
     assert path.stat().st_size <= 500_100
-    assert next(iter(TypedHistory(path).load_history_strings()))[:4] == "1499"
+    assert next(iter(InputHistory(path).load_history_strings()))[:4] == "1499"
 
 
 def test_a_place_that_cannot_be_written_to_costs_the_history_only(tmp_path: Path) -> None:
-    history = TypedHistory(tmp_path / "no such folder" / "chat_history")
+    history = InputHistory(tmp_path / "no such folder" / "chat_history")
     history.store_string("one")
     assert list(history.load_history_strings()) == []

@@ -5,14 +5,14 @@ import re
 import pytest
 
 from outrider.app.commands import COMMANDS
-from outrider.cli.chat.orders import ORDERS
-from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.shows import Block, Note, Person, Ran, Show, Typed
+from outrider.cli.chat.orders import COMMAND_HANDLERS
+from outrider.cli.chat.paint import TerminalRenderer
+from outrider.cli.chat.shows import DisplayItem, Note, ReplyBlock, ToolLine, TypedCommand, UserText
 from tests.shape.repository import ROOT
 
 
-def painted(*shows: Show, is_plain: bool = False, is_markdown: bool = True) -> list[str]:
-    text = Painter(is_markdown=is_markdown, is_plain=is_plain).paint(shows, 40)
+def painted(*shows: DisplayItem, is_plain: bool = False, is_markdown: bool = True) -> list[str]:
+    text = TerminalRenderer(is_markdown=is_markdown, is_plain=is_plain).render(shows, 40)
     return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
 
@@ -29,20 +29,20 @@ def painted(*shows: Show, is_plain: bool = False, is_markdown: bool = True) -> l
     ],
 )
 def test_a_block_of_markdown_is_rendered_without_blank_lines_around_it(block: str, lines: list[str]) -> None:
-    assert painted(Block(block)) == lines
+    assert painted(ReplyBlock(block)) == lines
 
 
 def test_things_are_set_off_from_each_other_and_what_belongs_together_is_not() -> None:
     assert painted(
-        Person("two\nlines"),
-        Block("An answer."),
-        Ran("read a.txt", "3 lines"),
-        Ran("read b.txt", "no such file", failed=True),
-        Block("Done."),
-        Typed("/status"),
+        UserText("two\nlines"),
+        ReplyBlock("An answer."),
+        ToolLine("read a.txt", "3 lines"),
+        ToolLine("read b.txt", "no such file", failed=True),
+        ReplyBlock("Done."),
+        TypedCommand("/status"),
         Note("state  idle"),
         Note("tokens 3"),
-        Person("next"),
+        UserText("next"),
     ) == [
         "› two",
         "  lines",
@@ -63,16 +63,16 @@ def test_things_are_set_off_from_each_other_and_what_belongs_together_is_not() -
 
 
 def test_markdown_is_left_as_it_is_where_that_is_wanted_or_where_it_is_very_long() -> None:
-    assert painted(Block("some **words**\n"), is_markdown=False) == ["some **words**"]
-    assert painted(Block("**x** " * 6_000))[0].startswith("**x**")
+    assert painted(ReplyBlock("some **words**\n"), is_markdown=False) == ["some **words**"]
+    assert painted(ReplyBlock("**x** " * 6_000))[0].startswith("**x**")
 
 
 def test_plain_text_has_no_escape_sequence_at_all() -> None:
-    text = Painter(is_plain=True).paint([Person("hi"), Block("# T"), Note("bad", "bad")], 40)
+    text = TerminalRenderer(is_plain=True).render([UserText("hi"), ReplyBlock("# T"), Note("bad", "bad")], 40)
     assert text == "› hi\n\n# T\n\nbad\n"
 
 
 def test_every_command_of_the_registry_is_carried_out_here_and_told_on_the_page() -> None:
     page = (ROOT / "docs" / "chat.md").read_text(encoding="utf-8")
-    assert list(ORDERS) == [command.name for command in COMMANDS]
+    assert list(COMMAND_HANDLERS) == [command.name for command in COMMANDS]
     assert [command.usage for command in COMMANDS if f"| `{command.usage}` |" not in page] == []

@@ -2,37 +2,37 @@
 
 import pytest
 
-from outrider.cli.chat.clean import width
-from outrider.cli.chat.status import Standing, short_count, short_path, short_time, status_line
+from outrider.cli.chat.clean import cell_width
+from outrider.cli.chat.status import StatusInfo, render_status, short_count, short_path, short_time
 
-AT_REST = Standing("practice", "/srv/project")
-AT_WORK = Standing("anthropic:claude", "/srv/project", "notes", 12_345, 0.00123, 12, 2, 1)
+AT_REST = StatusInfo("practice", "/srv/project")
+AT_WORK = StatusInfo("anthropic:claude", "/srv/project", "notes", 12_345, 0.00123, 12, 2, 1)
 
 
 def test_at_rest_it_says_the_model_the_folder_and_the_session() -> None:
-    assert status_line(AT_REST) == "practice · /srv/project · new session · idle"
+    assert render_status(AT_REST) == "practice · /srv/project · new session · idle"
 
 
 def test_at_work_it_says_what_it_took_so_far_and_what_waits() -> None:
-    assert status_line(AT_WORK) == (
+    assert render_status(AT_WORK) == (
         "anthropic:claude · /srv/project · notes · 12.3k tokens · $0.0012 · working 12 s · queued 2 · +1 elsewhere"
     )
 
 
 def test_it_says_how_many_tasks_run_and_that_a_question_waits() -> None:
-    asking = Standing("practice", "/srv/project", "notes", seconds=12, tasks=2, is_asking=True)
-    assert status_line(asking) == "practice · /srv/project · notes · waits for you · 2 tasks"
-    assert status_line(Standing("practice", "/srv", "s", tasks=1)) == "practice · /srv · s · idle · 1 task"
+    asking = StatusInfo("practice", "/srv/project", "notes", seconds=12, tasks=2, is_asking=True)
+    assert render_status(asking) == "practice · /srv/project · notes · waits for you · 2 tasks"
+    assert render_status(StatusInfo("practice", "/srv", "s", tasks=1)) == "practice · /srv · s · idle · 1 task"
 
 
 def test_a_cost_of_nothing_is_known_and_said() -> None:
-    assert "$0.0000" in status_line(Standing("practice", "/srv", "s", cost=0.0))
+    assert "$0.0000" in render_status(StatusInfo("practice", "/srv", "s", cost=0.0))
 
 
 @pytest.mark.parametrize("columns", [10, 20, 40, 80, 200])
 def test_it_fits(columns: int) -> None:
-    long = Standing("openrouter:" + "m" * 90, "/srv/" + "w" * 90, "会" * 90, 12_345, 0.00123, 12, 2, 1)
-    assert width(status_line(long, columns)) <= columns
+    long = StatusInfo("openrouter:" + "m" * 90, "/srv/" + "w" * 90, "会" * 90, 12_345, 0.00123, 12, 2, 1)
+    assert cell_width(render_status(long, columns)) <= columns
 
 
 def test_figures_are_short() -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.answers import meant, offer
-from outrider.cli.chat.calls import call_line, last_lines, ran
-from outrider.cli.chat.notices import told, told_elsewhere
-from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.recall import recall
-from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show
-from outrider.cli.chat.view import View
+from outrider.cli.chat.answers import answer_hint, parse_answer
+from outrider.cli.chat.calls import call_line, last_lines, result_items
+from outrider.cli.chat.notices import background_task_note, task_notice_items
+from outrider.cli.chat.paint import TerminalRenderer
+from outrider.cli.chat.recall import recap
+from outrider.cli.chat.shows import DisplayItem, Note, OutputLines, QuestionText, ReplyBlock, ToolLine, UserText
+from outrider.cli.chat.view import ChatSessionView
 from outrider.core.approve import ANSWERS
 from outrider.core.events import (
     Answered,
@@ -53,10 +53,10 @@ def journal(*bodies: Body) -> list[Entry]:
     return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
 
 
-def shown(view: View, *bodies: Body) -> list[Show]:
-    shows: list[Show] = []
+def shown(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
+    shows: list[DisplayItem] = []
     for body in bodies:
-        shows += view.take(Entry(view.head + 1, 1_000 * (view.head + 1), body))
+        shows += view.apply(Entry(view.head + 1, 1_000 * (view.head + 1), body))
     return shows
 
 
@@ -72,36 +72,38 @@ def shown(view: View, *bodies: Body) -> list[Show]:
     ],
 )
 def test_a_tasks_end_is_one_line_of_ours(ended: Task, line: Note) -> None:
-    assert told(ended_notice(ended, "", "/out")) == [line]
+    assert task_notice_items(ended_notice(ended, "", "/out")) == [line]
 
 
 def test_what_it_wrote_last_stands_below_bounded() -> None:
     output = "\n".join(f"line {n}" for n in range(50)) + "\n" + "x" * 500
-    _, lines = told(ended_notice(task(), output, "/out"))
-    assert isinstance(lines, Output)
+    _, lines = task_notice_items(ended_notice(task(), output, "/out"))
+    assert isinstance(lines, OutputLines)
     assert lines.lines[:4] == ("line 46", "line 47", "line 48", "line 49")
     assert (len(lines.lines), len(lines.lines[4])) == (5, 200)
 
 
 def test_a_prompt_left_waiting_and_watched_output_are_told_too() -> None:
-    stalled = told(stalled_notice(task("stalled", None), "Continue? [y/n] "))
-    watched = told(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
+    stalled = task_notice_items(stalled_notice(task("stalled", None), "Continue? [y/n] "))
+    watched = task_notice_items(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
     assert stalled == [
         Note("● t-1 seems to wait for input · make test · /write t-1 TEXT answers it", "warn"),
-        Output(("Continue? [y/n]",)),
+        OutputLines(("Continue? [y/n]",)),
     ]
-    assert watched == [Note("● t-1 wrote what was watched for (^E) · make test", "warn"), Output(("E1", "E2"))]
+    assert watched == [Note("● t-1 wrote what was watched for (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
 
 
 def test_a_task_of_another_session_is_told_in_one_line_that_names_it() -> None:
-    told = told_elsewhere(ended_notice(task(), "much\noutput", "/out"), "site")
+    told = background_task_note(ended_notice(task(), "much\noutput", "/out"), "site")
     assert told == Note("✓ t-1 succeeded · make test · exit 0, 3.2 s  (session site; /switch site)", "good")
 
 
 @given(output=st.text(max_size=300), command=st.text(min_size=1, max_size=300))
 def test_nothing_a_command_is_called_or_writes_passes_for_words_of_ours(output: str, command: str) -> None:
-    shows = told(ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out"))
-    painted = Painter(is_plain=True).paint(shows, 400).splitlines()
+    shows = task_notice_items(
+        ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out")
+    )
+    painted = TerminalRenderer(is_plain=True).render(shows, 400).splitlines()
     assert painted[0].startswith("✓ t-1 succeeded · a")
     assert painted[0].endswith(" · exit 0, 3.2 s")
     assert [line for line in painted[1:] if not line.startswith("    │")] == []
@@ -109,32 +111,32 @@ def test_nothing_a_command_is_called_or_writes_passes_for_words_of_ours(output: 
 
 
 def test_a_notice_is_shown_at_once_whether_or_not_the_model_is_busy() -> None:
-    view = View(journal(Input("go"), Started()))
-    busy = [*view.take(Delta("Work")), *shown(view, notice())]
+    view = ChatSessionView(journal(Input("go"), Started()))
+    busy = [*view.apply(Delta("Work")), *shown(view, notice())]
     shows = shown(view, Reply("Working.", saw=2))
-    assert ([*busy, *shows], view.queued) == ([*told(notice().text), Block("Working.")], [])
+    assert ([*busy, *shows], view.queued) == ([*task_notice_items(notice().text), ReplyBlock("Working.")], [])
     assert view.activity == "waiting for the model …"
     typed = shown(view, Input("and now?"))
     assert (typed, view.queued) == ([], ["and now?"])
 
 
 def test_commands_read_as_they_were_typed_with_what_came_of_them() -> None:
-    def line(**outcome: object) -> list[Show]:
+    def line(**outcome: object) -> list[DisplayItem]:
         text = msgspec.json.encode(outcome).decode()
-        return list(ran(CALLS[0], Result("a", text, details=str(outcome.pop("details", "")))))
+        return list(result_items(CALLS[0], Result("a", text, details=str(outcome.pop("details", "")))))
 
     assert line(status="done", exit_code=0, output="x", details="exit 0, 1.0 s") == [
-        Ran("run a", "exit 0, 1.0 s", mark="$")
+        ToolLine("run a", "exit 0, 1.0 s", symbol="$")
     ]
     assert line(status="done", exit_code=2, output="1\n2\n\n3\r33\n4\n", details="exit 2, 1.0 s") == [
-        Ran("run a", "exit 2, 1.0 s", mark="$"),
-        Output(("2", "33", "4")),
+        ToolLine("run a", "exit 2, 1.0 s", symbol="$"),
+        OutputLines(("2", "33", "4")),
     ]
-    assert line(status="background_started", task="t-1") == [Ran("run a", "runs as t-1", mark="$")]
-    assert line(status="auto_backgrounded", task="t-1") == [Ran("run a", "goes on as t-1", mark="$")]
-    assert ran(CALLS[0], Result("a", "{cut", details="exit 0")) == [Ran("run a", "exit 0", mark="$")]
-    assert ran(CALLS[0], Result("a", "no such need", failed=True)) == [
-        Ran("run a", "no such need", failed=True, mark="$")
+    assert line(status="background_started", task="t-1") == [ToolLine("run a", "runs as t-1", symbol="$")]
+    assert line(status="auto_backgrounded", task="t-1") == [ToolLine("run a", "goes on as t-1", symbol="$")]
+    assert result_items(CALLS[0], Result("a", "{cut", details="exit 0")) == [ToolLine("run a", "exit 0", symbol="$")]
+    assert result_items(CALLS[0], Result("a", "no such need", failed=True)) == [
+        ToolLine("run a", "no such need", failed=True, symbol="$")
     ]
     assert call_line(Call("x", "tasks", {"task": "t-1", "action": "wait"})) == "tasks wait t-1"
 
@@ -145,37 +147,39 @@ def test_the_last_lines_are_what_a_terminal_would_show() -> None:
 
 
 def test_what_a_running_command_writes_is_seen_below_it() -> None:
-    view = View(journal(*BEFORE, Begun("a")))
-    view.tails = {"a": ("one", "会" * 40)}
-    assert [line for _, line in view.live(20, 10)] == ["$ run a …", "  │ one", "  │ 会会会会会会会…", "$ run b …"]
+    view = ChatSessionView(journal(*BEFORE, Begun("a")))
+    view.output_tails = {"a": ("one", "会" * 40)}
+    assert [line for _, line in view.live_lines(20, 10)] == ["$ run a …", "  │ one", "  │ 会会会会会会会…", "$ run b …"]
 
 
 def test_questions_come_one_after_the_other_and_the_next_when_one_is_answered_anywhere() -> None:
-    view = View(journal(*BEFORE))
+    view = ChatSessionView(journal(*BEFORE))
     first = shown(view, *ASKED)
-    assert (first, view.running) == ([Question("ask-a", ASKED[0].question, ANSWERS)], [])
-    assert view.live(80, 10) == [("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")]
+    assert (first, view.running_calls) == ([QuestionText("ask-a", ASKED[0].question, ANSWERS)], [])
+    assert view.live_lines(80, 10) == [
+        ("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")
+    ]
     second = shown(view, Answered("ask-a", "once", "somebody"))
-    assert second == [Note("✓ allowed, this once", "good"), Question("ask-b", ASKED[1].question, ANSWERS)]
+    assert second == [Note("✓ allowed, this once", "good"), QuestionText("ask-b", ASKED[1].question, ANSWERS)]
     last = shown(view, Answered("ask-b", "no", "p"), Answered("ask-b", "once", "p"), Result("b", "denied", failed=True))
-    assert last == [Note("✗ not allowed", "warn"), Ran("run b", "not run", failed=True, mark="$")]
-    assert view.asking is None
+    assert last == [Note("✗ not allowed", "warn"), ToolLine("run b", "not run", failed=True, symbol="$")]
+    assert view.open_question is None
 
 
 def test_a_later_question_answered_elsewhere_leaves_the_first_where_it_is() -> None:
-    view = View(journal(*BEFORE, *ASKED))
+    view = ChatSessionView(journal(*BEFORE, *ASKED))
     assert shown(view, Answered("ask-b", "no")) == [Note("✗ not allowed: nobody was there to answer", "warn")]
-    assert view.asking == ASKED[0]
+    assert view.open_question == ASKED[0]
 
 
 def test_a_question_that_waits_is_shown_again_to_who_comes_back_and_nothing_is_said_to_be_taken_up() -> None:
     entries = journal(*BEFORE, ASKED[0])
-    view = View(entries)
-    assert recall(entries) == [Person("go")]
-    assert view.question() == [Question("ask-a", ASKED[0].question, ANSWERS)]
-    assert (shown(view, Resumed()), next(line for _, line in view.live(80, 10))) == ([], "$ run b …")
+    view = ChatSessionView(entries)
+    assert recap(entries) == [UserText("go")]
+    assert view.question_items() == [QuestionText("ask-a", ASKED[0].question, ANSWERS)]
+    assert (shown(view, Resumed()), next(line for _, line in view.live_lines(80, 10))) == ([], "$ run b …")
     assert shown(view, Ended("interrupted", 5, "stopped")) == [Note("■ stopped", "warn")]
-    assert view.asking is None
+    assert view.open_question is None
 
 
 @pytest.mark.parametrize(
@@ -195,13 +199,13 @@ def test_a_question_that_waits_is_shown_again_to_who_comes_back_and_nothing_is_s
     ],
 )
 def test_a_letter_or_a_word_is_an_answer_and_nothing_else_is(typed: str, answer: str | None) -> None:
-    assert meant(typed, ANSWERS) == answer
+    assert parse_answer(typed, ANSWERS) == answer
 
 
 def test_choices_of_others_are_offered_by_their_letters_where_those_differ() -> None:
     choices = ("accept", "accept always", "decline")
-    assert offer(choices) == "accept · accept always · [d]ecline"
-    assert [meant(typed, choices) for typed in ("a", "Accept Always", "d", "yes")] == [
+    assert answer_hint(choices) == "accept · accept always · [d]ecline"
+    assert [parse_answer(typed, choices) for typed in ("a", "Accept Always", "d", "yes")] == [
         None,
         "accept always",
         "decline",
@@ -211,7 +215,7 @@ def test_choices_of_others_are_offered_by_their_letters_where_those_differ() -> 
 
 def test_a_question_is_shown_whole_or_says_that_it_is_not() -> None:
     def painted(text: str, *, is_plain: bool) -> list[str]:
-        text = Painter(is_plain=is_plain).paint([Question("a", text, ("no",))], 80)
+        text = TerminalRenderer(is_plain=is_plain).render([QuestionText("a", text, ("no",))], 80)
         return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
     assert painted("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]

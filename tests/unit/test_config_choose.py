@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.config.choice import ModelChoice
-from outrider.config.choose import Pick, choose, pick
+from outrider.config.choose import DefaultModel, choose_models, default_model
 from outrider.config.load import load
 from outrider.config.providers import PROVIDERS, WIRES
 from outrider.core.errors import Refused
@@ -21,12 +21,12 @@ def seen(choice: ModelChoice) -> Where:
 
 def chosen(environ: dict[str, str], name: str = "", home: Path = HOME, **flags: str) -> list[Where]:
     overrides = {f"model.{key}": value for key, value in flags.items()}
-    return [seen(choice) for choice in choose(load(home, environ, overrides), name)]
+    return [seen(choice) for choice in choose_models(load(home, environ, overrides), name)]
 
 
 def refusal(environ: dict[str, str], name: str = "") -> str:
     with pytest.raises(Refused) as refused:
-        choose(load(HOME, environ), name)
+        choose_models(load(HOME, environ), name)
     return str(refused.value)
 
 
@@ -79,12 +79,14 @@ def test_an_address_and_key_beside_one_model_are_not_used_for_another_providers(
     assert chosen(environ, "anthropic:c", tmp_path) == [other]
     assert chosen(environ, "openai-chat:n", tmp_path) == [sibling]
     assert chosen(environ | {"OUTRIDER_MODEL": "anthropic:c"}, "", tmp_path) == [other]
-    assert [c.window for name in ("", "openai-chat:n") for c in choose(load(tmp_path, environ), name)] == [9, 0]
+    assert [
+        c.context_window for name in ("", "openai-chat:n") for c in choose_models(load(tmp_path, environ), name)
+    ] == [9, 0]
 
 
 def test_an_address_in_the_environment_is_for_the_model_of_a_flag_when_no_other_is_named() -> None:
     config = load(HOME, {"OUTRIDER_MODEL_URL": "http://127.0.0.1:9/v1"}, {"model": "openai-chat:m"})
-    assert [seen(choice) for choice in choose(config)] == [
+    assert [seen(choice) for choice in choose_models(config)] == [
         ("openai-chat:m", "openai-chat", "m", "http://127.0.0.1:9/v1", "")
     ]
 
@@ -101,7 +103,7 @@ def test_fallbacks_follow_in_order_each_once_and_without_the_main_ones_key() -> 
         ("ollama:b", "openai-chat", "b", "http://127.0.0.1:11434/v1", ""),
         ("practice", "practice", "practice", "", ""),
     ]
-    assert [choice.effort for choice in choose(load(HOME, environ))] == ["high", "", ""]
+    assert [choice.effort for choice in choose_models(load(HOME, environ))] == ["high", "", ""]
 
 
 def test_how_a_model_is_asked_comes_with_it() -> None:
@@ -115,8 +117,14 @@ def test_how_a_model_is_asked_comes_with_it() -> None:
         "OUTRIDER_MODEL_PRICE_INPUT": "1",
         "OUTRIDER_MODEL_PRICE_OUTPUT": "2",
     }
-    (choice,) = choose(load(HOME, environ))
-    assert (choice.window, choice.longest, choice.effort, choice.patience, choice.attempts) == (9, 8, "low", 7.0, 6)
+    (choice,) = choose_models(load(HOME, environ))
+    assert (choice.context_window, choice.max_output_tokens, choice.effort, choice.idle_timeout, choice.attempts) == (
+        9,
+        8,
+        "low",
+        7.0,
+        6,
+    )
     assert choice.prices == Prices(1.0, 2.0)
     assert refusal(environ | {"OUTRIDER_MODEL_PRICE_OUTPUT": ""}) == (
         "model.price_input and model.price_output must be set together"
@@ -147,7 +155,7 @@ def test_an_unknown_provider_is_told_with_all_there_are() -> None:
 
 
 def test_a_wire_of_a_plugin_is_taken_when_it_is_told_of() -> None:
-    (choice,) = choose(load(HOME, {}), "smoke:m", (*WIRES, "smoke"))
+    (choice,) = choose_models(load(HOME, {}), "smoke:m", (*WIRES, "smoke"))
     assert seen(choice) == ("smoke:m", "smoke", "m", "", "")
 
 
@@ -164,19 +172,21 @@ def test_a_key_that_refers_to_nothing_does_not_give_way_to_another() -> None:
 
 def test_without_a_model_a_found_key_picks_one_and_without_a_key_it_is_practice() -> None:
     assert chosen({}) == [("practice", "practice", "practice", "", "")]
-    assert pick(load(HOME, {})) == Pick("practice", "no model is set and no key was found")
-    assert pick(load(HOME, {"MISTRAL_API_KEY": "m"})) == Pick("mistral:mistral-medium-latest", "MISTRAL_API_KEY is set")
-    assert pick(load(HOME, {"TOGETHER_API_KEY": "t"})).name == "practice"
-    assert pick(load(HOME, {"OUTRIDER_MODEL": "practice:x", "MISTRAL_API_KEY": "m"})) == Pick(
+    assert default_model(load(HOME, {})) == DefaultModel("practice", "no model is set and no key was found")
+    assert default_model(load(HOME, {"MISTRAL_API_KEY": "m"})) == DefaultModel(
+        "mistral:mistral-medium-latest", "MISTRAL_API_KEY is set"
+    )
+    assert default_model(load(HOME, {"TOGETHER_API_KEY": "t"})).name == "practice"
+    assert default_model(load(HOME, {"OUTRIDER_MODEL": "practice:x", "MISTRAL_API_KEY": "m"})) == DefaultModel(
         "practice:x", "environment OUTRIDER_MODEL"
     )
 
 
 def test_practice_can_be_given_a_window_and_asks_for_no_key() -> None:
-    (choice,) = choose(load(HOME, {"OUTRIDER_MODEL": "practice:x", "OUTRIDER_MODEL_WINDOW": "9"}))
-    assert (*seen(choice), choice.window) == ("practice:x", "practice", "x", "", "", 9)
-    (choice,) = choose(load(HOME, {"OUTRIDER_MODEL_WINDOW": "9"}))
-    assert (*seen(choice), choice.window) == ("practice", "practice", "practice", "", "", 9)
+    (choice,) = choose_models(load(HOME, {"OUTRIDER_MODEL": "practice:x", "OUTRIDER_MODEL_WINDOW": "9"}))
+    assert (*seen(choice), choice.context_window) == ("practice:x", "practice", "x", "", "", 9)
+    (choice,) = choose_models(load(HOME, {"OUTRIDER_MODEL_WINDOW": "9"}))
+    assert (*seen(choice), choice.context_window) == ("practice", "practice", "practice", "", "", 9)
 
 
 def test_every_provider_speaks_a_known_wire_at_a_plain_address() -> None:
@@ -184,4 +194,4 @@ def test_every_provider_speaks_a_known_wire_at_a_plain_address() -> None:
     assert [
         p.url for p in PROVIDERS if p.url.endswith("/") or not p.url.startswith(("https://", "http://127.0.0.1"))
     ] == []
-    assert [provider.name for provider in PROVIDERS if provider.is_local and provider.default] == []
+    assert [provider.name for provider in PROVIDERS if provider.is_local and provider.default_model] == []

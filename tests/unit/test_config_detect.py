@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from outrider.config.detect import KeyFound, Offer, keys_found, servers_found
-from outrider.config.providers import Provider
+from outrider.config.detect import DiscoveredKey, LocalModelServer, find_keys, find_local_servers
+from outrider.config.providers import ProviderPreset
 
 LONG = 20.0
 """Far more than loopback needs; reached only when the code under test is broken."""
 
 
 @contextmanager
-def serving(answer: bytes, closes: bool = True) -> Generator[tuple[Provider, list[bytes]]]:
+def serving(answer: bytes, closes: bool = True) -> Generator[tuple[ProviderPreset, list[bytes]]]:
     """A server on loopback that gives everyone this answer."""
     asked, kept = list[bytes](), list[socket.socket]()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -33,7 +33,7 @@ def serving(answer: bytes, closes: bool = True) -> Generator[tuple[Provider, lis
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield Provider("mine", "openai-chat", f"http://127.0.0.1:{listener.getsockname()[1]}/v1"), asked
+        yield ProviderPreset("mine", "openai-chat", f"http://127.0.0.1:{listener.getsockname()[1]}/v1"), asked
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(LONG)
         for peer in kept:
@@ -46,8 +46,8 @@ def page(body: bytes, status: bytes = b"200 OK", head: bytes = b"") -> bytes:
 
 def test_a_server_that_answers_is_offered_with_its_models_and_what_to_type() -> None:
     with serving(page(b'{"data": [{"id": "llama3.2"}, {"id": "qwen3:4b"}, {"id": 7}, 8]}')) as (server, asked):
-        assert servers_found([server], LONG, LONG) == (
-            Offer("mine", server.url, ("llama3.2", "qwen3:4b"), "outrider config set model mine:llama3.2"),
+        assert find_local_servers([server], LONG, LONG) == (
+            LocalModelServer("mine", server.url, ("llama3.2", "qwen3:4b"), "outrider config set model mine:llama3.2"),
         )
     assert asked[0].startswith(b"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:")
 
@@ -55,8 +55,8 @@ def test_a_server_that_answers_is_offered_with_its_models_and_what_to_type() -> 
 def test_a_server_that_keeps_the_connection_open_is_heard_by_its_length() -> None:
     body = b'{"data": null}'
     with serving(page(body, head=b"Content-Length: %d\r\n" % len(body)), closes=False) as (server, _):
-        assert servers_found([server], LONG, LONG) == (
-            Offer("mine", server.url, (), "outrider config set model mine:<model>"),
+        assert find_local_servers([server], LONG, LONG) == (
+            LocalModelServer("mine", server.url, (), "outrider config set model mine:<model>"),
         )
 
 
@@ -76,25 +76,25 @@ def test_a_server_that_keeps_the_connection_open_is_heard_by_its_length() -> Non
 )
 def test_what_is_no_model_server_is_not_offered(answer: bytes) -> None:
     with serving(answer) as (server, _):
-        assert servers_found([server], LONG, LONG) == ()
+        assert find_local_servers([server], LONG, LONG) == ()
 
 
 def test_a_closed_port_does_not_hide_its_neighbour() -> None:
     with socket.socket() as unused, serving(page(b'{"data": [{"id": "m"}]}')) as (server, _):
         unused.bind(("127.0.0.1", 0))
-        closed = Provider("closed", "openai-chat", f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
-        assert [offer.provider for offer in servers_found([closed, server], LONG, LONG)] == ["mine"]
+        closed = ProviderPreset("closed", "openai-chat", f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
+        assert [offer.provider for offer in find_local_servers([closed, server], LONG, LONG)] == ["mine"]
 
 
 def test_a_silent_server_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        mute = Provider("mute", "openai-chat", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
-        assert servers_found([mute], LONG, 0.05) == ()
+        mute = ProviderPreset("mute", "openai-chat", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        assert find_local_servers([mute], LONG, 0.05) == ()
 
 
 def test_found_keys_are_told_by_name_and_never_by_value() -> None:
     environ = {"OPENAI_API_KEY": "sk-do-not-tell", "TOGETHER_API_KEY": "t", "GROQ_API_KEY": " "}
-    assert keys_found(environ) == (
-        KeyFound("openai", "OPENAI_API_KEY", "outrider config set model openai:gpt-5.6-terra"),
-        KeyFound("together", "TOGETHER_API_KEY", "outrider config set model together:<model>"),
+    assert find_keys(environ) == (
+        DiscoveredKey("openai", "OPENAI_API_KEY", "outrider config set model openai:gpt-5.6-terra"),
+        DiscoveredKey("together", "TOGETHER_API_KEY", "outrider config set model together:<model>"),
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outrider.config.choice import Secret
 from outrider.config.load import Config, find_home, load
 from outrider.config.page import render_page
-from outrider.config.settings import SETTINGS, Kind
+from outrider.config.settings import SETTINGS, SettingKind
 from outrider.core.errors import Refused
 
 
@@ -31,8 +31,8 @@ def refusal(home: Path, environ: dict[str, str] | None = None, overrides: dict[s
 
 def test_without_any_setting_every_value_is_its_default(tmp_path: Path) -> None:
     config = load(tmp_path, {})
-    assert {s.name: config.value(s.name) for s in SETTINGS if not s.secret} == {
-        s.name: s.default for s in SETTINGS if not s.secret
+    assert {s.name: config.value(s.name) for s in SETTINGS if not s.is_secret} == {
+        s.name: s.default for s in SETTINGS if not s.is_secret
     }
     assert {config.source(s.name) for s in SETTINGS} == {"default"}
     assert (config.home, config.warnings, config.limits.steps) == (tmp_path, (), 60)
@@ -52,8 +52,8 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
 
 
 def test_every_setting_can_be_given_as_a_variable_and_the_short_names_are_the_documented_ones() -> None:
-    assert len({setting.env for setting in SETTINGS}) == len(SETTINGS)
-    by_name = {setting.name: setting.env for setting in SETTINGS}
+    assert len({setting.env_variable for setting in SETTINGS}) == len(SETTINGS)
+    by_name = {setting.name: setting.env_variable for setting in SETTINGS}
     assert by_name["model.name"] == "OUTRIDER_MODEL"
     assert by_name["model.url"] == "OUTRIDER_MODEL_URL"
     assert by_name["runtime.name"] == "OUTRIDER_RUNTIME"
@@ -61,14 +61,14 @@ def test_every_setting_can_be_given_as_a_variable_and_the_short_names_are_the_do
 
 def test_the_typed_shape_and_the_registry_are_the_same_settings() -> None:
     kinds = {
-        Kind.TEXT: str,
-        Kind.URL: str,
-        Kind.WHOLE: int,
-        Kind.DECIMAL: float,
-        Kind.SWITCH: bool,
-        Kind.NAMES: tuple[str, ...],
-        Kind.FOLDERS: tuple[str, ...],
-        Kind.SECRET: Secret,
+        SettingKind.TEXT: str,
+        SettingKind.URL: str,
+        SettingKind.INTEGER: int,
+        SettingKind.NUMBER: float,
+        SettingKind.BOOLEAN: bool,
+        SettingKind.NAMES: tuple[str, ...],
+        SettingKind.FOLDERS: tuple[str, ...],
+        SettingKind.SECRET: Secret,
     }
     shape = {
         f"{section}.{key}": kind
@@ -188,7 +188,7 @@ def test_folders_are_absolute_paths_and_a_tilde_is_the_persons_home(
     home = tmp_path / ".outrider"
     config = load(home, {"OUTRIDER_SANDBOX_READ": "~/.cargo/, /opt/../usr/share"})
     assert config.sandbox.read == (str(tmp_path / ".cargo"), "/usr/share")
-    assert config.shown("sandbox.read") == f"{tmp_path}/.cargo, /usr/share"
+    assert config.display_value("sandbox.read") == f"{tmp_path}/.cargo, /usr/share"
 
 
 @pytest.mark.parametrize("folder", ["~", "/", "~/.outrider", "~/.outrider/logs", "~/.outrider/workspaces", "~/link"])

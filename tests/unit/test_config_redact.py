@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.config.redact import OUR_KEY, Redactor, redactor
+from outrider.config.redact import OUTRIDER_KEY, Redactor, build_redactor
 from outrider.store.key_text import KEY_SHAPE
 
 SECRET = "sk-Do/Not+Tell=0123"
@@ -92,9 +92,9 @@ def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_t
         "USER": "someone-long",
     }
     text = "from-a-file openai-key-1 groq-key-2 door-key-3 remote-key-4 someone-long"
-    clean = redactor(load(tmp_path, environ)).redact(text)
+    clean = build_redactor(load(tmp_path, environ)).redact(text)
     assert clean == "[secret] [secret] [secret] [secret] [secret] someone-long"
-    assert not redactor(load(tmp_path, {}))
+    assert not build_redactor(load(tmp_path, {}))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_a_key_of_our_own_is_replaced_though_nobody_named_it(text: str, clean: s
 
 
 def test_a_key_that_is_made_now_has_the_shape_that_is_looked_for() -> None:
-    assert KEY_SHAPE.pattern.replace("(", "").replace(")", "") == OUR_KEY.pattern
+    assert KEY_SHAPE.pattern.replace("(", "").replace(")", "") == OUTRIDER_KEY.pattern

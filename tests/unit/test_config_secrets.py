@@ -19,7 +19,7 @@ def written(home: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def seen(config: Config) -> tuple[str, str]:
-    return config.model.key.reveal(), config.shown("model.key")
+    return config.model.key.reveal(), config.display_value("model.key")
 
 
 def test_a_key_is_read_from_the_variable_or_the_file_it_refers_to(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_key_file_that_is_shared_missing_or_empty_is_refused(tmp_path: Path) -
 
 def test_nothing_that_can_be_printed_holds_the_key(tmp_path: Path) -> None:
     config = load(tmp_path, {"OUTRIDER_MODEL_KEY": SECRET, "OPENAI_API_KEY": SECRET})
-    assert SECRET not in f"{config!r} {config.shown('model.key')} {config.warnings} {config.model.key}"
+    assert SECRET not in f"{config!r} {config.display_value('model.key')} {config.warnings} {config.model.key}"
 
 
 def test_no_error_holds_a_secret_value(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.config.settings import SETTINGS, Kind, Setting
-from outrider.config.write import set_value, unset
+from outrider.config.settings import SETTINGS, Setting, SettingKind
+from outrider.config.write import set_value, unset_value
 from outrider.core.errors import Refused
 
 
@@ -113,7 +113,7 @@ def test_a_file_of_rules_alone_takes_settings_behind_them_and_gives_them_up_agai
     for before in ('[[rules]]\nverdict = "ask"', 'rules = [\n  {verdict = "ask"},\n]'):
         after = changed(tmp_path, before, "log.level", "debug")
         assert after == before + '\n\n[log]\nlevel = "debug"\n'
-        assert unset(tmp_path, "log.level")
+        assert unset_value(tmp_path, "log.level")
         assert (tmp_path / "config.toml").read_text() == before + "\n\n[log]\n"
         assert [rule.verdict for rule in load(tmp_path, {}).rules] == ["ask"]
 
@@ -123,12 +123,12 @@ def test_rules_are_neither_set_nor_removed_by_name(tmp_path: Path) -> None:
     for before in ("", RULES, "rules = []\n"):
         path = tmp_path / "config.toml"
         path.write_text(before)
-        for change in (lambda: set_value(tmp_path, "rules", "x"), lambda: unset(tmp_path, "rules")):
+        for change in (lambda: set_value(tmp_path, "rules", "x"), lambda: unset_value(tmp_path, "rules")):
             with pytest.raises(Refused) as refused:
                 change()
             assert (str(refused.value), path.read_text()) == (told, before)
     with pytest.raises(Refused, match=r"no setting is called rules\.verdict"):
-        unset(tmp_path, "rules.verdict")
+        unset_value(tmp_path, "rules.verdict")
 
 
 def test_a_folder_that_holds_our_own_files_is_not_written_down(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_line_ends_of_another_system_and_a_missing_last_one_are_respected(tmp_pa
 
 def test_a_form_that_is_not_safe_to_change_is_left_untouched(tmp_path: Path) -> None:
     before = "limits = {steps = 1, queue = 2}\n"
-    for change in (lambda: set_value(tmp_path, "limits.steps", "5"), lambda: unset(tmp_path, "limits.steps")):
+    for change in (lambda: set_value(tmp_path, "limits.steps", "5"), lambda: unset_value(tmp_path, "limits.steps")):
         path = tmp_path / "config.toml"
         path.write_text(before)
         with pytest.raises(Refused) as refused:
@@ -178,17 +178,17 @@ def test_a_bad_value_a_broken_file_and_a_nonsense_model_change_nothing(tmp_path:
 def test_a_setting_is_removed_with_its_line_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(FILE)
-    assert [unset(tmp_path, "limits.queue"), unset(tmp_path, "limits.queue")] == [True, False]
+    assert [unset_value(tmp_path, "limits.queue"), unset_value(tmp_path, "limits.queue")] == [True, False]
     assert path.read_text() == FILE.replace("queue = 3\n", "")
 
 
 def test_a_key_that_is_no_setting_can_be_removed_so_that_the_file_loads_again(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("[limits]\nstep = 3\nsteps = 4\n")
-    assert unset(tmp_path, "limits.step")
+    assert unset_value(tmp_path, "limits.step")
     assert load(tmp_path, {}).limits.steps == 4
     with pytest.raises(Refused, match=r"no setting is called limits\.stepz; did you mean limits\.steps\?"):
-        unset(tmp_path, "limits.stepz")
+        unset_value(tmp_path, "limits.stepz")
 
 
 def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
@@ -204,21 +204,21 @@ def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
 
 def _text_for(setting: Setting) -> st.SearchStrategy[str]:
     match setting.kind:
-        case Kind.WHOLE:
-            return st.integers(int(setting.least or 0), int(setting.most or 10**9)).map(str)
-        case Kind.DECIMAL:
-            return st.floats(setting.least or 0, setting.most or 1e9).map(str)
-        case Kind.SWITCH:
+        case SettingKind.INTEGER:
+            return st.integers(int(setting.minimum or 0), int(setting.maximum or 10**9)).map(str)
+        case SettingKind.NUMBER:
+            return st.floats(setting.minimum or 0, setting.maximum or 1e9).map(str)
+        case SettingKind.BOOLEAN:
             return st.sampled_from(["true", "no"])
-        case Kind.URL:
+        case SettingKind.URL:
             return st.sampled_from(["", "http://127.0.0.1:1/v1", "https://example.org"])
-        case Kind.NAMES:
+        case SettingKind.NAMES:
             return st.sampled_from(["", "practice", "practice:a,practice:b"])
-        case Kind.FOLDERS:
+        case SettingKind.FOLDERS:
             return st.sampled_from(["", "/opt", "/usr/share,/opt/tools"])
-        case Kind.TEXT if setting.choices:
+        case SettingKind.TEXT if setting.choices:
             return st.sampled_from(setting.choices)
-        case Kind.TEXT | Kind.SECRET:
+        case SettingKind.TEXT | SettingKind.SECRET:
             return st.text(st.characters(categories=["L", "N", "P", "S"])).map(lambda text: f"practice:{text}")
 
 
@@ -237,7 +237,7 @@ def test_any_sequence_of_changes_leaves_a_file_that_says_just_that(
     rules = load(home, {}).rules
     for setting, text in changes:
         if text is None:
-            assert unset(home, setting.name) == (setting.name in meant)
+            assert unset_value(home, setting.name) == (setting.name in meant)
             meant.pop(setting.name, None)
         else:
             set_value(home, setting.name, text)

@@ -174,7 +174,7 @@ def test_known_models_bring_their_window_and_prices_and_a_choice_overrides_them(
     assert [find() for find in same] == [facts] * 3
     assert known("gpt-5-2025-08-07") == known("gpt-5")
     assert known("gpt-5-imaginary") is None
-    assert traits_of(ModelChoice("n", "anthropic", "claude-opus-5", window=9)) == ModelTraits(
+    assert traits_of(ModelChoice("n", "anthropic", "claude-opus-5", context_window=9)) == ModelTraits(
         "n", "anthropic", 9, prices=facts.prices
     )
     assert traits_of(ModelChoice("n", "openai-chat", "llama")) == ModelTraits("n", "openai-chat")

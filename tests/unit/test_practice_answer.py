@@ -227,7 +227,7 @@ def test_notices_and_pictures_are_noted() -> None:
 
 async def test_the_entry_point_opens_a_model_that_streams_words_and_counts_roughly(tmp_path: Path) -> None:
     deltas: list[Delta] = []
-    choice = ModelChoice("practice", "practice", "", window=9_000)
+    choice = ModelChoice("practice", "practice", "", context_window=9_000)
     async with open_model(choice, FileBlobs(tmp_path)) as model:
         reply = await model.reply(Prompt("sys", [UserMessage("thanks")], SPECS, saw=4), deltas.append)
     assert (model.traits.name, model.traits.wire, model.traits.window) == ("practice", "practice", 9_000)

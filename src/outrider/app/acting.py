@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from outrider.config.choose import choose
+from outrider.config.choose import choose_models
 from outrider.config.load import Config
 from outrider.core.approve import Permission
 from outrider.core.errors import Refused
@@ -158,7 +158,7 @@ async def until_turn_ended(entry: Entry, events: AsyncGenerator[Event, None]) ->
 def default_model_name(config: Config) -> str:
     """The name of the model that these settings choose; empty when they choose none that can be asked."""
     try:
-        return choose(config)[0].name
+        return choose_models(config)[0].name
     except Refused:
         return ""
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.config.settings import nearest
+from outrider.config.settings import closest_match
 
 ArgumentKind = Literal["", "session", "model", "runtime", "words", "file", "name", "task", "grant", "choice"]
 
@@ -103,7 +103,7 @@ def parse_line(text: str) -> TypedLine:
     name, argument = match[1], (match[2] or "").strip()
     command = _BY_NAME.get(name.lower())
     if command is None:
-        close = nearest(name.lower(), _BY_NAME)
+        close = closest_match(name.lower(), _BY_NAME)
         hint = f"did you mean /{close}?" if close else "/help lists them"
         return InvalidCommand(f"there is no command /{name}; {hint} (//{name} … says it to the agent)")
     if argument and not command.argument_kind:

@@ -19,9 +19,9 @@ from outrider.app.place import HomeToolEnvironment
 from outrider.app.presence import PYTHON_MODE
 from outrider.app.presence import OpenMode as OpenMode
 from outrider.app.tasks import ChildSessions, SessionTasks, TaskPolicy, open_commands
-from outrider.config.choose import choose
+from outrider.config.choose import choose_models
 from outrider.config.load import Config, load
-from outrider.config.redact import redactor
+from outrider.config.redact import build_redactor
 from outrider.core.errors import Refused
 from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Model, Runtime, Tool
@@ -55,7 +55,7 @@ class _Models:
     async def get(self, name: str) -> Model:
         async with self._opening:
             if name not in self._open:
-                choices = choose(self._config, name, plugins.names("models"))
+                choices = choose_models(self._config, name, plugins.names("models"))
                 self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
             return self._open[name]
 
@@ -179,7 +179,7 @@ def _build_services(
     config: Config, store: SqliteStore, models: _Models, tools: dict[str, Tool], presence: OpenMode
 ) -> Services:
     """The loops of one home and what they stand on, connected by hints."""
-    limits, redact = config.limits, redactor(config).redact
+    limits, redact = config.limits, build_redactor(config).redact
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     commands = open_commands(config)
     place = HomeToolEnvironment(config, store, store.blobs, open_local, _now)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from outrider.app.channels import CHANNELS
 from outrider.config.load import Config
-from outrider.config.redact import redactor
+from outrider.config.redact import build_redactor
 from outrider.core.approve import NO, ApprovalRequest, Verdict, decide_access
 from outrider.core.events import Answered, Asked
 from outrider.core.parts import Call
@@ -27,7 +27,7 @@ class HomeToolEnvironment:
         now: Callable[[], int],
     ) -> None:
         self._rules = config.rules
-        self._redactor = redactor(config)
+        self._redactor = build_redactor(config)
         self._store = store
         self._blobs = blobs
         self._workspace = workspace

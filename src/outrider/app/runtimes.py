@@ -8,7 +8,7 @@ from msgspec import Struct
 from outrider import plugins
 from outrider.app.acting import AgentApi
 from outrider.config.load import Config
-from outrider.config.settings import did_you_mean, lookup
+from outrider.config.settings import did_you_mean, lookup_setting
 from outrider.core.errors import Refused
 from outrider.core.events import Changed, Entry
 from outrider.core.ports import NATIVE, Session
@@ -54,7 +54,7 @@ def parse_runtime(text: str) -> RuntimeChoice:
 
 def takes_model(name: str) -> bool:
     """Whether `name:<model>` can be asked for."""
-    return lookup(model_setting(name)) is not None and name != NATIVE
+    return lookup_setting(model_setting(name)) is not None and name != NATIVE
 
 
 def model_setting(name: str) -> str:

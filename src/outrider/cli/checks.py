@@ -19,9 +19,9 @@ from outrider import __version__
 from outrider.cli.logs import log_path
 from outrider.cli.plain import one_line
 from outrider.config.choice import ModelChoice
-from outrider.config.choose import choose, pick
-from outrider.config.detect import keys_found, servers_found
-from outrider.config.load import FILE, Config
+from outrider.config.choose import choose_models, default_model
+from outrider.config.detect import find_keys, find_local_servers
+from outrider.config.load import CONFIG_FILE, Config
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.ports import NATIVE
@@ -142,7 +142,7 @@ def _folder_usage(folder: Path) -> tuple[int, int]:
 def check_settings(config: Config | Refused) -> Iterator[Check]:
     """Whether what is set can be read."""
     if isinstance(config, Refused):
-        yield Check("settings", "broken", one_line(str(config)), f"correct {FILE} or the variable it names")
+        yield Check("settings", "broken", one_line(str(config)), f"correct {CONFIG_FILE} or the variable it names")
         return
     count = len(config.sources)
     yield Check("settings", "fine", f"{count} set; `outrider config list` shows them" if count else "all as shipped")
@@ -192,8 +192,8 @@ def _store_size(home: Path) -> str:
 async def check_model(config: Config, *, online: bool) -> AsyncGenerator[Check, None]:
     """Which model is asked, why that one, and whether it can be."""
     try:
-        picked = pick(config)
-        choices = choose(config)
+        picked = default_model(config)
+        choices = choose_models(config)
     except Refused as error:
         yield Check("model", "broken", one_line(str(error)), "see `outrider config list`")
         return
@@ -202,12 +202,12 @@ async def check_model(config: Config, *, online: bool) -> AsyncGenerator[Check, 
         yield Check(
             "model",
             "odd" if not config.model.name else "fine",
-            f"practice, which only plays a model ({picked.why})",
+            f"practice, which only plays a model ({picked.reason})",
             "" if config.model.name else "outrider config set model <provider>:<model>, and set its key",
         )
         return
     key = "its key is set" if main.key else "without a key"
-    yield Check("model", "fine", f"{main.name} at {main.url} ({picked.why}), {key}")
+    yield Check("model", "fine", f"{main.name} at {main.url} ({picked.reason}), {key}")
     if len(choices) > 1:
         yield Check("model", "fine", "then " + ", ".join(choice.name for choice in choices[1:]))
     yield await (_ask_model(main) if online else _check_reachable(main))
@@ -255,7 +255,7 @@ class _NoBlobs:
 
 async def check_discovered() -> AsyncGenerator[Check, None]:
     """Keys in the environment and model servers on this machine."""
-    for key in keys_found():
-        yield Check("found", "fine", f"{key.variable} is set: {key.how}")
-    for offer in await anyio.to_thread.run_sync(servers_found):
-        yield Check("found", "fine", f"{offer.provider} answers at {offer.url}: {offer.how}")
+    for key in find_keys():
+        yield Check("found", "fine", f"{key.variable} is set: {key.command}")
+    for offer in await anyio.to_thread.run_sync(find_local_servers):
+        yield Check("found", "fine", f"{offer.provider} answers at {offer.url}: {offer.command}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from outrider.app.runtimes import RuntimeChoice, find_program, parse_runtime
 from outrider.cli.plain import check_text
-from outrider.config.choose import choose
+from outrider.config.choose import choose_models
 from outrider.config.load import Config
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
@@ -27,13 +27,13 @@ def session_settings(config: Config, model: str, runtime: str | None, *, is_new:
     if is_new and not wanted and config.runtime.name != NATIVE:
         find_program(config, parse_runtime(config.runtime.name).name)
     elif is_new:
-        choose(config)
+        choose_models(config)
     return wanted.settings if wanted else {}
 
 
 def model_settings(config: Config, model: str) -> Mapping[str, str]:
     """What to set for a session that is to use this model, which our own loop asks. Raises Refused."""
-    return {"model": choose(config, model)[0].name, "runtime": NATIVE}
+    return {"model": choose_models(config, model)[0].name, "runtime": NATIVE}
 
 
 def model_or_runtime_name(carrier: RuntimeChoice, model: str) -> str:

@@ -10,12 +10,19 @@ from itertools import groupby
 import click
 import msgspec
 
-from outrider.config.load import FILE, Config, find_home, load
+from outrider.config.load import CONFIG_FILE, Config, find_home, load
 from outrider.config.rules import count_rules, render_rule
-from outrider.config.secrets import reference
-from outrider.config.settings import RULES, SETTINGS, Setting, find
-from outrider.config.shown import RULES_DESCRIPTION, Shown, rules_source, show, show_all, show_rules
-from outrider.config.write import set_value, unset
+from outrider.config.secrets import secret_reference
+from outrider.config.settings import RULES_KEY, SETTINGS, Setting, find_setting
+from outrider.config.shown import (
+    RULES_DESCRIPTION,
+    SettingReport,
+    report_rules,
+    report_setting,
+    report_settings,
+    rules_source,
+)
+from outrider.config.write import set_value, unset_value
 from outrider.core.errors import Refused
 
 _MAX_VALUE_WIDTH = 32
@@ -49,7 +56,7 @@ def list_settings(as_json: bool) -> None:
     """Every setting, its value, and where that came from."""
     loaded = load()
     if as_json:
-        click.echo(_json(show_all(loaded), indent=2))
+        click.echo(_json(report_settings(loaded), indent=2))
     else:
         click.echo("\n".join(settings_table(loaded, shutil.get_terminal_size().columns)))
     _warn(loaded)
@@ -61,15 +68,15 @@ def list_settings(as_json: bool) -> None:
 @_refused_as_usage_error()
 def get(name: str, as_json: bool) -> None:
     """One setting's value; `rules` for what was decided beforehand."""
-    if name == RULES:
+    if name == RULES_KEY:
         loaded = load()
         lines = [f"{number}. {render_rule(rule)}" for number, rule in enumerate(loaded.rules, 1)]
         shown = "\n".join(lines) or count_rules(loaded.rules)
-        click.echo(_json(show_rules(loaded)) if as_json else shown)
+        click.echo(_json(report_rules(loaded)) if as_json else shown)
         _warn(loaded)
         return
-    setting, loaded = find(name), load()
-    click.echo(_json(show(loaded, setting)) if as_json else loaded.shown(setting.name))
+    setting, loaded = find_setting(name), load()
+    click.echo(_json(report_setting(loaded, setting)) if as_json else loaded.display_value(setting.name))
 
 
 @command.command("set", context_settings={"ignore_unknown_options": True})
@@ -78,7 +85,7 @@ def get(name: str, as_json: bool) -> None:
 @_refused_as_usage_error()
 def set_(name: str, value: str) -> None:
     """Write a setting to config.toml. VALUE - reads it from standard input."""
-    setting = find(name)
+    setting = find_setting(name)
     is_typed = value != "-"
     value = value if is_typed else _read_value(setting)
     if setting.name == "runtime.name":
@@ -87,7 +94,7 @@ def set_(name: str, value: str) -> None:
         value = parse_runtime(value).name
     path = set_value(find_home(), setting.name, value)
     click.echo(f"{setting.name} is set in {path}")
-    if setting.secret and is_typed and not reference(value):
+    if setting.is_secret and is_typed and not secret_reference(value):
         click.echo(f"Your shell may remember this; next time: outrider config set {setting.name} -", err=True)
     _warn_if_overridden(setting)
 
@@ -98,20 +105,22 @@ def set_(name: str, value: str) -> None:
 def unset_(name: str) -> None:
     """Remove a setting from config.toml."""
     home = find_home()
-    is_gone = unset(home, name)
-    click.echo(f"{name} is {'no longer' if is_gone else 'not'} set in {home / FILE}")
+    is_gone = unset_value(home, name)
+    click.echo(f"{name} is {'no longer' if is_gone else 'not'} set in {home / CONFIG_FILE}")
 
 
 @command.command("path")
 def path() -> None:
     """Where config.toml is, or would be."""
-    click.echo(find_home() / FILE)
+    click.echo(find_home() / CONFIG_FILE)
 
 
 def settings_table(loaded: Config, width: int) -> list[str]:
     """The settings by category in aligned columns, and how many rules there are; descriptions cut to the width."""
-    cells = {s.name: (s.name, _clip(loaded.shown(s.name), _MAX_VALUE_WIDTH), loaded.source(s.name)) for s in SETTINGS}
-    cells[RULES] = (RULES, count_rules(loaded.rules), rules_source(loaded))
+    cells = {
+        s.name: (s.name, _clip(loaded.display_value(s.name), _MAX_VALUE_WIDTH), loaded.source(s.name)) for s in SETTINGS
+    }
+    cells[RULES_KEY] = (RULES_KEY, count_rules(loaded.rules), rules_source(loaded))
     heads = ("name", "value", "source")
     widths = [max(len(cell) for cell in column) for column in zip(heads, *cells.values(), strict=True)]
 
@@ -125,20 +134,20 @@ def settings_table(loaded: Config, width: int) -> list[str]:
     for category, settings in groupby(SETTINGS, key=lambda setting: setting.category):
         lines += ["", category]
         lines += [line(cells[setting.name], setting.description) for setting in settings]
-    return [*lines, "", RULES, line(cells[RULES], RULES_DESCRIPTION)]
+    return [*lines, "", RULES_KEY, line(cells[RULES_KEY], RULES_DESCRIPTION)]
 
 
 def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
 
 
-def _json(shown: Shown | list[Shown], indent: int | None = None) -> str:
+def _json(shown: SettingReport | list[SettingReport], indent: int | None = None) -> str:
     return json.dumps(msgspec.to_builtins(shown), indent=indent, ensure_ascii=False)
 
 
 def _read_value(setting: Setting) -> str:
     if sys.stdin.isatty():
-        return click.prompt(setting.name, hide_input=setting.secret)
+        return click.prompt(setting.name, hide_input=setting.is_secret)
     value = sys.stdin.read(_MAX_INPUT_CHARS + 1)
     if len(value) > _MAX_INPUT_CHARS:
         raise ConfigUsageError(f"{setting.name}: more than {_MAX_INPUT_CHARS:,} characters on standard input")
@@ -157,6 +166,6 @@ def _warn_if_overridden(setting: Setting) -> None:
     except Refused as error:
         click.echo(f"warning: {error}", err=True)
         return
-    if loaded.source(setting.name) != FILE:
+    if loaded.source(setting.name) != CONFIG_FILE:
         click.echo(f"warning: {loaded.source(setting.name)} overrules it", err=True)
     _warn(loaded)

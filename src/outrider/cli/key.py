@@ -19,7 +19,7 @@ from outrider.cli.task_lines import format_table
 from outrider.cli.transcript import format_time
 from outrider.cli.up_file import find_running_server
 from outrider.config.load import Config
-from outrider.config.secrets import resolve
+from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyScope, KeySpec
 from outrider.store.key_text import split_key
@@ -86,7 +86,7 @@ def _read_first_key(config: Config) -> str:
     """The key that was made at the first run; empty when there is none. Raises Refused when it cannot be shown."""
     path = first_key_file(config.home)
     if path.exists():
-        return resolve("the key", f"file:{path}", {}).reveal()
+        return resolve_secret("the key", f"file:{path}", {}).reveal()
     if "OUTRIDER_API_KEY" in config.keys:
         raise Refused("there is no key to show, but the value of OUTRIDER_API_KEY is one: send it as a bearer token")
     return ""

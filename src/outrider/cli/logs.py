@@ -12,7 +12,7 @@ import msgspec
 
 from outrider.cli.plain import one_line
 from outrider.config.load import Config
-from outrider.config.redact import redactor
+from outrider.config.redact import build_redactor
 
 _MAX_FILE_BYTES = 2_000_000
 _BACKUP_COUNT = 3
@@ -29,7 +29,7 @@ def log_path(home: Path) -> Path:
 def start_logging(home: Path, config: Config | None = None) -> Path:
     """Send everything that is logged from now on to this home's log. The file is made with its first line."""
     path = log_path(home)
-    redact = redactor(config).redact if config else str
+    redact = build_redactor(config).redact if config else str
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     # Libraries are heard when they warn; how much we say ourselves is a setting.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from outrider.app.acting import AgentApi
 from outrider.app.channels import CHANNELS
 from outrider.app.groups import unwrap_single
-from outrider.cli.chat.answers import meant, offer
+from outrider.cli.chat.answers import answer_hint, parse_answer
 from outrider.cli.plain import printable, warn
 from outrider.core.approve import NO
 from outrider.core.events import Asked, Entry, Event
@@ -97,13 +97,13 @@ async def _prompt_for_answer(asked: Asked) -> str:
         # What was typed before the question was seen is no answer to it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     while True:
-        sys.stderr.write(f"{offer(asked.choices)}? ")
+        sys.stderr.write(f"{answer_hint(asked.choices)}? ")
         sys.stderr.flush()
         typed = await _read_line()
         if not typed:  # Ctrl-D: whoever goes away has not agreed
             sys.stderr.write("\n")
             return NO
-        if answer := meant(typed, asked.choices):
+        if answer := parse_answer(typed, asked.choices):
             return answer
 
 

@@ -15,8 +15,8 @@ from outrider.cli.lines import encode_json
 from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
 from outrider.cli.plain import check_text, one_line, print_line, warn
 from outrider.cli.root import DONE
-from outrider.config.load import FILE, Config, find_home, load
-from outrider.config.write import noted, set_value, unset
+from outrider.config.load import CONFIG_FILE, Config, find_home, load
+from outrider.config.write import read_with_comment, set_value, unset_value
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.runtimes.check import Check
@@ -136,7 +136,7 @@ async def _set_default(wanted: RuntimeChoice) -> int:
         set_value(home, model_setting(wanted.name), wanted.model, _model_comment(wanted))
     print_line(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
     source = load().source("runtime.name")
-    if source != FILE:
+    if source != CONFIG_FILE:
         warn(f"{source} overrules it")
     async with connect_to_owner(home) as guest:
         if guest:
@@ -148,9 +148,9 @@ async def _set_default(wanted: RuntimeChoice) -> int:
 def _forget_model(home: Path, name: str) -> None:
     """Take back the model that an earlier `use` set. What somebody else set, or has changed since, stays."""
     setting = model_setting(name)
-    value, note = noted(home, setting)
+    value, note = read_with_comment(home, setting)
     if note and note == _model_comment(RuntimeChoice(name, str(value))):
-        unset(home, setting)
+        unset_value(home, setting)
 
 
 def _model_comment(wanted: RuntimeChoice) -> str:

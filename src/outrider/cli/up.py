@@ -10,7 +10,7 @@ from outrider.cli.opening import open_config
 from outrider.cli.plain import check_text, print_line
 from outrider.cli.root import DONE, FAILED
 from outrider.config.load import Config, find_home
-from outrider.config.redact import redactor
+from outrider.config.redact import build_redactor
 
 
 @click.group("up", invoke_without_command=True)
@@ -50,7 +50,7 @@ def _run_in_foreground(config: Config) -> int:
     from outrider.cli.up_serve import serve
 
     if sys.stderr.isatty():
-        log_to_stderr(redactor(config).redact)
+        log_to_stderr(build_redactor(config).redact)
     options: dict[str, Any] = {"use_uvloop": _has_uvloop()}
     return anyio.run(partial(serve, config), backend_options=options)
 

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Mapping, Sequence
 
-_GIVEN = frozenset(
+_PASSED_VARIABLES = frozenset(
     {"HOME", "LANG", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES"}
     | {"LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_ADDRESS", "LC_IDENTIFICATION", "LC_MEASUREMENT", "LC_NAME"}
     | {"LC_PAPER", "LC_TELEPHONE"}
 )
 """Each one by name: whatever begins with LC_ may come from elsewhere, and hold anything."""
 
-_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def child_environment(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> dict[str, str]:
@@ -20,9 +20,9 @@ def child_environment(environ: Mapping[str, str] | None = None, more: Sequence[s
     absolute folders only, so that a file in the workspace does not pass for a program of the system.
     """
     environ = os.environ if environ is None else environ
-    given = {name: environ[name] for name in sorted(_GIVEN.union(more)) if environ.get(name)}
-    return {**given, "PATH": _absolute(environ.get("PATH", "")) or _USUAL_PATH, "TERM": "dumb"}
+    given = {name: environ[name] for name in sorted(_PASSED_VARIABLES.union(more)) if environ.get(name)}
+    return {**given, "PATH": _absolute_entries(environ.get("PATH", "")) or _DEFAULT_PATH, "TERM": "dumb"}
 
 
-def _absolute(path: str) -> str:
+def _absolute_entries(path: str) -> str:
     return ":".join(folder for folder in path.split(":") if folder.startswith("/"))

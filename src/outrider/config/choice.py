@@ -37,14 +37,14 @@ class ModelChoice(Struct, frozen=True):
     url: str = ""
     """The base URL, without a trailing slash; the wire adds its own path to it."""
     key: Secret = Secret("")
-    window: int = 0
+    context_window: int = 0
     """Tokens it can read; 0 when unknown."""
-    longest: int = 0
+    max_output_tokens: int = 0
     """Tokens one reply may have; 0 for the wire's default."""
     effort: str = ""
     """How hard it should think (`low`, `medium`, `high`), or empty for the provider's default."""
     prices: Prices | None = None
-    patience: float = 120.0
+    idle_timeout: float = 120.0
     """Seconds without a byte before the provider counts as silent."""
     attempts: int = 5
     """How often one request is tried."""

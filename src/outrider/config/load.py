@@ -8,31 +8,31 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.config.choice import Secret
-from outrider.config.folders import open_folder
-from outrider.config.providers import KEY_NAMES
-from outrider.config.rules import idle_rules, parse_rules
-from outrider.config.secrets import reference, resolve
+from outrider.config.folders import check_folder
+from outrider.config.providers import KEY_VARIABLES
+from outrider.config.rules import ineffective_rule_warnings, parse_rules
+from outrider.config.secrets import resolve_secret, secret_reference
 from outrider.config.settings import (
     OTHER_VARIABLES,
-    OWN_KEYS,
-    RULES,
+    OWN_KEY_VARIABLES,
+    RULES_KEY,
     SETTINGS,
-    Kind,
-    Value,
+    SettingKind,
+    SettingValue,
+    closest_match,
     did_you_mean,
-    find,
-    lookup,
-    nearest,
+    find_setting,
+    lookup_setting,
     parse_text,
     parse_value,
-    printable,
+    printable_name,
 )
 from outrider.core.approve import Rule
 from outrider.core.errors import Refused
 
-FILE = "config.toml"
-_LONGEST_FILE = 1_000_000
-_PREFIX = "OUTRIDER_"
+CONFIG_FILE = "config.toml"
+_MAX_FILE_BYTES = 1_000_000
+_VARIABLE_PREFIX = "OUTRIDER_"
 
 
 class ModelSettings(Struct, frozen=True):
@@ -107,7 +107,7 @@ class DelegateSettings(Struct, frozen=True):
     children: int
 
 
-class AskSettings(Struct, frozen=True):
+class QuestionSettings(Struct, frozen=True):
     seconds: int
 
 
@@ -143,7 +143,7 @@ class Config(Struct, frozen=True):
     shell: ShellSettings
     sandbox: SandboxSettings
     delegate: DelegateSettings
-    asks: AskSettings
+    asks: QuestionSettings
     chat: ChatSettings
     http: HttpSettings
     webhook: WebhookSettings
@@ -151,7 +151,7 @@ class Config(Struct, frozen=True):
     sources: Mapping[str, str]
     references: Mapping[str, str]
     """Of each secret that was given, the place it comes from."""
-    described: Mapping[str, str]
+    model_by_setting: Mapping[str, str]
     """For `model.url` and others that belong to one model: the name that stood beside them where they were set."""
     keys: Mapping[str, Secret]
     """Keys in the environment, providers' and our own, by the name of the variable."""
@@ -161,21 +161,21 @@ class Config(Struct, frozen=True):
 
     def source(self, name: str) -> str:
         """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
-        return self.sources.get(find(name).name, "default")
+        return self.sources.get(find_setting(name).name, "default")
 
-    def value(self, name: str) -> Value | Secret:
-        setting = find(name)
+    def value(self, name: str) -> SettingValue | Secret:
+        setting = find_setting(name)
         return getattr(getattr(self, setting.category), setting.key)
 
-    def shown(self, name: str) -> str:
+    def display_value(self, name: str) -> str:
         """The value as people may see it: a secret only tells whether it is set, and where it comes from."""
-        value, place = self.value(name), self.references.get(find(name).name)
+        value, place = self.value(name), self.references.get(find_setting(name).name)
         if not isinstance(value, Secret):
             return render_value(value)
         return f"{'set' if value else 'not set'} (from {place})" if place else "not set"
 
 
-def render_value(value: Value) -> str:
+def render_value(value: SettingValue) -> str:
     """A value as people write it in a command."""
     match value:
         case None:
@@ -204,46 +204,52 @@ def load(
     """What is set: flags over the environment over config.toml over defaults. Raises Refused in one line."""
     environ = os.environ if environ is None else environ
     home = find_home(environ) if home is None else home
-    path = home / FILE
+    path = home / CONFIG_FILE
     tables = parse_toml(read_file(path), path)
-    rules = parse_rules(tables.pop(RULES, []), path, home)
+    rules = parse_rules(tables.pop(RULES_KEY, []), path, home)
     layers = (
         _from_flags(overrides or {}),
         _from_environment(environ),
         _from_tables(tables, path),
     )
-    values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
+    values: dict[str, SettingValue] = {setting.name: setting.default for setting in SETTINGS}
     sources: dict[str, str] = {}
     for layer in reversed(layers):
         for name, (value, source) in layer.items():
             values[name], sources[name] = value, source
-    values |= _folders(values, sources, home)
-    warnings = [*_unknown_variables(environ), *idle_rules(rules)]
-    secrets, references = _secrets(values, sources, path, environ, warnings)
+    values |= _absolute_folders(values, sources, home)
+    warnings = [*_unknown_variables(environ), *ineffective_rule_warnings(rules)]
+    secrets, references = _resolve_secrets(values, sources, path, environ, warnings)
     return Config(
         home=home,
         sources=sources,
         references=references,
-        described=_described(layers),
-        keys={name: Secret(environ[name].strip()) for name in KEY_NAMES | OWN_KEYS if environ.get(name, "").strip()},
+        model_by_setting=_model_by_setting(layers),
+        keys={
+            name: Secret(environ[name].strip())
+            for name in KEY_VARIABLES | OWN_KEY_VARIABLES
+            if environ.get(name, "").strip()
+        },
         rules=rules,
         warnings=tuple(warnings),
-        **_sections({**values, **secrets}),
+        **build_sections({**values, **secrets}),
     )
 
 
-_Layer = dict[str, tuple[Value, str]]
+_Layer = dict[str, tuple[SettingValue, str]]
 
 
 def _from_flags(overrides: Mapping[str, str]) -> _Layer:
-    found = {find(name): text for name, text in overrides.items() if text.strip()}
+    found = {find_setting(name): text for name, text in overrides.items() if text.strip()}
     return {setting.name: (parse_text(setting, text, "flag"), "flag") for setting, text in found.items()}
 
 
 def _from_environment(environ: Mapping[str, str]) -> _Layer:
-    found = {setting: environ[setting.env] for setting in SETTINGS if environ.get(setting.env, "").strip()}
+    found = {
+        setting: environ[setting.env_variable] for setting in SETTINGS if environ.get(setting.env_variable, "").strip()
+    }
     return {
-        setting.name: (parse_text(setting, text, setting.env), f"environment {setting.env}")
+        setting.name: (parse_text(setting, text, setting.env_variable), f"environment {setting.env_variable}")
         for setting, text in found.items()
     }
 
@@ -251,11 +257,11 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
 def _from_tables(tables: Mapping[str, Any], path: Path) -> _Layer:
     layer: _Layer = {}
     for name, value in flatten(tables).items():
-        setting = lookup(name)
+        setting = lookup_setting(name)
         if setting is None:
-            known = [*(setting.name for setting in SETTINGS), RULES]
-            raise Refused(f"{path}: no setting is called {printable(name)}{did_you_mean(name, known)}")
-        layer[setting.name] = (parse_value(setting, value, str(path)), FILE)
+            known = [*(setting.name for setting in SETTINGS), RULES_KEY]
+            raise Refused(f"{path}: no setting is called {printable_name(name)}{did_you_mean(name, known)}")
+        layer[setting.name] = (parse_value(setting, value, str(path)), CONFIG_FILE)
     return layer
 
 
@@ -263,13 +269,13 @@ def read_file(path: Path) -> str:
     """The text of config.toml, empty when there is none."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LONGEST_FILE + 1)
+            content = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return ""
     except OSError as error:
         raise Refused(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > _LONGEST_FILE:
-        raise Refused(f"{path}: is longer than {_LONGEST_FILE:,} bytes")
+    if len(content) > _MAX_FILE_BYTES:
+        raise Refused(f"{path}: is longer than {_MAX_FILE_BYTES:,} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -303,36 +309,38 @@ def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, object]:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    known = {setting.env for setting in SETTINGS} | OTHER_VARIABLES
-    unknown = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
-    return [f"{printable(name)} is no setting{_variable_like(name, known)}" for name in unknown]
+    known = {setting.env_variable for setting in SETTINGS} | OTHER_VARIABLES
+    unknown = sorted(name for name in environ if name.startswith(_VARIABLE_PREFIX) and name not in known)
+    return [f"{printable_name(name)} is no setting{_variable_hint(name, known)}" for name in unknown]
 
 
-def _place(source: str, home: Path) -> str:
-    return str(home / FILE) if source == FILE else source.removeprefix("environment ")
+def _origin(source: str, home: Path) -> str:
+    return str(home / CONFIG_FILE) if source == CONFIG_FILE else source.removeprefix("environment ")
 
 
-def _folders(values: Mapping[str, Value], sources: Mapping[str, str], home: Path) -> dict[str, Value]:
+def _absolute_folders(
+    values: Mapping[str, SettingValue], sources: Mapping[str, str], home: Path
+) -> dict[str, SettingValue]:
     """Lists of folders as absolute paths, all of them outside the home."""
-    named = {setting.name: values[setting.name] for setting in SETTINGS if setting.kind is Kind.FOLDERS}
+    named = {setting.name: values[setting.name] for setting in SETTINGS if setting.kind is SettingKind.FOLDERS}
     return {
-        name: tuple(open_folder(folder, home, f"{_place(sources[name], home)}: {name}") for folder in folders)
+        name: tuple(check_folder(folder, home, f"{_origin(sources[name], home)}: {name}") for folder in folders)
         for name, folders in named.items()
         if isinstance(folders, tuple) and folders
     }
 
 
-def _variable_like(name: str, known: set[str]) -> str:
-    words = {variable.removeprefix(_PREFIX): variable for variable in known}
-    if name == f"{_PREFIX}{RULES.upper()}":
-        return f"; rules stand in {FILE} only"
-    words |= {setting.name.replace(".", "_").upper(): setting.env for setting in SETTINGS}
-    close = nearest(name.removeprefix(_PREFIX), words)
+def _variable_hint(name: str, known: set[str]) -> str:
+    words = {variable.removeprefix(_VARIABLE_PREFIX): variable for variable in known}
+    if name == f"{_VARIABLE_PREFIX}{RULES_KEY.upper()}":
+        return f"; rules stand in {CONFIG_FILE} only"
+    words |= {setting.name.replace(".", "_").upper(): setting.env_variable for setting in SETTINGS}
+    close = closest_match(name.removeprefix(_VARIABLE_PREFIX), words)
     return f"; did you mean {words[close]}?" if close else ""
 
 
-def _secrets(
-    values: Mapping[str, Value],
+def _resolve_secrets(
+    values: Mapping[str, SettingValue],
     sources: Mapping[str, str],
     path: Path,
     environ: Mapping[str, str],
@@ -341,34 +349,34 @@ def _secrets(
     secrets: dict[str, Secret] = {}
     references: dict[str, str] = {}
     for setting in SETTINGS:
-        if not setting.secret:
+        if not setting.is_secret:
             continue
         text, source = str(values[setting.name] or ""), sources.get(setting.name, "default")
         secrets[setting.name] = Secret("")
         if text:
-            references[setting.name] = reference(text) or source
-            secrets[setting.name] = resolve(setting.name, text, environ, path if source == FILE else None)
+            references[setting.name] = secret_reference(text) or source
+            secrets[setting.name] = resolve_secret(setting.name, text, environ, path if source == CONFIG_FILE else None)
             if not secrets[setting.name]:
-                warnings.append(f"{setting.name}: {reference(text)} is not set in the environment")
+                warnings.append(f"{setting.name}: {secret_reference(text)} is not set in the environment")
     return secrets, references
 
 
-_OF_ONE_MODEL = ("url", "key", "window", "longest", "price_input", "price_output", "price_cached")
+_MODEL_SPECIFIC_KEYS = ("url", "key", "window", "longest", "price_input", "price_output", "price_cached")
 
 
-def _described(layers: tuple[_Layer, ...]) -> dict[str, str]:
+def _model_by_setting(layers: tuple[_Layer, ...]) -> dict[str, str]:
     """Which model each such setting is about: a key in the file is not for a model named by a flag."""
     names = [str(layer["model.name"][0]) if "model.name" in layer else "" for layer in layers]
     main = next((name for name in names if name), "")
     described: dict[str, str] = {}
-    for name in (f"model.{key}" for key in _OF_ONE_MODEL):
+    for name in (f"model.{key}" for key in _MODEL_SPECIFIC_KEYS):
         depth = next((depth for depth, layer in enumerate(layers) if name in layer), None)
         if depth is not None:
             described[name] = next((name for name in names[depth:] if name), main)
     return described
 
 
-def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
+def build_sections(values: Mapping[str, SettingValue | Secret]) -> dict[str, Any]:
     def of(section: str) -> dict[str, Any]:
         return {setting.key: values[setting.name] for setting in SETTINGS if setting.category == section}
 
@@ -381,7 +389,7 @@ def _sections(values: Mapping[str, Value | Secret]) -> dict[str, Any]:
         "shell": ShellSettings(**of("shell")),
         "sandbox": SandboxSettings(**of("sandbox")),
         "delegate": DelegateSettings(**of("delegate")),
-        "asks": AskSettings(**of("asks")),
+        "asks": QuestionSettings(**of("asks")),
         "chat": ChatSettings(**of("chat")),
         "http": HttpSettings(**of("http")),
         "webhook": WebhookSettings(**of("webhook")),

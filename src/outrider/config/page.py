@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from outrider.config.load import render_value
-from outrider.config.providers import PROVIDERS, WIRES, Provider
+from outrider.config.providers import PROVIDERS, WIRES, ProviderPreset
 from outrider.config.settings import SETTINGS, Setting
 
 _INTRODUCTION = """\
@@ -50,7 +50,7 @@ provider, named by a flag or in a session, is not sent that key. A provider's us
 own address only.
 """
 
-_RULES = """\
+_RULES_SECTION = """\
 ## Rules
 
 What you decide beforehand about calls stands in `config.toml` too, each rule under a `[[rules]]` of its own; flags and
@@ -68,7 +68,7 @@ needs = ["network"]           # what it may have: "network", "host", "codex", "r
 `outrider config get rules` lists them.
 """
 
-_MODELS = """\
+_MODELS_SECTION = """\
 ## Models
 
 `model.name` (or `OUTRIDER_MODEL`) is `<provider>:<model>` or `<wire>:<model>`; `practice` needs no provider at all. The
@@ -86,19 +86,19 @@ without any, `practice` answers. Servers on your own machine are offered, never 
 
 def render_page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _RULES, _MODELS.format(wires=", ".join(f"`{wire}`" for wire in WIRES))]
+    parts = [_INTRODUCTION, _RULES_SECTION, _MODELS_SECTION.format(wires=", ".join(f"`{wire}`" for wire in WIRES))]
     parts[-1] += "\n".join(_provider_row(provider) for provider in PROVIDERS) + "\n"
-    parts.extend(_tables())
+    parts.extend(_settings_sections())
     return "\n".join(parts)
 
 
-def _provider_row(provider: Provider) -> str:
-    keys = ", ".join(f"`{key}`" for key in provider.keys) or "needs none"
-    default = f"`{provider.default}`" if provider.default else "–"
+def _provider_row(provider: ProviderPreset) -> str:
+    keys = ", ".join(f"`{key}`" for key in provider.key_variables) or "needs none"
+    default = f"`{provider.default_model}`" if provider.default_model else "–"
     return f"| `{provider.name}` | `{provider.wire}` | {provider.url} | {keys} | {default} |"
 
 
-def _tables() -> Iterator[str]:
+def _settings_sections() -> Iterator[str]:
     yield "## Settings\n"
     for category, settings in groupby(SETTINGS, key=lambda setting: setting.category):
         rows = "\n".join(_setting_row(setting) for setting in settings)
@@ -111,7 +111,7 @@ def _setting_row(setting: Setting) -> str:
     default = render_value(setting.default)
     shown = f"`{default}`" if default else "–"
     description = setting.description.replace("<", "&lt;").replace(">", "&gt;")
-    return f"| {name} | `{setting.env}` | {shown} | {setting.allowed} | {description} |"
+    return f"| {name} | `{setting.env_variable}` | {shown} | {setting.allowed_text} | {description} |"
 
 
 if __name__ == "__main__":

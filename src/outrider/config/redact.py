@@ -11,11 +11,11 @@ from outrider.config.choice import Secret
 from outrider.config.load import Config
 from outrider.config.settings import SETTINGS
 
-SHOWN = "[secret]"
-SHORTEST = 8
+PLACEHOLDER = "[secret]"
+MIN_SECRET_LENGTH = 8
 """Characters a secret has at least: anything shorter is found in innocent texts."""
 
-STAND_INS = frozenset(
+DUMMY_KEYS = frozenset(
     [
         "not-needed",
         "no-key-required",
@@ -29,11 +29,11 @@ STAND_INS = frozenset(
 )
 """What people write for a key where none is needed: words like any other, which texts may hold."""
 
-_KEY_MARK = "ork_"
-OUR_KEY = re.compile(_KEY_MARK + r"[a-z2-7]{8}_[0-9a-f]{64}", re.ASCII)
+_KEY_PREFIX = "ork_"
+OUTRIDER_KEY = re.compile(_KEY_PREFIX + r"[a-z2-7]{8}_[0-9a-f]{64}", re.ASCII)
 """A key of Outrider's own. Only digests of those are known here, so they are found by their shape."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_OTHER_LETTERS = {"+": "[+-]", "/": "[/_]"}
+_URL_SAFE_ALTERNATIVES = {"+": "[+-]", "/": "[/_]"}
 """Where the alphabet of URLs has other letters than the usual one."""
 
 
@@ -49,20 +49,20 @@ class Redactor:
     def __init__(self, values: Iterable[str]) -> None:
         # Longest first: where one secret is part of another, all of the longer one must go.
         # Bytes that are no text come in from the environment as lone surrogates, and can not be encoded in any way.
-        texts = {value.encode("utf-8", "replace").decode() for value in values if len(value) >= SHORTEST}
+        texts = {value.encode("utf-8", "replace").decode() for value in values if len(value) >= MIN_SECRET_LENGTH}
         kept = sorted(texts, key=lambda value: (-len(value), value))
-        self._forms = tuple(dict.fromkeys(form for value in kept for form in _forms(value)))
-        self._encoded = tuple(_encoded(value.encode(), at) for value in kept for at in range(3))
+        self._forms = tuple(dict.fromkeys(form for value in kept for form in _text_forms(value)))
+        self._encoded = tuple(_base64_form(value.encode(), at) for value in kept for at in range(3))
 
     def redact(self, text: str) -> str:
         """The text with `[secret]` in place of each secret; the very same object when there is none in it."""
         for form in self._forms:
             if form in text:
-                text = text.replace(form, SHOWN)
+                text = text.replace(form, PLACEHOLDER)
         for encoded in self._encoded:
             if any(anchor in text for anchor in encoded.anchors):
-                text = re.sub(encoded.pattern, SHOWN, text)
-        return OUR_KEY.sub(SHOWN, text) if _KEY_MARK in text else text
+                text = re.sub(encoded.pattern, PLACEHOLDER, text)
+        return OUTRIDER_KEY.sub(PLACEHOLDER, text) if _KEY_PREFIX in text else text
 
     def __bool__(self) -> bool:
         """Whether it knows any secret."""
@@ -72,14 +72,14 @@ class Redactor:
         return "Redactor(…)" if self._forms else "Redactor()"
 
 
-def redactor(config: Config) -> Redactor:
+def build_redactor(config: Config) -> Redactor:
     """For every secret this configuration knows: those set, those referred to, and the keys in the environment."""
-    known = [config.value(setting.name) for setting in SETTINGS if setting.secret]
+    known = [config.value(setting.name) for setting in SETTINGS if setting.is_secret]
     values = (value.reveal() for value in (*known, *config.keys.values()) if isinstance(value, Secret))
-    return Redactor(value for value in values if value.lower() not in STAND_INS)
+    return Redactor(value for value in values if value.lower() not in DUMMY_KEYS)
 
 
-def _forms(value: str) -> Iterator[str]:
+def _text_forms(value: str) -> Iterator[str]:
     """The secret, and how it looks in JSON and in a URL."""
     yield value
     yield msgspec.json.encode(value).decode()[1:-1]
@@ -88,7 +88,7 @@ def _forms(value: str) -> Iterator[str]:
             yield "".join(chr(byte) if byte in kept else escape.format(byte) for byte in value.encode())
 
 
-class _Encoded(Struct, frozen=True):
+class _Base64Form(Struct, frozen=True):
     """A secret in base64, in one of the three ways it can fall on the letters."""
 
     anchors: tuple[str, ...]
@@ -97,16 +97,16 @@ class _Encoded(Struct, frozen=True):
     pattern: str
 
 
-def _encoded(value: bytes, before: int) -> _Encoded:
+def _base64_form(value: bytes, before: int) -> _Base64Form:
     """What is sure of it with this many bytes (modulo 3) before it and anything behind."""
     first, last = -(-before * 8 // 6), (before + len(value)) * 8 // 6
     sure = b2a_base64(bytes(before) + value, newline=False).decode()[first:last]
     size = min(16, len(sure) // 2)
     pieces = (sure[:size], sure[size : 2 * size])
     shared = r"(?:[\w+/-]\s*)?"  # A letter that holds bits of the secret and of its neighbour.
-    letters = r"\s*".join(_OTHER_LETTERS.get(letter, letter) for letter in sure)
+    letters = r"\s*".join(_URL_SAFE_ALTERNATIVES.get(letter, letter) for letter in sure)
     tail = r"(?:\s*[\w+/-])?" if (before + len(value)) * 8 % 6 else ""
-    return _Encoded(
+    return _Base64Form(
         anchors=tuple(dict.fromkeys((*pieces, *(piece.replace("+", "-").replace("/", "_") for piece in pieces)))),
         pattern=f"{shared if before else ''}{letters}{tail}={{0,2}}",
     )

@@ -8,14 +8,14 @@ from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from outrider.config.folders import expand, open_folder
-from outrider.config.settings import did_you_mean, printable, quoted
+from outrider.config.folders import absolute_path, check_folder
+from outrider.config.settings import did_you_mean, printable_name, quote_value
 from outrider.core.approve import HOST, NETWORK, Rule, Verdict, simple_argv
 from outrider.core.errors import Refused
 
 _VERDICTS: tuple[str, ...] = get_args(Verdict)
-_REACHES = ("read:", "write:")
-_TOOL = re.compile(r"\*|[\w./:-]+")
+_PATH_NEEDS = ("read:", "write:")
+_TOOL_NAME = re.compile(r"\*|[\w./:-]+")
 
 _ALLOWED = {
     "verdict": " or ".join(_VERDICTS),
@@ -31,12 +31,12 @@ def parse_rules(tables: object, path: Path, home: Path) -> tuple[Rule, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in cast("list[object]", tables)):
         raise Refused(f"{path}: rules must be tables: write [[rules]] above each one")
     return tuple(
-        _Reading(table, f"{path}: rule {number}", home).rule()
+        _RuleParser(table, f"{path}: rule {number}", home).parse()
         for number, table in enumerate(cast("list[dict[str, Any]]", tables), 1)
     )
 
 
-def idle_rules(rules: Iterable[Rule]) -> list[str]:
+def ineffective_rule_warnings(rules: Iterable[Rule]) -> list[str]:
     """What to say of rules that change nothing."""
     return [
         f'rule {number} allows only what needs no approval; say what else, for example needs = ["network"]'
@@ -58,62 +58,62 @@ def render_rule(rule: Rule) -> str:
     return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{place}{needs}"
 
 
-class _Reading(Struct, frozen=True):
+class _RuleParser(Struct, frozen=True):
     """One table on its way to a rule."""
 
     table: dict[str, Any]
     where: str
     home: Path
 
-    def rule(self) -> Rule:
+    def parse(self) -> Rule:
         for key in self.table:
             if key not in _ALLOWED:
-                raise Refused(f"{self.where}: no key is called {printable(key)}{did_you_mean(key, _ALLOWED)}")
+                raise Refused(f"{self.where}: no key is called {printable_name(key)}{did_you_mean(key, _ALLOWED)}")
         if "verdict" not in self.table:
             raise Refused(f"{self.where}: verdict is missing; allowed: {_ALLOWED['verdict']}")
         verdict = cast("Verdict", self._text("verdict", lambda text: text in _VERDICTS))
         needs = tuple(self._need(need) for need in self._texts("needs"))
         if needs and verdict != "allow":
             raise Refused(f"{self.where}: needs goes with allow only; {verdict} is about everything a call may need")
-        workspace = self._text("workspace", lambda text: not text or bool(expand(text)))
+        workspace = self._text("workspace", lambda text: not text or bool(absolute_path(text)))
         return Rule(
             verdict=verdict,
-            tool=self._text("tool", lambda text: bool(_TOOL.fullmatch(text)), "*"),
+            tool=self._text("tool", lambda text: bool(_TOOL_NAME.fullmatch(text)), "*"),
             argv=self._argv(),
-            workspace=os.path.realpath(expand(workspace)) if workspace else "",
+            workspace=os.path.realpath(absolute_path(workspace)) if workspace else "",
             needs=needs,
         )
 
     def _text(self, key: str, is_good: Callable[[str], bool], default: str = "") -> str:
         value = self.table.get(key, default)
         if not isinstance(value, str) or not value.isprintable() or not is_good(value):
-            raise self._bad(key, value, _VERDICTS if key == "verdict" else ())
+            raise self._invalid(key, value, _VERDICTS if key == "verdict" else ())
         return value
 
     def _texts(self, key: str) -> list[str]:
         value = self.table.get(key, [])
         if not isinstance(value, list):
-            raise self._bad(key, value)
+            raise self._invalid(key, value)
         for item in cast("list[object]", value):
             if not isinstance(item, str) or not item.isprintable():
-                raise self._bad(key, item)
+                raise self._invalid(key, item)
         return cast("list[str]", value)
 
     def _argv(self) -> tuple[str, ...]:
         words = self._texts("argv")
         for word in words:
             if simple_argv(word) != (word,):  # Such a word is in no command that a rule can match.
-                raise self._bad("argv", word)
+                raise self._invalid("argv", word)
         return tuple(words)
 
     def _need(self, text: str) -> str:
         if text in (HOST, NETWORK, "codex"):
             return text
-        reach = next((reach for reach in _REACHES if text.startswith(reach)), "")
-        if not reach or not expand(text.removeprefix(reach)):
-            raise self._bad("needs", text, () if reach else (HOST, NETWORK, *_REACHES))
-        return reach + open_folder(text.removeprefix(reach), self.home, f"{self.where}: needs")
+        reach = next((reach for reach in _PATH_NEEDS if text.startswith(reach)), "")
+        if not reach or not absolute_path(text.removeprefix(reach)):
+            raise self._invalid("needs", text, () if reach else (HOST, NETWORK, *_PATH_NEEDS))
+        return reach + check_folder(text.removeprefix(reach), self.home, f"{self.where}: needs")
 
-    def _bad(self, key: str, value: object, known: Iterable[str] = ()) -> Refused:
+    def _invalid(self, key: str, value: object, known: Iterable[str] = ()) -> Refused:
         close = did_you_mean(value, known) if isinstance(value, str) else ""
-        return Refused(f"{self.where}: {key} = {quoted(value)} is not valid; allowed: {_ALLOWED[key]}{close}")
+        return Refused(f"{self.where}: {key} = {quote_value(value)} is not valid; allowed: {_ALLOWED[key]}{close}")

@@ -8,23 +8,23 @@ from pathlib import Path
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 
-_LONGEST = 64_000
+_MAX_SECRET_BYTES = 64_000
 
 
-def reference(text: str) -> str:
+def secret_reference(text: str) -> str:
     """The text itself when it names a place (`env:NAME`, `file:PATH`); empty when it is the secret."""
     return text if text.startswith(("env:", "file:")) else ""
 
 
-def resolve(name: str, text: str, environ: Mapping[str, str], config: Path | None = None) -> Secret:
+def resolve_secret(name: str, text: str, environ: Mapping[str, str], config: Path | None = None) -> Secret:
     """The secret itself; empty when a variable it is in is not set.
 
     `config` is the file the text was read from, if it was read from one: a secret in it must be for its owner alone.
     """
     kind, _, place = text.partition(":")
-    if kind == "env" and reference(text):
+    if kind == "env" and secret_reference(text):
         return Secret(environ.get(place.strip(), "").strip())
-    if kind == "file" and reference(text):
+    if kind == "file" and secret_reference(text):
         return _from_file(name, Path(os.path.expanduser(place.strip())))
     if config is not None and _others_can_read(config):
         raise Refused(f"{config}: holds {name}, and others can read it: chmod 600 it, or write env:NAME or file:PATH")
@@ -34,22 +34,22 @@ def resolve(name: str, text: str, environ: Mapping[str, str], config: Path | Non
 def check_reference(name: str, text: str) -> None:
     """Refuse a reference that can never work, before it is written down."""
     kind, _, place = text.partition(":")
-    if kind == "env" and reference(text) and not place.strip().isidentifier():
+    if kind == "env" and secret_reference(text) and not place.strip().isidentifier():
         raise Refused(f"{name}: env: must be followed by the name of a variable")
-    if kind == "file" and reference(text):
+    if kind == "file" and secret_reference(text):
         _from_file(name, Path(os.path.expanduser(place.strip())))
 
 
 def _from_file(name: str, path: Path) -> Secret:
     try:
         with path.open("rb") as file:
-            content = file.read(_LONGEST + 1)
+            content = file.read(_MAX_SECRET_BYTES + 1)
         shared = _others_can_read(path)
     except OSError as error:
         raise Refused(f"{name}: {path} cannot be read: {error.strerror}") from None
     if shared:
         raise Refused(f"{name}: others can read {path}: chmod 600 it")
-    if not content.strip() or len(content) > _LONGEST:
+    if not content.strip() or len(content) > _MAX_SECRET_BYTES:
         raise Refused(f"{name}: {path} is {'too long' if content.strip() else 'empty'}")
     try:
         return Secret(content.decode().strip())

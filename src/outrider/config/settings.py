@@ -7,17 +7,17 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 
-Value = str | int | float | bool | tuple[str, ...] | None
+SettingValue = str | int | float | bool | tuple[str, ...] | None
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """What a setting holds, in the words of an error message."""
 
     TEXT = "text"
     URL = "an http:// or https:// address without a name or password in it"
-    WHOLE = "a whole number"
-    DECIMAL = "a number"
-    SWITCH = "true or false"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    BOOLEAN = "true or false"
     NAMES = "a list of names"
     FOLDERS = "a list of folders, each beginning with / or ~"
     SECRET = "env:NAME, file:PATH, or the secret itself"
@@ -28,12 +28,12 @@ class Setting(Struct, frozen=True):
 
     name: str
     """Dotted; the part before the dot is its table in config.toml."""
-    kind: Kind
-    default: Value
+    kind: SettingKind
+    default: SettingValue
     description: str
     choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     alias: str = ""
     """A shorter name that is taken as well."""
 
@@ -46,160 +46,222 @@ class Setting(Struct, frozen=True):
         return self.name.partition(".")[2]
 
     @property
-    def secret(self) -> bool:
-        return self.kind is Kind.SECRET
+    def is_secret(self) -> bool:
+        return self.kind is SettingKind.SECRET
 
     @property
-    def env(self) -> str:
+    def env_variable(self) -> str:
         """The environment variable that sets it."""
         return "OUTRIDER_" + (self.alias or self.name).replace(".", "_").upper()
 
     @property
-    def allowed(self) -> str:
+    def allowed_text(self) -> str:
         """What it takes, in words."""
         if self.choices:
             return " or ".join(choice or '""' for choice in self.choices)
-        match self.least, self.most:
+        match self.minimum, self.maximum:
             case (None, _):
                 return self.kind.value
             case (least, None):
                 return f"{self.kind.value}, at least {least:g}"
             case (least, most):
-                return f"{self.kind.value} from {_plain(least)} to {_plain(most)}"
+                return f"{self.kind.value} from {_format_number(least)} to {_format_number(most)}"
 
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "model.name",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "",
         "The model to ask: <provider>:<model> or <wire>:<model>, or practice.",
         alias="model",
     ),
-    Setting("model.url", Kind.URL, "", "Base URL of the server that has the model."),
-    Setting("model.key", Kind.SECRET, "", "The key for it: env:NAME, file:PATH, or the key itself."),
-    Setting("model.fallbacks", Kind.NAMES, (), "Models to ask, in this order, when the first is unavailable."),
-    Setting("model.window", Kind.WHOLE, 0, "Tokens the model can read; 0 when unknown.", least=0),
-    Setting("model.longest", Kind.WHOLE, 0, "Tokens one reply may have; 0 for the provider's default.", least=0),
+    Setting("model.url", SettingKind.URL, "", "Base URL of the server that has the model."),
+    Setting("model.key", SettingKind.SECRET, "", "The key for it: env:NAME, file:PATH, or the key itself."),
+    Setting("model.fallbacks", SettingKind.NAMES, (), "Models to ask, in this order, when the first is unavailable."),
+    Setting("model.window", SettingKind.INTEGER, 0, "Tokens the model can read; 0 when unknown.", minimum=0),
     Setting(
-        "model.effort", Kind.TEXT, "", "How hard it should think; empty for its default.", ("", "low", "medium", "high")
+        "model.longest", SettingKind.INTEGER, 0, "Tokens one reply may have; 0 for the provider's default.", minimum=0
     ),
-    Setting("model.patience", Kind.DECIMAL, 120.0, "Seconds without a byte before it counts as silent.", (), 0.1, 3600),
-    Setting("model.attempts", Kind.WHOLE, 5, "How often one request is tried.", (), 1, 20),
-    Setting("model.price_input", Kind.DECIMAL, None, "Dollars for a million tokens read.", least=0),
-    Setting("model.price_output", Kind.DECIMAL, None, "Dollars for a million tokens written.", least=0),
-    Setting("model.price_cached", Kind.DECIMAL, None, "Dollars for a million tokens read from its cache.", least=0),
-    Setting("limits.steps", Kind.WHOLE, 60, "Steps one turn may take.", (), 1, 10_000),
-    Setting("limits.repeats", Kind.WHOLE, 3, "How often the very same call may be made in a row.", (), 1, 100),
-    Setting("limits.seconds", Kind.WHOLE, 3600, "Seconds one turn may take.", (), 1, 604_800),
     Setting(
-        "limits.spend", Kind.DECIMAL, 5.0, "Dollars one turn may cost where prices are known; 0 for no cap.", least=0
+        "model.effort",
+        SettingKind.TEXT,
+        "",
+        "How hard it should think; empty for its default.",
+        ("", "low", "medium", "high"),
     ),
-    Setting("limits.queue", Kind.WHOLE, 20, "Inputs that may wait in one session.", (), 1, 10_000),
-    Setting("limits.input", Kind.WHOLE, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
-    Setting("limits.turns", Kind.WHOLE, 8, "Turns that may go on at once.", (), 1, 1_000),
-    Setting("runtime.name", Kind.TEXT, "native", "What carries turns: native, codex, acp or another.", alias="runtime"),
-    Setting("codex.command", Kind.TEXT, "", "The codex program; empty for the one on PATH, or the one pip installed."),
-    Setting("codex.home", Kind.TEXT, "", "Codex's own home folder; empty for yours (CODEX_HOME, or ~/.codex)."),
-    Setting("codex.model", Kind.TEXT, "", "The model Codex asks; empty for what its own settings say."),
+    Setting(
+        "model.patience", SettingKind.NUMBER, 120.0, "Seconds without a byte before it counts as silent.", (), 0.1, 3600
+    ),
+    Setting("model.attempts", SettingKind.INTEGER, 5, "How often one request is tried.", (), 1, 20),
+    Setting("model.price_input", SettingKind.NUMBER, None, "Dollars for a million tokens read.", minimum=0),
+    Setting("model.price_output", SettingKind.NUMBER, None, "Dollars for a million tokens written.", minimum=0),
+    Setting(
+        "model.price_cached", SettingKind.NUMBER, None, "Dollars for a million tokens read from its cache.", minimum=0
+    ),
+    Setting("limits.steps", SettingKind.INTEGER, 60, "Steps one turn may take.", (), 1, 10_000),
+    Setting("limits.repeats", SettingKind.INTEGER, 3, "How often the very same call may be made in a row.", (), 1, 100),
+    Setting("limits.seconds", SettingKind.INTEGER, 3600, "Seconds one turn may take.", (), 1, 604_800),
+    Setting(
+        "limits.spend",
+        SettingKind.NUMBER,
+        5.0,
+        "Dollars one turn may cost where prices are known; 0 for no cap.",
+        minimum=0,
+    ),
+    Setting("limits.queue", SettingKind.INTEGER, 20, "Inputs that may wait in one session.", (), 1, 10_000),
+    Setting("limits.input", SettingKind.INTEGER, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
+    Setting("limits.turns", SettingKind.INTEGER, 8, "Turns that may go on at once.", (), 1, 1_000),
+    Setting(
+        "runtime.name",
+        SettingKind.TEXT,
+        "native",
+        "What carries turns: native, codex, acp or another.",
+        alias="runtime",
+    ),
+    Setting(
+        "codex.command", SettingKind.TEXT, "", "The codex program; empty for the one on PATH, or the one pip installed."
+    ),
+    Setting("codex.home", SettingKind.TEXT, "", "Codex's own home folder; empty for yours (CODEX_HOME, or ~/.codex)."),
+    Setting("codex.model", SettingKind.TEXT, "", "The model Codex asks; empty for what its own settings say."),
     Setting(
         "codex.sandbox",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "workspace-write",
         "What commands of Codex may touch without asking.",
         ("read-only", "workspace-write", "danger-full-access"),
     ),
     Setting(
         "codex.approval",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "on-request",
         "When Codex asks: for what leaves its sandbox, for everything, or never.",
         ("on-request", "untrusted", "never"),
     ),
     Setting(
         "codex.tools",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "auto",
         "How Codex gets our tools: declared to it, over MCP on loopback, or (auto) over MCP when it takes no others.",
         ("auto", "dynamic", "mcp"),
     ),
     Setting(
-        "codex.seconds", Kind.WHOLE, 600, "Seconds Codex may work on one turn; waiting is not counted.", (), 1, 604_800
+        "codex.seconds",
+        SettingKind.INTEGER,
+        600,
+        "Seconds Codex may work on one turn; waiting is not counted.",
+        (),
+        1,
+        604_800,
     ),
     Setting(
         "codex.quiet",
-        Kind.WHOLE,
+        SettingKind.INTEGER,
         90,
         "Seconds of silence after a tool before it is looked into whether Codex still works.",
         (),
         1,
         86_400,
     ),
-    Setting("codex.env", Kind.NAMES, (), "Variables that Codex is given besides the usual, e.g. for its model's key."),
     Setting(
-        "acp.command", Kind.TEXT, "", "The agent that carries turns over ACP, as typed in a shell: a program, words."
+        "codex.env", SettingKind.NAMES, (), "Variables that Codex is given besides the usual, e.g. for its model's key."
     ),
     Setting(
-        "acp.env", Kind.NAMES, (), "Variables that the agent is given besides the usual, e.g. for its model's key."
+        "acp.command",
+        SettingKind.TEXT,
+        "",
+        "The agent that carries turns over ACP, as typed in a shell: a program, words.",
     ),
-    Setting("acp.start", Kind.WHOLE, 60, "Seconds the agent may take to start, and to open a session.", (), 30, 3600),
+    Setting(
+        "acp.env",
+        SettingKind.NAMES,
+        (),
+        "Variables that the agent is given besides the usual, e.g. for its model's key.",
+    ),
+    Setting(
+        "acp.start",
+        SettingKind.INTEGER,
+        60,
+        "Seconds the agent may take to start, and to open a session.",
+        (),
+        30,
+        3600,
+    ),
     Setting(
         "acp.quiet",
-        Kind.WHOLE,
+        SettingKind.INTEGER,
         600,
         "Seconds of silence before it is looked into whether the agent still works.",
         (),
         1,
         86_400,
     ),
-    Setting("shell.timeout", Kind.WHOLE, 30, "Seconds a command is waited for before it becomes a task.", (), 1, 600),
-    Setting("shell.ceiling", Kind.WHOLE, 86_400, "Seconds after which a command is ended.", (), 1, 2_592_000),
+    Setting(
+        "shell.timeout",
+        SettingKind.INTEGER,
+        30,
+        "Seconds a command is waited for before it becomes a task.",
+        (),
+        1,
+        600,
+    ),
+    Setting("shell.ceiling", SettingKind.INTEGER, 86_400, "Seconds after which a command is ended.", (), 1, 2_592_000),
     Setting(
         "shell.output",
-        Kind.WHOLE,
+        SettingKind.INTEGER,
         50 * 1024 * 1024,
         "Bytes of output kept of one command; one that writes more is ended.",
         (),
         4096,
         10 * 1024**3,
     ),
-    Setting("shell.tasks", Kind.WHOLE, 50, "Tasks one session may have open.", (), 1, 5_000),
+    Setting("shell.tasks", SettingKind.INTEGER, 50, "Tasks one session may have open.", (), 1, 5_000),
     Setting(
         "sandbox.mode",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "auto",
         "Where there is no sandbox: auto asks for every command, required refuses it.",
         ("auto", "required"),
     ),
-    Setting("sandbox.read", Kind.FOLDERS, (), "Folders that commands may read besides the system's."),
-    Setting("sandbox.network", Kind.SWITCH, False, "Let commands use the network without asking."),
-    Setting("sandbox.processes", Kind.WHOLE, 512, "Processes one command may have.", (), 16, 100_000),
-    Setting("sandbox.memory", Kind.WHOLE, 2048, "MiB of memory one command may have.", (), 64, 1_048_576),
-    Setting("sandbox.file", Kind.WHOLE, 10_240, "MiB the largest file a command writes may have.", (), 1, 1_048_576),
-    Setting("delegate.depth", Kind.WHOLE, 2, "How deep sessions may begin sessions; 0 for not at all.", (), 0, 10),
-    Setting("delegate.children", Kind.WHOLE, 5, "Child sessions that may go on at once in one session.", (), 1, 100),
+    Setting("sandbox.read", SettingKind.FOLDERS, (), "Folders that commands may read besides the system's."),
+    Setting("sandbox.network", SettingKind.BOOLEAN, False, "Let commands use the network without asking."),
+    Setting("sandbox.processes", SettingKind.INTEGER, 512, "Processes one command may have.", (), 16, 100_000),
+    Setting("sandbox.memory", SettingKind.INTEGER, 2048, "MiB of memory one command may have.", (), 64, 1_048_576),
+    Setting(
+        "sandbox.file", SettingKind.INTEGER, 10_240, "MiB the largest file a command writes may have.", (), 1, 1_048_576
+    ),
+    Setting(
+        "delegate.depth", SettingKind.INTEGER, 2, "How deep sessions may begin sessions; 0 for not at all.", (), 0, 10
+    ),
+    Setting(
+        "delegate.children", SettingKind.INTEGER, 5, "Child sessions that may go on at once in one session.", (), 1, 100
+    ),
     Setting(
         "asks.seconds",
-        Kind.WHOLE,
+        SettingKind.INTEGER,
         0,
         "Seconds after which an unanswered question is a no; 0 to wait until it is answered.",
         (),
         0,
         2_592_000,
     ),
-    Setting("chat.markdown", Kind.SWITCH, True, "Render replies as Markdown in the terminal chat."),
-    Setting("chat.history", Kind.SWITCH, True, "Remember what was typed in the terminal chat."),
-    Setting("http.host", Kind.TEXT, "127.0.0.1", "Where `outrider up` listens; beyond loopback only by --host."),
-    Setting("http.port", Kind.WHOLE, 8642, "The port `outrider up` listens on; 0 takes a free one.", (), 0, 65_535),
-    Setting("http.names", Kind.NAMES, (), "Host names, besides its own address, under which clients reach it."),
-    Setting("webhook.url", Kind.URL, "", "Where to tell that a background response has ended; empty for nowhere."),
+    Setting("chat.markdown", SettingKind.BOOLEAN, True, "Render replies as Markdown in the terminal chat."),
+    Setting("chat.history", SettingKind.BOOLEAN, True, "Remember what was typed in the terminal chat."),
+    Setting("http.host", SettingKind.TEXT, "127.0.0.1", "Where `outrider up` listens; beyond loopback only by --host."),
+    Setting(
+        "http.port", SettingKind.INTEGER, 8642, "The port `outrider up` listens on; 0 takes a free one.", (), 0, 65_535
+    ),
+    Setting("http.names", SettingKind.NAMES, (), "Host names, besides its own address, under which clients reach it."),
+    Setting(
+        "webhook.url", SettingKind.URL, "", "Where to tell that a background response has ended; empty for nowhere."
+    ),
     Setting(
         "webhook.secret",
-        Kind.SECRET,
+        SettingKind.SECRET,
         "",
         "Signs webhooks: whsec_ and 24 to 64 bytes in base64. Without one, it is made when first needed.",
     ),
-    Setting("log.level", Kind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
+    Setting("log.level", SettingKind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
 )
 
 OTHER_VARIABLES = frozenset(
@@ -207,33 +269,33 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables of ours that are no settings."""
 
-OWN_KEYS = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
+OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
 """Those of them that hold a secret."""
 
-RULES = "rules"
+RULES_KEY = "rules"
 """Stands in config.toml beside the settings, as an array of tables."""
 
-_HUGE = 1e300
+_MAX_NUMBER = 1e300
 """Beyond any sense; also keeps infinity and NaN out."""
 
-_BY_NAME = {name: setting for setting in SETTINGS for name in (setting.name, setting.alias) if name}
-_SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_SETTINGS_BY_NAME = {name: setting for setting in SETTINGS for name in (setting.name, setting.alias) if name}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def find(name: str) -> Setting:
+def find_setting(name: str) -> Setting:
     """The setting of this name or alias. Raises Refused with the nearest one."""
-    if found := _BY_NAME.get(name):
+    if found := _SETTINGS_BY_NAME.get(name):
         return found
-    if name == RULES:
+    if name == RULES_KEY:
         raise Refused("rules are not set one by one: write each under [[rules]] in config.toml")
-    raise Refused(f"no setting is called {printable(name)}{did_you_mean(name, (*_BY_NAME, RULES))}")
+    raise Refused(f"no setting is called {printable_name(name)}{did_you_mean(name, (*_SETTINGS_BY_NAME, RULES_KEY))}")
 
 
-def lookup(name: str) -> Setting | None:
-    return _BY_NAME.get(name)
+def lookup_setting(name: str) -> Setting | None:
+    return _SETTINGS_BY_NAME.get(name)
 
 
-def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def closest_match(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The known word this one was probably meant to be, or an empty string."""
     import difflib  # Only a mistake needs it, and it is slow to import.
 
@@ -243,11 +305,11 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean …?`, or nothing when nothing is near."""
-    close = nearest(word, known)
+    close = closest_match(word, known)
     return f"; did you mean {close}?" if close else ""
 
 
-def parse_text(setting: Setting, text: str, where: str) -> Value:
+def parse_text(setting: Setting, text: str, where: str) -> SettingValue:
     """A value given as text, in a variable, a flag or a command. A secret stays the reference it was given as.
 
     `where`, if any, begins the error.
@@ -257,66 +319,66 @@ def parse_text(setting: Setting, text: str, where: str) -> Value:
     try:
         text.encode()
         match setting.kind:
-            case Kind.WHOLE:
+            case SettingKind.INTEGER:
                 value = int(text)
-            case Kind.DECIMAL:
+            case SettingKind.NUMBER:
                 value = float(text)
-            case Kind.SWITCH:
-                value = _SWITCHES[text.lower()]
-            case Kind.NAMES | Kind.FOLDERS:
+            case SettingKind.BOOLEAN:
+                value = _BOOLEANS[text.lower()]
+            case SettingKind.NAMES | SettingKind.FOLDERS:
                 value = [part.strip() for part in text.split(",") if part.strip()]
-            case Kind.TEXT | Kind.URL | Kind.SECRET:
+            case SettingKind.TEXT | SettingKind.URL | SettingKind.SECRET:
                 pass
     except (ValueError, KeyError):
-        raise _bad(setting, text, where) from None
+        raise _invalid_value(setting, text, where) from None
     return parse_value(setting, value, where)
 
 
-def parse_value(setting: Setting, value: object, where: str) -> Value:
+def parse_value(setting: Setting, value: object, where: str) -> SettingValue:
     """A value given with a type, as TOML has them. Raises Refused with what is allowed."""
-    parsed = _typed(setting.kind, value)
+    parsed = _coerce(setting.kind, value)
     if parsed is None:
-        raise _bad(setting, value, where)
+        raise _invalid_value(setting, value, where)
     if isinstance(parsed, str) and setting.choices and parsed not in setting.choices:
-        raise _bad(setting, parsed, where)
-    if isinstance(parsed, int | float) and not _within(setting, parsed):
-        raise _bad(setting, parsed, where)
+        raise _invalid_value(setting, parsed, where)
+    if isinstance(parsed, int | float) and not _is_in_range(setting, parsed):
+        raise _invalid_value(setting, parsed, where)
     return parsed
 
 
-def _typed(kind: Kind, value: object) -> Value:
+def _coerce(kind: SettingKind, value: object) -> SettingValue:
     match kind, value:
-        case (Kind.SWITCH, bool()):
+        case (SettingKind.BOOLEAN, bool()):
             return value
-        case (Kind.WHOLE | Kind.DECIMAL, bool()):
+        case (SettingKind.INTEGER | SettingKind.NUMBER, bool()):
             return None
-        case (Kind.WHOLE, int()):
+        case (SettingKind.INTEGER, int()):
             return value
-        case (Kind.DECIMAL, int() | float()):
-            return float(value) if -_HUGE < value < _HUGE else None
+        case (SettingKind.NUMBER, int() | float()):
+            return float(value) if -_MAX_NUMBER < value < _MAX_NUMBER else None
         case (_, str()) if not value.strip().isprintable():
             return None
-        case (Kind.TEXT | Kind.SECRET, str()):
+        case (SettingKind.TEXT | SettingKind.SECRET, str()):
             return value.strip()
-        case (Kind.URL, str()):
-            return _url(value.strip())
-        case (Kind.NAMES, list()):
-            return _names(value)  # pyright: ignore[reportUnknownArgumentType]
-        case (Kind.FOLDERS, list()):
-            names = _names(value)  # pyright: ignore[reportUnknownArgumentType]
+        case (SettingKind.URL, str()):
+            return _parse_url(value.strip())
+        case (SettingKind.NAMES, list()):
+            return _parse_names(value)  # pyright: ignore[reportUnknownArgumentType]
+        case (SettingKind.FOLDERS, list()):
+            names = _parse_names(value)  # pyright: ignore[reportUnknownArgumentType]
             return names if all(name.startswith(("/", "~")) for name in names or ()) else None
         case _:
             return None
 
 
-def _names(value: list[object]) -> tuple[str, ...] | None:
+def _parse_names(value: list[object]) -> tuple[str, ...] | None:
     names = tuple(
         item.strip() for item in value if isinstance(item, str) and item.strip().isprintable() and item.strip()
     )
     return names if len(names) == len(value) else None
 
 
-def _url(text: str) -> str | None:
+def _parse_url(text: str) -> str | None:
     scheme, mark, rest = text.partition("://")
     host = rest.partition("/")[0]
     if not text:
@@ -326,31 +388,33 @@ def _url(text: str) -> str | None:
     return text.rstrip("/")
 
 
-def _within(setting: Setting, value: float) -> bool:
-    return (setting.least is None or value >= setting.least) and (setting.most is None or value <= setting.most)
+def _is_in_range(setting: Setting, value: float) -> bool:
+    return (setting.minimum is None or value >= setting.minimum) and (
+        setting.maximum is None or value <= setting.maximum
+    )
 
 
-def _bad(setting: Setting, value: object, where: str) -> Refused:
+def _invalid_value(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
-    if setting.secret or setting.kind is Kind.URL:  # An address may hold a password.
-        return Refused(f"{name} is not valid; allowed: {setting.allowed}")
-    return Refused(f"{name} = {quoted(value)} is not valid; allowed: {setting.allowed}")
+    if setting.is_secret or setting.kind is SettingKind.URL:  # An address may hold a password.
+        return Refused(f"{name} is not valid; allowed: {setting.allowed_text}")
+    return Refused(f"{name} = {quote_value(value)} is not valid; allowed: {setting.allowed_text}")
 
 
-def printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name as it can stand in one line."""
     return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
 
 
-def quoted(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value as it can stand in an error."""
-    if isinstance(value, int) and abs(value) > _HUGE:
+    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
         return "this number"
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _plain(number: float | None) -> str:
+def _format_number(number: float | None) -> str:
     if number is None:
         return ""
     return f"{int(number):_}" if number == int(number) else f"{number:g}"

@@ -6,13 +6,13 @@ import msgspec
 from msgspec import Struct
 
 from outrider.config.choice import Secret
-from outrider.config.load import FILE, Config
-from outrider.config.settings import RULES, SETTINGS, Setting
+from outrider.config.load import CONFIG_FILE, Config
+from outrider.config.settings import RULES_KEY, SETTINGS, Setting
 
 RULES_DESCRIPTION = "What was decided beforehand about calls."
 
 
-class Shown(Struct, frozen=True):
+class SettingReport(Struct, frozen=True):
     """One setting."""
 
     name: str
@@ -26,28 +26,30 @@ class Shown(Struct, frozen=True):
     """The environment variable that sets it."""
 
 
-def show_all(config: Config) -> list[Shown]:
-    return [*(show(config, setting) for setting in SETTINGS), show_rules(config)]
+def report_settings(config: Config) -> list[SettingReport]:
+    return [*(report_setting(config, setting) for setting in SETTINGS), report_rules(config)]
 
 
-def show(config: Config, setting: Setting) -> Shown:
+def report_setting(config: Config, setting: Setting) -> SettingReport:
     value = config.value(setting.name)
-    return Shown(
+    return SettingReport(
         name=setting.name,
-        value=config.shown(setting.name) if isinstance(value, Secret) else value,
+        value=config.display_value(setting.name) if isinstance(value, Secret) else value,
         source=config.source(setting.name),
         category=setting.category,
         description=setting.description,
         default=setting.default,
-        secret=setting.secret,
-        variable=setting.env,
+        secret=setting.is_secret,
+        variable=setting.env_variable,
     )
 
 
-def show_rules(config: Config) -> Shown:
+def report_rules(config: Config) -> SettingReport:
     rules = [msgspec.to_builtins(rule) for rule in config.rules]
-    return Shown(RULES, rules, rules_source(config), RULES, RULES_DESCRIPTION, [], secret=False, variable="")
+    return SettingReport(
+        RULES_KEY, rules, rules_source(config), RULES_KEY, RULES_DESCRIPTION, [], secret=False, variable=""
+    )
 
 
 def rules_source(config: Config) -> str:
-    return FILE if config.rules else "default"
+    return CONFIG_FILE if config.rules else "default"

@@ -31,7 +31,7 @@ def traits_of(choice: ModelChoice) -> ModelTraits:
     """What is known of this model: from its choice, else from the table of well-known ones."""
     facts = known(choice.model)
     prices = choice.prices or (facts.prices if facts else None)
-    return ModelTraits(choice.name, choice.wire, choice.window or (facts.window if facts else 0), prices=prices)
+    return ModelTraits(choice.name, choice.wire, choice.context_window or (facts.window if facts else 0), prices=prices)
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ class WireModel:
             # The HTTP library takes a while to import: only someone who asks pays for it.
             from outrider.models.http import Http
 
-            self._http = Http(self._wire.url, self._peer, self._choice.patience)
+            self._http = Http(self._wire.url, self._peer, self._choice.idle_timeout)
         return self._http
 
     async def _failure(self, answer: "Answer") -> Refused | Unavailable:

@@ -91,9 +91,9 @@ class BorrowedModel:
             return stream.get()
 
     def _settings(self) -> ModelSettings:
-        settings = ModelSettings(timeout=self._choice.patience)
-        if self._choice.longest:
-            settings["max_tokens"] = self._choice.longest
+        settings = ModelSettings(timeout=self._choice.idle_timeout)
+        if self._choice.max_output_tokens:
+            settings["max_tokens"] = self._choice.max_output_tokens
         match self._choice.effort:
             case "none":
                 settings["thinking"] = False

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from outrider import plugins
 from outrider.app.runtimes import find_program, parse_runtime, runtime_names, runtime_of, takes_client_tools
 from outrider.channels.http.failures import HttpError
-from outrider.config.choose import choose, pick, speak
+from outrider.config.choose import choose_models, default_model, parse_model_name
 from outrider.config.load import Config
-from outrider.config.providers import BY_NAME, PRACTICE, PROVIDERS
+from outrider.config.providers import PRACTICE, PROVIDERS, PROVIDERS_BY_NAME
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
@@ -19,10 +19,14 @@ def known_models(config: Config) -> tuple[str, ...]:
     """The names to offer: what is set here, and a good one of every provider whose key is found."""
     found = [OUTRIDER]
     try:
-        found += [choice.name for choice in choose(config, wires=plugins.names("models"))]
+        found += [choice.name for choice in choose_models(config, wires=plugins.names("models"))]
     except Refused:  # what is set here does not work; whoever asks it is told why
-        found.append(pick(config).name)
-    found += [f"{p.name}:{p.default}" for p in PROVIDERS if p.default and any(key in config.keys for key in p.keys)]
+        found.append(default_model(config).name)
+    found += [
+        f"{p.name}:{p.default_model}"
+        for p in PROVIDERS
+        if p.default_model and any(key in config.keys for key in p.key_variables)
+    ]
     return tuple(dict.fromkeys(found))
 
 
@@ -74,10 +78,10 @@ def _qualified_model(config: Config, name: str) -> str:
     if not mark and name != PRACTICE:
         return ""
     wires = plugins.names("models")
-    if prefix not in wires and prefix not in BY_NAME:
+    if prefix not in wires and prefix not in PROVIDERS_BY_NAME:
         return ""
     try:
-        return choose(config, name, wires)[0].name
+        return choose_models(config, name, wires)[0].name
     except Refused as error:
         raise _unusable(name, error) from error
 
@@ -87,4 +91,4 @@ def _unusable(name: str, error: Refused) -> HttpError:
 
 
 def _default(config: Config) -> str:
-    return speak(pick(config).name, bool(config.model.url), plugins.names("models")).name
+    return parse_model_name(default_model(config).name, bool(config.model.url), plugins.names("models")).name

@@ -13,14 +13,14 @@ from outrider.channels.http.context import agent_of, context
 from outrider.channels.http.failures import HttpError
 from outrider.channels.http.openapi import EndpointSpec
 from outrider.channels.http.reading import json_response, parse_body
-from outrider.config.shown import Shown, show_all
+from outrider.config.shown import SettingReport, report_settings
 from outrider.core.key_ports import Key, KeyScope, KeySpec, Person
 from outrider.store.keys import KeyView, forget_first, make_key, render_key
 from outrider.store.spending import first_day, parse_spend
 
 
 class SettingList(Struct, frozen=True):
-    settings: list[Shown]
+    settings: list[SettingReport]
 
 
 class PersonList(Struct, frozen=True):
@@ -52,7 +52,7 @@ class CreatedKey(KeyView, frozen=True):
 
 
 async def show_settings(request: Request) -> Response:
-    return json_response(SettingList(show_all(_admin_agent(request).config)))
+    return json_response(SettingList(report_settings(_admin_agent(request).config)))
 
 
 async def list_people(request: Request) -> Response:

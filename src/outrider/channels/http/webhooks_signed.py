@@ -12,7 +12,7 @@ import msgspec
 from outrider.channels.http.responses_render import response_id
 from outrider.config.choice import Secret
 from outrider.config.load import Config
-from outrider.config.secrets import resolve
+from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
 from outrider.store.hooks import Hook
 from outrider.store.keys import leave_for_owner
@@ -71,6 +71,6 @@ def find_secret(config: Config) -> tuple[Secret, str]:
     else:
         if not path.exists():
             leave_for_owner(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
-        secret, place = resolve("webhook.secret", f"file:{path}", {}), str(path)
+        secret, place = resolve_secret("webhook.secret", f"file:{path}", {}), str(path)
     parse_secret(secret)
     return secret, place

@@ -10,7 +10,7 @@ from outrider import __version__
 from outrider.app.acting import default_model_name
 from outrider.app.presence import OpenMode
 from outrider.channels.link.wire import OwnerInfo
-from outrider.config.choose import choose
+from outrider.config.choose import choose_models
 from outrider.config.load import Config
 from outrider.core.errors import HomeBusy, Refused
 from outrider.store.lock import LockHolder, last_holder
@@ -53,7 +53,7 @@ def process_label() -> str:
 def model_fingerprint(config: Config) -> str:
     """What these settings let a process ask, and where; the same text for the same means."""
     try:
-        models = [f"{choice.name} at {choice.url}, key {bool(choice.key)}" for choice in choose(config)]
+        models = [f"{choice.name} at {choice.url}, key {bool(choice.key)}" for choice in choose_models(config)]
     except Refused:
         models = ["none"]
     return "; ".join((config.runtime.name, *models))

@@ -5,46 +5,46 @@ from collections.abc import Sequence
 from outrider.cli.chat.shows import Note
 from outrider.core.approve import NO, ONCE, SESSION, WORKSPACE
 
-_WORDS = {ONCE: "once", SESSION: "this session", WORKSPACE: "this workspace", NO: "no"}
-_GIVEN = {
+_CHOICE_LABELS = {ONCE: "once", SESSION: "this session", WORKSPACE: "this workspace", NO: "no"}
+_ANSWER_TEXTS = {
     ONCE: "✓ allowed, this once",
     SESSION: "✓ allowed in this session from now on (/grants)",
     WORKSPACE: "✓ allowed in this workspace from now on (/grants)",
 }
 
 
-def meant(text: str, choices: Sequence[str]) -> str | None:
+def parse_answer(text: str, choices: Sequence[str]) -> str | None:
     """The choice that was typed, as a word or as its letter; None when this is no answer. A bare yes reaches least."""
     typed = text.strip().lower()
     if typed in ("y", "yes") and ONCE in choices:
         return ONCE
     for choice in choices:
-        if typed and typed in (choice.lower(), _WORDS.get(choice, ""), _letter(choice, choices)):
+        if typed and typed in (choice.lower(), _CHOICE_LABELS.get(choice, ""), _shortcut(choice, choices)):
             return choice
     return None
 
 
-def offer(choices: Sequence[str]) -> str:
+def answer_hint(choices: Sequence[str]) -> str:
     """The choices in one line, the letter of each marked."""
-    return " · ".join(_marked(choice, choices) for choice in choices)
+    return " · ".join(_label_with_shortcut(choice, choices) for choice in choices)
 
 
-def given(answer: str, person: str) -> Note:
+def answer_note(answer: str, person: str) -> Note:
     """What an answer means, in a line."""
     if answer == NO:
         return Note("✗ not allowed" if person else "✗ not allowed: nobody was there to answer", "warn")
-    return Note(_GIVEN.get(answer, f"✓ answered: {answer}"), "good")
+    return Note(_ANSWER_TEXTS.get(answer, f"✓ answered: {answer}"), "good")
 
 
-def _letter(choice: str, choices: Sequence[str]) -> str:
+def _shortcut(choice: str, choices: Sequence[str]) -> str:
     """Its first letter, where no other choice begins with it."""
     first = choice[:1].lower()
     return first if sum(other[:1].lower() == first for other in choices) == 1 else ""
 
 
-def _marked(choice: str, choices: Sequence[str]) -> str:
-    words = _WORDS.get(choice, choice)
-    if not _letter(choice, choices):
+def _label_with_shortcut(choice: str, choices: Sequence[str]) -> str:
+    words = _CHOICE_LABELS.get(choice, choice)
+    if not _shortcut(choice, choices):
         return words
-    before, _, last = words.rpartition(" ") if choice in _WORDS else ("", "", words)
+    before, _, last = words.rpartition(" ") if choice in _CHOICE_LABELS else ("", "", words)
     return f"{before} [{last[0]}]{last[1:]}".strip()

@@ -4,101 +4,101 @@ import re
 
 _FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
-_MAY_GO_ON = " \t-*+0123456789"
+_LIST_CONTINUATION = " \t-*+0123456789"
 """How a line may begin that goes on with a list after a blank line."""
 _HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
 
 
-class Blocks:
+class MarkdownSplitter:
     """Takes text as it comes. The blocks it gives back and `rest`, joined, are exactly what it took."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._blank: list[str] = []
+        self._blank_lines: list[str] = []
         """Blank lines that belong to the open list if it goes on."""
-        self._unended = ""
+        self._partial_line = ""
         self._fence = ""
         self._in_list = False
 
     @property
-    def rest(self) -> str:
+    def pending_text(self) -> str:
         """What is not part of a finished block yet."""
-        return "".join((*self._lines, *self._blank, self._unended))
+        return "".join((*self._lines, *self._blank_lines, self._partial_line))
 
     def feed(self, text: str) -> list[str]:
         """The blocks that this text finished."""
-        head, mark, tail = (self._unended + text).rpartition("\n")
-        whole, self._unended = head + mark, tail
+        head, mark, tail = (self._partial_line + text).rpartition("\n")
+        whole, self._partial_line = head + mark, tail
         done: list[str] = []
         for line in whole.split("\n")[:-1]:
-            self._take(line + "\n", done)
-        if self._blank and tail and tail[0] not in _MAY_GO_ON:
-            self._close(done)
+            self._feed_line(line + "\n", done)
+        if self._blank_lines and tail and tail[0] not in _LIST_CONTINUATION:
+            self._finish_block(done)
         return done
 
     def finish(self) -> list[str]:
         """The last blocks: nothing more will come."""
         done: list[str] = []
-        line, self._unended = self._unended, ""
+        line, self._partial_line = self._partial_line, ""
         if line:
-            self._take(line, done)
+            self._feed_line(line, done)
         if self._lines:
-            self._close(done)
+            self._finish_block(done)
         self._fence = ""
         return done
 
-    def _take(self, line: str, done: list[str]) -> None:
+    def _feed_line(self, line: str, done: list[str]) -> None:
         if self._fence:
             self._lines.append(line)
-            if _closes(line, self._fence):
+            if _closes_fence(line, self._fence):
                 self._fence = ""
                 if not self._in_list:
-                    self._close(done)
+                    self._finish_block(done)
         elif not line.strip():
-            self._take_blank(line, done)
+            self._feed_blank_line(line, done)
         else:
-            self._take_words(line, done)
+            self._feed_text_line(line, done)
 
-    def _take_blank(self, line: str, done: list[str]) -> None:
+    def _feed_blank_line(self, line: str, done: list[str]) -> None:
         if self._in_list:
-            self._blank.append(line)
+            self._blank_lines.append(line)
             return
         has_words = any(known.strip() for known in self._lines)
         self._lines.append(line)
         if has_words:
-            self._close(done)
+            self._finish_block(done)
 
-    def _take_words(self, line: str, done: list[str]) -> None:
+    def _feed_text_line(self, line: str, done: list[str]) -> None:
         is_item = bool(_ITEM.match(line))
-        if self._in_list and self._blank:
+        if self._in_list and self._blank_lines:
             if is_item or line[:1].isspace():
-                self._lines += self._blank
-                self._blank = []
+                self._lines += self._blank_lines
+                self._blank_lines = []
             else:
-                self._close(done)
+                self._finish_block(done)
         fence, heading = _FENCE.match(line), _HEADING.match(line)
         ends_list = self._in_list and not line[:1].isspace() and bool(heading or fence) and not is_item
         if (ends_list or (not self._in_list and (heading or fence))) and any(known.strip() for known in self._lines):
-            self._close(done)
+            self._finish_block(done)
         if is_item and not any(known.strip() for known in self._lines):
             self._in_list = True
         self._lines.append(line)
         if fence:
             self._fence = fence[1]
         elif heading and not self._in_list:
-            self._close(done)
+            self._finish_block(done)
 
-    def _close(self, done: list[str]) -> None:
-        done.append("".join((*self._lines, *self._blank)))
-        self._lines, self._blank, self._in_list = [], [], False
+    def _finish_block(self, done: list[str]) -> None:
+        done.append("".join((*self._lines, *self._blank_lines)))
+        self._lines, self._blank_lines, self._in_list = [], [], False
 
 
-def _closes(line: str, fence: str) -> bool:
+def _closes_fence(line: str, fence: str) -> bool:
     bare = line.strip()
     return len(bare) >= len(fence) and not bare.strip(fence[0])
 
 
-def split(text: str) -> list[str]:
+def split_blocks(text: str) -> list[str]:
     """All blocks of a finished text."""
-    blocks = Blocks()
+    blocks = MarkdownSplitter()
     return [*blocks.feed(text), *blocks.finish()]

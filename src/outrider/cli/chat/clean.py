@@ -14,7 +14,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text without escape sequences, control characters and direction overrides; line ends become `\\n`."""
     if text.isascii() and text.isprintable():
         return text
@@ -23,26 +23,26 @@ def clean(text: str) -> str:
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
-def one_line(text: str, longest: int = 100) -> str:
+def sanitize_line(text: str, longest: int = 100) -> str:
     """The text, cleaned, on one line that is at most so many cells wide."""
-    flat = " ".join(clean(text[: longest * 8]).split())
-    if width(flat) <= longest and len(text) <= longest * 8:
+    flat = " ".join(sanitize(text[: longest * 8]).split())
+    if cell_width(flat) <= longest and len(text) <= longest * 8:
         return flat
-    return cut(flat, longest - 1)[0] + "…"
+    return split_at_width(flat, longest - 1)[0] + "…"
 
 
-def width(text: str) -> int:
+def cell_width(text: str) -> int:
     """How many cells this takes in a terminal."""
-    return len(text) if text.isascii() else sum(_cells(char) for char in text)
+    return len(text) if text.isascii() else sum(_char_width(char) for char in text)
 
 
-def cut(text: str, cells: int) -> tuple[str, str]:
+def split_at_width(text: str, cells: int) -> tuple[str, str]:
     """The beginning that fits into so many cells, and what follows it."""
     if text.isascii():
         return text[:cells], text[cells:]
     used = 0
     for index, char in enumerate(text):
-        used += _cells(char)
+        used += _char_width(char)
         if used > cells:
             return text[:index], text[index:]
     return text, ""
@@ -52,23 +52,23 @@ def wrap(text: str, cells: int) -> list[str]:
     """The lines of a text, each broken where it is wider than so many cells, between words where that is near."""
     lines: list[str] = []
     for line in text.expandtabs(4).split("\n"):
-        part, rest = _broken(line, max(2, cells))
+        part, rest = _break_line(line, max(2, cells))
         lines.append(part)
         while rest:
-            part, rest = _broken(rest, max(2, cells))
+            part, rest = _break_line(rest, max(2, cells))
             lines.append(part)
     return lines
 
 
-def _broken(line: str, cells: int) -> tuple[str, str]:
-    part, rest = cut(line, cells)
+def _break_line(line: str, cells: int) -> tuple[str, str]:
+    part, rest = split_at_width(line, cells)
     space = part.rfind(" ")
     if not rest or rest[0] == " " or space < len(part) // 2:
         return part, rest.removeprefix(" ")
     return part[:space], part[space + 1 :] + rest
 
 
-def _cells(char: str) -> int:
+def _char_width(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -9,7 +9,7 @@ import click
 
 from outrider.app.presence import OpenMode
 from outrider.channels.link.stay import open_home_client
-from outrider.cli.chat.wish import Wish
+from outrider.cli.chat.wish import ChatOptions
 from outrider.cli.choosing import session_settings
 from outrider.cli.opening import SignalWatch, open_config, resolve_workspace, run_async
 from outrider.cli.plain import check_text
@@ -26,7 +26,7 @@ from outrider.core.errors import Refused
 @click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
 def command(**typed: object) -> int:
     """Talk to the agent in this terminal."""
-    wish = Wish(**typed)  # pyright: ignore[reportArgumentType]
+    wish = ChatOptions(**typed)  # pyright: ignore[reportArgumentType]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused('the chat needs a terminal; without one: outrider run "…"')
     if wish.is_continued and (wish.session or wish.is_new):
@@ -34,11 +34,13 @@ def command(**typed: object) -> int:
     check_text(wish.session, "--session")
     config = open_config()
     settings = session_settings(config, wish.model, wish.runtime, is_new=True)
-    return run_async(partial(_chat, config, wish, settings, resolve_workspace(config, wish.workspace)))
+    return run_async(partial(_open_chat, config, wish, settings, resolve_workspace(config, wish.workspace)))
 
 
-async def _chat(config: Config, wish: Wish, settings: Mapping[str, str], root: Path | None, halt: SignalWatch) -> int:
-    from outrider.cli.chat.opening import converse  # Slow to import, and `--help` does without it.
+async def _open_chat(
+    config: Config, wish: ChatOptions, settings: Mapping[str, str], root: Path | None, halt: SignalWatch
+) -> int:
+    from outrider.cli.chat.opening import run_chat  # Slow to import, and `--help` does without it.
 
     async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:
-        return await converse(agent, wish, settings, root)
+        return await run_chat(agent, wish, settings, root)

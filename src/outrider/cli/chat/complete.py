@@ -14,18 +14,18 @@ def suggestions(line: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]) -
         return []
     name, mark, argument = line[1:].partition(" ")
     if not mark:
-        return _commands(name)
+        return _command_suggestions(name)
     command = next((command for command in COMMANDS if command.name == name), None)
-    return _arguments(command, argument.lstrip(), known) if command else []
+    return _argument_suggestions(command, argument.lstrip(), known) if command else []
 
 
-def _commands(start: str) -> Iterator[Suggestion]:
+def _command_suggestions(start: str) -> Iterator[Suggestion]:
     for command in COMMANDS:
         if command.name.startswith(start.lower()):
             yield f"/{command.name} " if command.argument_kind else f"/{command.name}", command.description
 
 
-def _arguments(
+def _argument_suggestions(
     command: SlashCommandSpec, start: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]
 ) -> Iterator[Suggestion]:
     for word, meaning in command.choices or known.get(command.argument_kind, ()):

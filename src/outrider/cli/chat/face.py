@@ -3,46 +3,46 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from outrider.cli.chat.shows import Show
-from outrider.cli.chat.view import Line
+from outrider.cli.chat.shows import DisplayItem
+from outrider.cli.chat.view import StyledLine
 
 
-class Face(Protocol):
+class ChatUI(Protocol):
     """Where the chat is seen and typed. Nothing here waits."""
 
-    def show(self, shows: Iterable[Show]) -> None:
+    def show(self, shows: Iterable[DisplayItem]) -> None:
         """Print above the prompt, without disturbing what is being typed."""
         ...
 
-    def put_back(self, text: str) -> None:
+    def restore_input(self, text: str) -> None:
         """Give back what was typed and could not be taken."""
         ...
 
-    def touch(self) -> None:
+    def invalidate(self) -> None:
         """What is under way changed: show it soon."""
         ...
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         """End `run`."""
         ...
 
-    async def run(self, talk: "Talk") -> None:
+    async def run(self, talk: "ChatController") -> None:
         """Let the person type until they leave."""
         ...
 
 
-class Talk(Protocol):
+class ChatController(Protocol):
     """What the person at the terminal may do, and what they are shown meanwhile. Nothing here waits either."""
 
-    def typed(self, text: str) -> None:
+    def submit(self, text: str) -> None:
         """Something was typed and sent off."""
         ...
 
-    def interrupted(self, *, is_empty: bool) -> bool:
+    def interrupt(self, *, is_empty: bool) -> bool:
         """Ctrl-C was pressed, on an empty line or not. True when the line should be cleared."""
         ...
 
-    def live(self, width: int, height: int) -> Sequence[Line]:
+    def live_lines(self, width: int, height: int) -> Sequence[StyledLine]:
         """What is under way."""
         ...
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 from prompt_toolkit.history import History
 
-_LONGEST = 1_000_000
-_KEPT = 1_000
+_MAX_HISTORY_BYTES = 1_000_000
+_MAX_HISTORY_ENTRIES = 1_000
 
 
-class TypedHistory(History):
+class InputHistory(History):
     """One JSON string a line, oldest first. A file that cannot be read or written costs the history, not the chat."""
 
     def __init__(self, path: Path) -> None:
@@ -25,8 +25,8 @@ class TypedHistory(History):
             content = self._path.read_bytes()
         except OSError:
             return []
-        lines = content.splitlines()[-_KEPT:]
-        if len(content) > _LONGEST:
+        lines = content.splitlines()[-_MAX_HISTORY_ENTRIES:]
+        if len(content) > _MAX_HISTORY_BYTES:
             self._rewrite(lines)
         texts: list[str] = []
         for line in lines:
@@ -39,7 +39,7 @@ class TypedHistory(History):
             file.write(msgspec.json.encode(string.encode(errors="replace").decode()) + b"\n")
 
     def _rewrite(self, lines: list[bytes]) -> None:
-        kept = b"\n".join(lines)[-_LONGEST // 2 :].partition(b"\n")[2]
+        kept = b"\n".join(lines)[-_MAX_HISTORY_BYTES // 2 :].partition(b"\n")[2]
         with suppress(OSError), os.fdopen(self._open(os.O_TRUNC), "wb") as file:
             file.write(kept + b"\n")
 

@@ -18,6 +18,6 @@ class _Markdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _Heading}
 
 
-def render(text: str) -> Markdown:
+def render_markdown(text: str) -> Markdown:
     """One block, ready to be printed. Links are written out: what is shown is where they lead."""
     return _Markdown(text, code_theme="ansi_dark", hyperlinks=False)

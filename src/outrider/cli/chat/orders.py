@@ -11,11 +11,11 @@ from anyio.to_thread import run_sync
 from outrider.app.commands import COMMANDS, SlashCommand
 from outrider.app.runtimes import apply_settings, find_program, parse_runtime, runtime_names
 from outrider.cli.chat import orders_tasks
-from outrider.cli.chat.clean import one_line
-from outrider.cli.chat.elsewhere import children
-from outrider.cli.chat.shows import Note, Show
+from outrider.cli.chat.clean import sanitize_line
+from outrider.cli.chat.elsewhere import child_session_ids
+from outrider.cli.chat.shows import DisplayItem, Note
 from outrider.cli.chat.status import short_count, short_path, short_time
-from outrider.cli.chat.table import table
+from outrider.cli.chat.table import two_columns
 from outrider.cli.choosing import model_settings
 from outrider.cli.lines import session_status
 from outrider.cli.transcript import markdown_page, time_ago
@@ -23,9 +23,9 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
 if TYPE_CHECKING:
-    from outrider.cli.chat.talk import Conversation
+    from outrider.cli.chat.talk import ChatConversation
 
-_KEYS = (
+_KEY_HELP = (
     ("Enter", "send; while the agent works, it reads it in its next step"),
     ("Alt-Enter, Ctrl-J", "begin a new line"),
     ("Up, Down, Ctrl-R", "what was typed before"),
@@ -35,144 +35,148 @@ _KEYS = (
 )
 
 
-_CHOICES = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
+_RUNTIME_HINT = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
 
 
-async def carry_out(chat: "Conversation", given: SlashCommand) -> Sequence[Show]:
+async def run_command(chat: "ChatConversation", given: SlashCommand) -> Sequence[DisplayItem]:
     """Do it, and say what to show. Raises Refused or Unavailable in one line."""
-    return await ORDERS[given.command.name](chat, given.argument)
+    return await COMMAND_HANDLERS[given.command.name](chat, given.argument)
 
 
-async def _help(chat: "Conversation", argument: str) -> Sequence[Show]:
+async def _help(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     rows = [(command.usage, command.description) for command in COMMANDS]
     rows += [("//TEXT", "say something that begins with a slash")]
-    return [table(rows), Note(""), table(_KEYS)]
+    return [two_columns(rows), Note(""), two_columns(_KEY_HELP)]
 
 
-async def _new(chat: "Conversation", name: str) -> Sequence[Show]:
+async def _new(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if name and any(session.name == name for session in await chat.agent.sessions(10_000)):
         raise Refused(f"there is a session {name!r} already; /switch {name} goes on with it")
     goes_on = ""
-    if chat.session and chat.view.asking:
-        goes_on = f"; the question before waits in its own (/switch {one_line(chat.session.name)})"
+    if chat.session and chat.view.open_question:
+        goes_on = f"; the question before waits in its own (/switch {sanitize_line(chat.session.name)})"
     elif chat.is_working:
         goes_on = "; the turn before goes on, and you will be told when it ends"
-    await chat.begin(name)
+    await chat.start_new_session(name)
     return [Note(f"a new session{goes_on}")]
 
 
-async def _status(chat: "Conversation", argument: str) -> Sequence[Show]:
-    standing, view, session = chat.standing(), chat.view, chat.session
+async def _status(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    standing, view, session = chat.status_info(), chat.view, chat.session
     usage = view.usage
     rows = [
         ("session", f"{session.name} ({session.id})" if session else "new; it is made with your first message"),
-        *([("runtime", str(chat.carrier))] if chat.carrier.name != NATIVE else [("model", chat.model)]),
+        *([("runtime", str(chat.runtime))] if chat.runtime.name != NATIVE else [("model", chat.model)]),
         ("workspace", chat.workspace),
-        ("state", "waits for you" if standing.is_asking else _doing(standing.seconds)),
+        ("state", "waits for you" if standing.is_asking else _describe_activity(standing.seconds)),
         ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} from the cache), {usage.output:,} out"),
     ]
     rows += [("context", f"{view.state.context:,} tokens in the last prompt and reply")] if view.state.context else []
     rows += [("cost", f"${standing.cost:.4f}")] if standing.cost is not None else []
     rows += [("queued", str(standing.queued))] if standing.queued else []
     rows += [("tasks", f"{standing.tasks} in the background")] if standing.tasks else []
-    return [table([(left, one_line(right, 200)) for left, right in rows])]
+    return [two_columns([(left, sanitize_line(right, 200)) for left, right in rows])]
 
 
-def _doing(seconds: int | None) -> str:
+def _describe_activity(seconds: int | None) -> str:
     return "idle" if seconds is None else f"working for {short_time(seconds)}"
 
 
-async def _model(chat: "Conversation", name: str) -> Sequence[Show]:
-    if not name and chat.carrier.name != NATIVE:
-        return [Note(f"{chat.carrier} carries the turns and asks a model of its own · {_CHOICES}", "plain")]
+async def _model(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
+    if not name and chat.runtime.name != NATIVE:
+        return [Note(f"{chat.runtime} carries the turns and asks a model of its own · {_RUNTIME_HINT}", "plain")]
     if not name:
         return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
-    settings, before = model_settings(chat.agent.config, name), chat.carrier
-    await apply_settings(chat.agent, await chat.at_hand(), settings)
+    settings, before = model_settings(chat.agent.config, name), chat.runtime
+    await apply_settings(chat.agent, await chat.ensure_session(), settings)
     back = f", and {NATIVE} carries its turns in place of {before}" if before.name != NATIVE else ""
-    return [Note(f"this session uses {settings['model']}{_when(chat)}{back}", "good")]
+    return [Note(f"this session uses {settings['model']}{_when_applied(chat)}{back}", "good")]
 
 
-async def _runtime(chat: "Conversation", name: str) -> Sequence[Show]:
+async def _runtime(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if not name:
-        there = [f"{'›' if known == chat.carrier.name else ' '} {known}" for known in runtime_names()]
-        return [Note("\n".join((*there, f"{chat.carrier} carries the turns of this session · {_CHOICES}")), "plain")]
-    wanted, before = parse_runtime(name), chat.carrier
+        there = [f"{'›' if known == chat.runtime.name else ' '} {known}" for known in runtime_names()]
+        return [
+            Note("\n".join((*there, f"{chat.runtime} carries the turns of this session · {_RUNTIME_HINT}")), "plain")
+        ]
+    wanted, before = parse_runtime(name), chat.runtime
     find_program(chat.agent.config, wanted.name)
     has_past = chat.view.head > 0
-    if not await apply_settings(chat.agent, await chat.at_hand(), wanted.settings):
+    if not await apply_settings(chat.agent, await chat.ensure_session(), wanted.settings):
         return [Note(f"{wanted} carries the turns of this session already")]
     told = ""
     if has_past and wanted.name != before.name:
         told = "; it knows all of the session" if wanted.name == NATIVE else "; it is told first what it has not seen"
-    return [Note(f"{wanted} carries the turns of this session{_when(chat)}{told}", "good")]
+    return [Note(f"{wanted} carries the turns of this session{_when_applied(chat)}{told}", "good")]
 
 
-def _when(chat: "Conversation") -> str:
+def _when_applied(chat: "ChatConversation") -> str:
     return ", from the next turn on" if chat.is_working else ""
 
 
-async def _sessions(chat: "Conversation", argument: str) -> Sequence[Show]:
-    hidden = await children(chat.agent)
+async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    hidden = await child_session_ids(chat.agent)
     found = [session for session in await chat.agent.sessions(100) if session.id not in hidden][:15]
     if not found:
         return [Note("there are no sessions yet")]
-    await chat.learn_names()
+    await chat.load_session_names()
     now = int(time.time() * 1000)
     here = chat.session.id if chat.session else ""
     rows = [
         (
-            f"{'›' if session.id == here else ' '} {one_line(session.name, 30)}",
-            f"{time_ago(session.updated, now):<10} {session_status(session):<10} {one_line(session.title, 50)}",
+            f"{'›' if session.id == here else ' '} {sanitize_line(session.name, 30)}",
+            f"{time_ago(session.updated, now):<10} {session_status(session):<10} {sanitize_line(session.title, 50)}",
         )
         for session in found
     ]
-    return [table(rows)]
+    return [two_columns(rows)]
 
 
-async def _switch(chat: "Conversation", name: str) -> Sequence[Show]:
+async def _switch(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
         return [Note("this is that session")]
     await chat.open(session)
-    return [Note(f"session {one_line(session.name)}, in {short_path(session.workspace, 60)}")]
+    return [Note(f"session {sanitize_line(session.name)}, in {short_path(session.workspace, 60)}")]
 
 
-async def _compact(chat: "Conversation", argument: str) -> Sequence[Show]:
+async def _compact(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     if chat.session is None or chat.view.head == 0:
         return [Note("there is nothing to summarise yet")]
-    if chat.carrier.name != NATIVE:
-        return [Note(f"{chat.carrier.name} keeps its own memory of the session, and shortens it by itself")]
+    if chat.runtime.name != NATIVE:
+        return [Note(f"{chat.runtime.name} keeps its own memory of the session, and shortens it by itself")]
     session = await chat.agent.find(chat.session.id)
     await chat.agent.change(session, {"compact": str(session.head)})
     return [Note("the earlier part of this session will be summarised before the next reply")]
 
 
-async def _search(chat: "Conversation", words: str) -> Sequence[Show]:
+async def _search(chat: "ChatConversation", words: str) -> Sequence[DisplayItem]:
     found = await chat.agent.search(words, 10)
     if not found:
-        return [Note(f"nothing was found for {one_line(words, 60)}")]
-    return [table([(one_line(place.name, 30), one_line(place.excerpt, 100)) for place in found])]
+        return [Note(f"nothing was found for {sanitize_line(words, 60)}")]
+    return [two_columns([(sanitize_line(place.name, 30), sanitize_line(place.excerpt, 100)) for place in found])]
 
 
-async def _export(chat: "Conversation", file: str) -> Sequence[Show]:
+async def _export(chat: "ChatConversation", file: str) -> Sequence[DisplayItem]:
     if chat.session is None:
         return [Note("there is nothing to export yet")]
     session = await chat.agent.find(chat.session.id)
     page = markdown_page(session, await chat.agent.journal(session))
-    return [Note(f"written to {await run_sync(_write, file or _file_name(session.name), page)}", "good")]
+    return [
+        Note(f"written to {await run_sync(_write_new_file, file or _export_file_name(session.name), page)}", "good")
+    ]
 
 
-async def _quit(chat: "Conversation", argument: str) -> Sequence[Show]:
-    chat.face.leave()
+async def _quit(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    chat.ui.exit()
     return []
 
 
-def _file_name(name: str) -> str:
+def _export_file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60] + ".md"
 
 
-def _write(file: str, page: str) -> Path:
+def _write_new_file(file: str, page: str) -> Path:
     """Write a new file, for its owner alone. Raises Refused when there is one of this name."""
     path = Path(file).expanduser().absolute()
     try:
@@ -186,17 +190,17 @@ def _write(file: str, page: str) -> Path:
     return path
 
 
-ORDERS: Mapping[str, Callable[["Conversation", str], Awaitable[Sequence[Show]]]] = {
+COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Sequence[DisplayItem]]]] = {
     "help": _help,
     "new": _new,
-    "stop": orders_tasks.stop,
-    "tasks": orders_tasks.tasks,
-    "tail": orders_tasks.tail,
-    "write": orders_tasks.write,
-    "kill": orders_tasks.kill,
-    "yes": orders_tasks.yes,
-    "no": orders_tasks.no,
-    "grants": orders_tasks.grants,
+    "stop": orders_tasks._stop,
+    "tasks": orders_tasks._tasks,
+    "tail": orders_tasks._tail,
+    "write": orders_tasks._write_input,
+    "kill": orders_tasks._kill,
+    "yes": orders_tasks._yes,
+    "no": orders_tasks._no,
+    "grants": orders_tasks._permissions,
     "status": _status,
     "model": _model,
     "runtime": _runtime,

@@ -7,54 +7,54 @@ from collections.abc import Iterable
 
 import anyio
 
-from outrider.cli.chat.face import Talk
-from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.shows import Person, Show, Typed
+from outrider.cli.chat.face import ChatController
+from outrider.cli.chat.paint import TerminalRenderer
+from outrider.cli.chat.shows import DisplayItem, TypedCommand, UserText
 
-_LONGEST_READ = 65_536
+_MAX_READ_BYTES = 65_536
 
 
-class PlainLines:
+class DumbTerminalUI:
     """The `Face` of such a terminal. The terminal itself echoes and edits."""
 
-    def __init__(self, painter: Painter) -> None:
+    def __init__(self, painter: TerminalRenderer) -> None:
         self._painter = painter
-        self._ending = anyio.CancelScope()
+        self._run_scope = anyio.CancelScope()
 
-    def show(self, shows: Iterable[Show]) -> None:
+    def show(self, shows: Iterable[DisplayItem]) -> None:
         """What the person said is on the screen already, as they typed it."""
-        text = self._painter.paint([show for show in shows if not isinstance(show, Person | Typed)], 80)
+        text = self._painter.render([show for show in shows if not isinstance(show, UserText | TypedCommand)], 80)
         sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
         sys.stdout.flush()
 
-    def put_back(self, text: str) -> None:
+    def restore_input(self, text: str) -> None:
         sys.stdout.write(f"(not sent: {text})\n")
         sys.stdout.flush()
 
-    def touch(self) -> None:
+    def invalidate(self) -> None:
         """There is no place for what is under way."""
 
-    def leave(self) -> None:
-        self._ending.cancel()
+    def exit(self) -> None:
+        self._run_scope.cancel()
 
-    async def run(self, talk: Talk) -> None:
+    async def run(self, talk: ChatController) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._interrupts, talk)
-            with self._ending:
+            group.start_soon(self._watch_interrupts, talk)
+            with self._run_scope:
                 await self._read(talk)
             group.cancel_scope.cancel()
 
-    async def _read(self, talk: Talk) -> None:
+    async def _read(self, talk: ChatController) -> None:
         descriptor = sys.stdin.fileno()
         while True:
             await anyio.wait_readable(descriptor)
-            line = os.read(descriptor, _LONGEST_READ)
+            line = os.read(descriptor, _MAX_READ_BYTES)
             if not line:
                 return
             if text := line.decode("utf-8", "replace").strip("\r\n"):
-                talk.typed(text)
+                talk.submit(text)
 
-    async def _interrupts(self, talk: Talk) -> None:
+    async def _watch_interrupts(self, talk: ChatController) -> None:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
             async for _ in signals:
-                talk.interrupted(is_empty=True)
+                talk.interrupt(is_empty=True)

@@ -2,53 +2,53 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from outrider.cli.chat.shows import Block, Note, Output, Person, Question, Ran, Show
-from outrider.cli.chat.view import View
+from outrider.cli.chat.shows import DisplayItem, Note, OutputLines, QuestionText, ReplyBlock, ToolLine, UserText
+from outrider.cli.chat.view import ChatSessionView
 from outrider.core.events import Entry
 
-_EXCHANGES = 2
-_LONGEST = 1_200
+_RECAP_EXCHANGES = 2
+_MAX_RECAP_BLOCK_CHARS = 1_200
 """Characters of one block."""
-_MOST = 12
+_MAX_RECAP_ITEMS = 12
 """Things shown in all."""
 
 
-def recall(journal: Iterable[Entry], steers: Callable[[str], bool] = lambda runtime: False) -> Sequence[Show]:
+def recap(journal: Iterable[Entry], steers: Callable[[str], bool] = lambda runtime: False) -> Sequence[DisplayItem]:
     """What was said last, the calls left out, and so is a question that waits: whoever opens a session shows that.
 
     `steers` as in `View`.
     """
-    view, shows = View(steers=steers), list[Show]()
+    view, shows = ChatSessionView(steers=steers), list[DisplayItem]()
     for entry in journal:
-        shows += view.take(entry)
+        shows += view.apply(entry)
     said = [
-        _short(show)
+        _shorten(show)
         for show in _without_calls(shows)
-        if not (isinstance(show, Question) and show.ask in view.state.questions)
+        if not (isinstance(show, QuestionText) and show.question_id in view.state.questions)
     ]
-    begins = [index for index, show in enumerate(said) if isinstance(show, Person)]
+    begins = [index for index, show in enumerate(said) if isinstance(show, UserText)]
     if not begins:
         return []
-    start = begins[-_EXCHANGES] if len(begins) >= _EXCHANGES else begins[0]
+    start = begins[-_RECAP_EXCHANGES] if len(begins) >= _RECAP_EXCHANGES else begins[0]
     last = said[start:]
-    if len(last) > _MOST:
-        last = [last[0], Note("…"), *last[-(_MOST - 2) :]]
+    if len(last) > _MAX_RECAP_ITEMS:
+        last = [last[0], Note("…"), *last[-(_MAX_RECAP_ITEMS - 2) :]]
     return [Note("earlier in this session:"), *last] if start else last
 
 
-def _without_calls(shows: Iterable[Show]) -> Iterable[Show]:
+def _without_calls(shows: Iterable[DisplayItem]) -> Iterable[DisplayItem]:
     is_of_call = False
     for show in shows:
-        is_of_call = isinstance(show, Ran) or (is_of_call and isinstance(show, Output))
+        is_of_call = isinstance(show, ToolLine) or (is_of_call and isinstance(show, OutputLines))
         if not is_of_call:
             yield show
 
 
-def _short(show: Show) -> Show:
+def _shorten(show: DisplayItem) -> DisplayItem:
     match show:
-        case Block(text=text) if len(text) > _LONGEST:
-            return Note(f"{text[:_LONGEST]} …", "plain")
-        case Person(text=text) if len(text) > _LONGEST:
-            return Person(f"{text[:_LONGEST]} …")
+        case ReplyBlock(text=text) if len(text) > _MAX_RECAP_BLOCK_CHARS:
+            return Note(f"{text[:_MAX_RECAP_BLOCK_CHARS]} …", "plain")
+        case UserText(text=text) if len(text) > _MAX_RECAP_BLOCK_CHARS:
+            return UserText(f"{text[:_MAX_RECAP_BLOCK_CHARS]} …")
         case _:
             return show

@@ -7,37 +7,37 @@ from msgspec import Struct
 Tone = Literal["plain", "dim", "good", "warn", "bad"]
 
 
-class Person(Struct, frozen=True):
+class UserText(Struct, frozen=True):
     """What a person said."""
 
     text: str
 
 
-class Block(Struct, frozen=True):
+class ReplyBlock(Struct, frozen=True):
     """A finished block of what the model says, in Markdown."""
 
     text: str
 
 
-class Ran(Struct, frozen=True):
+class ToolLine(Struct, frozen=True):
     """A call and what came of it."""
 
-    what: str
-    came: str
+    call: str
+    outcome: str
     failed: bool = False
-    mark: str = "⚙"
+    symbol: str = "⚙"
 
 
-class Output(Struct, frozen=True):
+class OutputLines(Struct, frozen=True):
     """The last lines of what a command wrote."""
 
     lines: tuple[str, ...]
 
 
-class Question(Struct, frozen=True):
+class QuestionText(Struct, frozen=True):
     """What a person is asked, and what they may answer."""
 
-    ask: str
+    question_id: str
     text: str
     choices: tuple[str, ...]
 
@@ -49,10 +49,10 @@ class Note(Struct, frozen=True):
     tone: Tone = "dim"
 
 
-class Typed(Struct, frozen=True):
+class TypedCommand(Struct, frozen=True):
     """A /command as it was typed."""
 
     text: str
 
 
-Show = Person | Block | Ran | Output | Question | Note | Typed
+DisplayItem = UserText | ReplyBlock | ToolLine | OutputLines | QuestionText | Note | TypedCommand

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.clean import sanitize_line
 
 
-class Standing(Struct, frozen=True):
+class StatusInfo(Struct, frozen=True):
     """All that the status line tells."""
 
     model: str
@@ -19,7 +19,7 @@ class Standing(Struct, frozen=True):
     seconds: int | None = None
     """How long the open turn has been going on; None when there is none."""
     queued: int = 0
-    elsewhere: int = 0
+    background_turns: int = 0
     """Turns that go on in other sessions."""
     tasks: int = 0
     """Tasks of this session that run in the background."""
@@ -27,31 +27,31 @@ class Standing(Struct, frozen=True):
     """Whether a question waits for the person."""
 
 
-def status_line(standing: Standing, width: int = 200) -> str:
+def render_status(standing: StatusInfo, width: int = 200) -> str:
     """One line; when it gets too wide, the workspace and the names give way first."""
     for longest in (40, 24, 12):
-        line = _line(standing, longest)
+        line = _render_status_line(standing, longest)
         if len(line) <= width:
             return line
-    return one_line(_line(standing, 12), width)
+    return sanitize_line(_render_status_line(standing, 12), width)
 
 
-def _line(standing: Standing, longest: int) -> str:
+def _render_status_line(standing: StatusInfo, longest: int) -> str:
     parts = [
-        one_line(standing.model, longest),
+        sanitize_line(standing.model, longest),
         short_path(standing.workspace, longest),
-        one_line(standing.session, longest) or "new session",
+        sanitize_line(standing.session, longest) or "new session",
         f"{short_count(standing.tokens)} tokens" if standing.tokens else "",
         "" if standing.cost is None else f"${standing.cost:.4f}",
-        _doing(standing),
+        _activity_text(standing),
         f"{standing.tasks} task{'s' if standing.tasks > 1 else ''}" if standing.tasks else "",
         f"queued {standing.queued}" if standing.queued else "",
-        f"+{standing.elsewhere} elsewhere" if standing.elsewhere else "",
+        f"+{standing.background_turns} elsewhere" if standing.background_turns else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def _doing(standing: Standing) -> str:
+def _activity_text(standing: StatusInfo) -> str:
     if standing.is_asking:
         return "waits for you"
     return "idle" if standing.seconds is None else f"working {short_time(standing.seconds)}"
@@ -77,5 +77,5 @@ def short_path(path: str, longest: int = 40, home: str | None = None) -> str:
     home = str(Path.home()) if home is None else home
     if path == home or path.startswith(home.rstrip("/") + "/"):
         path = "~" + path[len(home.rstrip("/")) :]
-    path = one_line(path, 4_096)
+    path = sanitize_line(path, 4_096)
     return path if len(path) <= longest else "…" + path[-(longest - 1) :]

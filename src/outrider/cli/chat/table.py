@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from outrider.cli.chat.shows import Note
 
 
-def table(rows: Sequence[tuple[str, str]]) -> Note:
+def two_columns(rows: Sequence[tuple[str, str]]) -> Note:
     """One line for each row."""
     wide = max(len(left) for left, _ in rows)
     return Note("\n".join(f"{left:<{wide}}  {right}" for left, right in rows), "plain")

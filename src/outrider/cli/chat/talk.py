@@ -15,88 +15,88 @@ from outrider.app.channels import TERMINAL
 from outrider.app.commands import ArgumentKind, InvalidCommand, PlainMessage, SlashCommand, parse_line
 from outrider.app.runtimes import RuntimeChoice, apply_settings, can_steer, runtime_of
 from outrider.cli.chat import orders
-from outrider.cli.chat.answers import meant
-from outrider.cli.chat.clean import one_line
+from outrider.cli.chat.answers import parse_answer
+from outrider.cli.chat.clean import sanitize_line
 from outrider.cli.chat.complete import Suggestion, suggestions
-from outrider.cli.chat.elsewhere import Elsewhere
-from outrider.cli.chat.face import Face
-from outrider.cli.chat.recall import recall
-from outrider.cli.chat.running import Running
-from outrider.cli.chat.shows import Note, Typed
-from outrider.cli.chat.status import Standing, status_line
-from outrider.cli.chat.view import Line, View
+from outrider.cli.chat.elsewhere import BackgroundSessions
+from outrider.cli.chat.face import ChatUI
+from outrider.cli.chat.recall import recap
+from outrider.cli.chat.running import TaskPanel
+from outrider.cli.chat.shows import Note, TypedCommand
+from outrider.cli.chat.status import StatusInfo, render_status
+from outrider.cli.chat.view import ChatSessionView, StyledLine
 from outrider.cli.choosing import model_or_runtime_name
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked
 from outrider.core.ports import Session
 from outrider.core.tasks import task_label
 
-CHAT = f"{TERMINAL}:chat"
+CHAT_ADDRESS = f"{TERMINAL}:chat"
 """Where what is said here is answered, now or when the chat is opened again."""
-_SLOWEST = 30.0
-_LOOK = 0.5
+_MAX_RETRY_DELAY = 30.0
+_POLL_INTERVAL = 0.5
 """Seconds between two looks for a session that was named and is not there yet."""
 
 
-class Opened(Struct, frozen=True):
+class ChatStart(Struct, frozen=True):
     """How the chat was opened."""
 
     workspace: Path | None = None
     """Where new sessions work; None gives each a folder of its own."""
     settings: Mapping[str, str] = {}
     """What the person asked for by flags, for the session that is open."""
-    name: str = ""
+    session_name: str = ""
     """What the first session is to be called, if it is new."""
 
 
-class Conversation:
+class ChatConversation:
     """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
 
-    def __init__(self, agent: AgentApi, face: Face, opened: Opened, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, face: ChatUI, opened: ChatStart, group: TaskGroup) -> None:
         self.agent = agent
-        self.face = face
-        self.opened = opened
+        self.ui = face
+        self.start = opened
         self.session: Session | None = None
-        self.view = View()
-        self._name = opened.name
+        self.view = ChatSessionView()
+        self._new_session_name = opened.session_name
         self._group = group
-        self._following = anyio.CancelScope()
-        self.running = Running(agent, face, group)
-        self.elsewhere = Elsewhere(agent, face, group)
-        self.asked: Asked | None = None
+        self._follow_scope = anyio.CancelScope()
+        self.task_panel = TaskPanel(agent, face, group)
+        self.background = BackgroundSessions(agent, face, group)
+        self.question_when_typed: Asked | None = None
         """The question that was on the screen when the line that is being carried out was typed."""
-        self._known: dict[ArgumentKind, Sequence[Suggestion]] = {}
-        self._lines, self._typed = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
-        self._heard_all = anyio.Event()
-        self._beginning = anyio.Lock()
+        self._suggestions_by_kind: dict[ArgumentKind, Sequence[Suggestion]] = {}
+        self._line_sender, self._line_receiver = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
+        self._input_drained = anyio.Event()
+        self._open_lock = anyio.Lock()
 
     # What the terminal asks, at any moment.
 
-    def typed(self, text: str) -> None:
-        self._lines.send_nowait((text, self.view.asking))
+    def submit(self, text: str) -> None:
+        self._line_sender.send_nowait((text, self.view.open_question))
 
-    def interrupted(self, *, is_empty: bool) -> bool:
-        if self.running.is_following:
-            self.running.stop_following()
+    def interrupt(self, *, is_empty: bool) -> bool:
+        if self.task_panel.is_following:
+            self.task_panel.stop_following()
         elif self.is_working:
             self._group.start_soon(self._stop)
         elif is_empty:
-            self.face.show([Note("nothing runs; Ctrl-D leaves")])
+            self.ui.show([Note("nothing runs; Ctrl-D leaves")])
         else:
             return True
         return False
 
-    def live(self, width: int, height: int) -> Sequence[Line]:
-        following = self.running.live(width)
-        return [*self.view.live(width, height - len(following)), *following]
+    def live_lines(self, width: int, height: int) -> Sequence[StyledLine]:
+        following = self.task_panel.live_lines(width)
+        return [*self.view.live_lines(width, height - len(following)), *following]
 
     def status(self, width: int) -> str:
-        return status_line(self.standing(), width)
+        return render_status(self.status_info(), width)
 
     def suggestions(self, line: str) -> Iterable[Suggestion]:
-        running = [(task.id, one_line(task_label(task), 40)) for task in self.running.tasks]
-        listed = [known for known in self._known.get("task", ()) if known not in running]
-        return suggestions(line, {**self._known, "task": [*running, *listed]})
+        running = [(task.id, sanitize_line(task_label(task), 40)) for task in self.task_panel.tasks]
+        listed = [known for known in self._suggestions_by_kind.get("task", ()) if known not in running]
+        return suggestions(line, {**self._suggestions_by_kind, "task": [*running, *listed]})
 
     @property
     def is_working(self) -> bool:
@@ -107,185 +107,191 @@ class Conversation:
         return self._settings.get("model") or self.agent.default_model
 
     @property
-    def carrier(self) -> RuntimeChoice:
+    def runtime(self) -> RuntimeChoice:
         """What carries the turns of this session."""
         return runtime_of(self._settings, self.agent.default_runtime)
 
     @property
     def _settings(self) -> Mapping[str, str]:
-        return {**self.opened.settings, **self.view.state.settings}
+        return {**self.start.settings, **self.view.state.settings}
 
     @property
     def workspace(self) -> str:
         if self.session:
             return self.session.workspace
-        return str(self.opened.workspace) if self.opened.workspace else "a folder of its own"
+        return str(self.start.workspace) if self.start.workspace else "a folder of its own"
 
-    def standing(self) -> Standing:
+    def status_info(self) -> StatusInfo:
         view = self.view
-        return Standing(
-            model=self._answering,
+        return StatusInfo(
+            model=self._answerer_name,
             workspace=self.workspace,
-            session=self.session.name if self.session else self._name,
+            session=self.session.name if self.session else self._new_session_name,
             tokens=view.usage.input + view.usage.output,
             cost=view.cost,
-            seconds=max(0, int(time.time() - view.began / 1000)) if view.is_open else None,
+            seconds=max(0, int(time.time() - view.started_at / 1000)) if view.is_open else None,
             queued=len(view.queued),
-            elsewhere=self.elsewhere.working,
-            tasks=self.running.count,
-            is_asking=view.asking is not None,
+            background_turns=self.background.working_count,
+            tasks=self.task_panel.background_count,
+            is_asking=view.open_question is not None,
         )
 
     # What goes on in the background, all of it owned by the task group.
 
-    async def listen(self) -> None:
+    async def process_input(self) -> None:
         """Take every line that is typed, in order, until `hear_out`."""
-        async for line, asked in self._typed:
-            self.asked = asked
+        async for line, asked in self._line_receiver:
+            self.question_when_typed = asked
             try:
-                await self._take(line)
+                await self._handle_line(line)
             except (Refused, Unavailable) as error:
-                self.face.show([Note(f"✗ {error}", "bad")])
-            self.face.touch()
-        self._heard_all.set()
+                self.ui.show([Note(f"✗ {error}", "bad")])
+            self.ui.invalidate()
+        self._input_drained.set()
 
-    async def hear_out(self) -> None:
+    async def drain_input(self) -> None:
         """Wait until everything typed so far is dealt with; nothing more is taken."""
-        self._lines.close()
-        await self._heard_all.wait()
+        self._line_sender.close()
+        await self._input_drained.wait()
 
-    async def take_up(self) -> None:
+    async def resume_unfinished(self) -> None:
         """Take up what was left unfinished, here and in other sessions, and tell when those end."""
-        await self.elsewhere.take_up()
-        await self.learn_names()
+        await self.background.resume_unfinished()
+        await self.load_session_names()
 
     async def watch_owner(self) -> None:
         """Tell when the home has another owner who asks another model, and take up what the last one left."""
         while True:
-            before = self._answering
+            before = self._answerer_name
             await self.agent.wait_owner_changed()
-            if self._answering != before:
+            if self._answerer_name != before:
                 who = "this chat" if not self.agent.is_client else "another process"
-                self.face.show([Note(f"{who} carries the turns from now on, with {one_line(self._answering)}", "warn")])
-            self.face.touch()
+                self.ui.show(
+                    [Note(f"{who} carries the turns from now on, with {sanitize_line(self._answerer_name)}", "warn")]
+                )
+            self.ui.invalidate()
             try:
-                await self.elsewhere.take_up()
+                await self.background.resume_unfinished()
             except (Refused, Unavailable) as error:
-                self.face.show([Note(f"✗ {error}", "bad")])
+                self.ui.show([Note(f"✗ {error}", "bad")])
 
     @property
-    def _answering(self) -> str:
-        return model_or_runtime_name(self.carrier, self.model)
+    def _answerer_name(self) -> str:
+        return model_or_runtime_name(self.runtime, self.model)
 
-    async def learn_names(self) -> None:
+    async def load_session_names(self) -> None:
         """Have the sessions that are there at hand when one is typed."""
         found = await self.agent.sessions(50)
-        self.know({"session": [(session.name, one_line(session.title, 40)) for session in found]})
+        self.add_suggestions({"session": [(session.name, sanitize_line(session.title, 40)) for session in found]})
 
-    def know(self, words: Mapping[ArgumentKind, Sequence[Suggestion]]) -> None:
+    def add_suggestions(self, words: Mapping[ArgumentKind, Sequence[Suggestion]]) -> None:
         """Suggest these when an argument of their kind is typed."""
         for kind, found in words.items():
-            kept = [known for known in self._known.get(kind, ()) if known not in found] if kind == "model" else []
-            self._known[kind] = [*kept, *found]
+            kept = (
+                [known for known in self._suggestions_by_kind.get(kind, ()) if known not in found]
+                if kind == "model"
+                else []
+            )
+            self._suggestions_by_kind[kind] = [*kept, *found]
 
     async def _stop(self) -> None:
         try:
             if self.session:
                 await self.agent.stop(self.session)
         except (Refused, Unavailable) as error:
-            self.face.show([Note(f"✗ {error}", "bad")])
+            self.ui.show([Note(f"✗ {error}", "bad")])
 
-    async def _take(self, line: str) -> None:
+    async def _handle_line(self, line: str) -> None:
         match parse_line(line):
             case PlainMessage(text=text):
-                if self.asked and (answer := meant(text, self.asked.choices)):
-                    await self.answer(self.asked, answer)
+                if self.question_when_typed and (answer := parse_answer(text, self.question_when_typed.choices)):
+                    await self.answer(self.question_when_typed, answer)
                 else:
-                    await self._say(text, line)
+                    await self._send_message(text, line)
             case SlashCommand() as given:
-                self.face.show([Typed(line)])
-                self.face.show(await orders.carry_out(self, given))
+                self.ui.show([TypedCommand(line)])
+                self.ui.show(await orders.run_command(self, given))
             case InvalidCommand(reason=reason):
-                self.face.show([Typed(line), Note(reason, "warn")])
+                self.ui.show([TypedCommand(line), Note(reason, "warn")])
 
-    async def _say(self, text: str, line: str) -> None:
+    async def _send_message(self, text: str, line: str) -> None:
         try:
-            await self.agent.post(text, session=await self.at_hand(), address=CHAT)
+            await self.agent.post(text, session=await self.ensure_session(), address=CHAT_ADDRESS)
         except (Refused, Unavailable):
-            self.face.put_back(line)
+            self.ui.restore_input(line)
             raise
-        if self.view.asking:
-            self.face.show([Note("this waits behind the question; /yes or /no answers it")])
+        if self.view.open_question:
+            self.ui.show([Note("this waits behind the question; /yes or /no answers it")])
 
     async def answer(self, asked: Asked, answer: str) -> None:
         """Answer this question. What it means is shown when it is in the journal."""
         if self.session is None or not await self.agent.answer(self.session, asked, answer):
-            self.face.show([Note("that question does not wait any more", "warn")])
+            self.ui.show([Note("that question does not wait any more", "warn")])
 
     # Which session is open.
 
-    async def at_hand(self) -> Session:
+    async def ensure_session(self) -> Session:
         """The open session, made now if this is its beginning."""
-        async with self._beginning:
+        async with self._open_lock:
             if self.session is None:
-                await self.open(await self.agent.session(self._name))
+                await self.open(await self.agent.session(self._new_session_name))
             assert self.session
             return self.session
 
-    async def look_for(self, name: str) -> None:
+    async def open_when_created(self, name: str) -> None:
         """Open the session of this name as soon as somebody else has begun it; until then, nothing is made."""
-        while self.session is None and self._name == name:
+        while self.session is None and self._new_session_name == name:
             with suppress(Refused, Unavailable):  # Whoever speaks is told of the store's trouble.
                 found = await self.agent.find(name)
-                async with self._beginning:
-                    if self.session is None and self._name == name == found.name:
+                async with self._open_lock:
+                    if self.session is None and self._new_session_name == name == found.name:
                         await self.open(found)
-            await anyio.sleep(_LOOK)
+            await anyio.sleep(_POLL_INTERVAL)
 
     async def open(self, session: Session) -> None:
         """Go on with this session; the one that was open goes on in the background."""
         journal = await self.agent.journal(session)
-        self._set_aside()
-        self.session, self.view = session, View(journal, can_steer)
-        self.elsewhere.turn_to(session)
-        self.face.show([*recall(journal, can_steer), *self.view.question()])
-        if self.opened.settings:
-            await apply_settings(self.agent, session, self.opened.settings)
-        await self.running.turn_to(session, self.view)
-        self._following = anyio.CancelScope()
-        self._group.start_soon(self._follow, session, self.view, self._following)
+        self._move_to_background()
+        self.session, self.view = session, ChatSessionView(journal, can_steer)
+        self.background.set_open_session(session)
+        self.ui.show([*recap(journal, can_steer), *self.view.question_items()])
+        if self.start.settings:
+            await apply_settings(self.agent, session, self.start.settings)
+        await self.task_panel.set_open_session(session, self.view)
+        self._follow_scope = anyio.CancelScope()
+        self._group.start_soon(self._follow, session, self.view, self._follow_scope)
 
-    async def begin(self, name: str = "") -> None:
+    async def start_new_session(self, name: str = "") -> None:
         """Make room for a new session; it is made with the first words said in it."""
-        self._set_aside()
-        self.session, self.view, self._name = None, View(), name
-        await self.running.turn_to(None, self.view)
-        self.opened = Opened(self.opened.workspace)
+        self._move_to_background()
+        self.session, self.view, self._new_session_name = None, ChatSessionView(), name
+        await self.task_panel.set_open_session(None, self.view)
+        self.start = ChatStart(self.start.workspace)
         if name:
-            self._group.start_soon(self.look_for, name)
+            self._group.start_soon(self.open_when_created, name)
 
-    def _set_aside(self) -> None:
-        self._following.cancel()
-        self.elsewhere.turn_to(None)
-        if self.session and (self.is_working or self.running.count):
-            self.elsewhere.watch(self.session, self.view.head, is_working=self.is_working)
+    def _move_to_background(self) -> None:
+        self._follow_scope.cancel()
+        self.background.set_open_session(None)
+        if self.session and (self.is_working or self.task_panel.background_count):
+            self.background.watch(self.session, self.view.head, is_working=self.is_working)
 
-    async def _follow(self, session: Session, view: View, scope: anyio.CancelScope) -> None:
+    async def _follow(self, session: Session, view: ChatSessionView, scope: anyio.CancelScope) -> None:
         pause, told = 1.0, ""
         with scope:
             while True:
                 try:
                     async with aclosing(self.agent.follow(session, view.head)) as stream:
                         async for event in stream:
-                            if shows := view.take(event):
-                                self.face.show(shows)
-                            await self.running.take(event)
-                            self.face.touch()
+                            if shows := view.apply(event):
+                                self.ui.show(shows)
+                            await self.task_panel.handle_event(event)
+                            self.ui.invalidate()
                             pause, told = 1.0, ""
                 except (Refused, Unavailable) as error:
-                    view.stand_still()
+                    view.mark_stalled()
                     if str(error) != told:
-                        self.face.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
+                        self.ui.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
                     told = str(error)
                 await anyio.sleep(pause)
-                pause = min(_SLOWEST, pause * 2)
+                pause = min(_MAX_RETRY_DELAY, pause * 2)

@@ -26,12 +26,12 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from outrider.cli.chat.face import Talk
-from outrider.cli.chat.history import TypedHistory
+from outrider.cli.chat.face import ChatController
+from outrider.cli.chat.history import InputHistory
 from outrider.cli.chat.keys import key_bindings
-from outrider.cli.chat.paint import Painter
-from outrider.cli.chat.shows import Show
-from outrider.cli.chat.view import Line
+from outrider.cli.chat.paint import TerminalRenderer
+from outrider.cli.chat.shows import DisplayItem
+from outrider.cli.chat.view import StyledLine
 
 _STYLE = Style.from_dict(
     {
@@ -48,22 +48,22 @@ _STYLE = Style.from_dict(
         "search-toolbar": "fg:ansibrightblack",
     }
 )
-_PAUSE = 0.05
+_REFRESH_INTERVAL = 0.05
 """Seconds between two looks at what is under way."""
 
 
-class Screen:
+class TerminalUI:
     """The `Face` of a terminal that can move its cursor."""
 
-    def __init__(self, painter: Painter, history: Path | None) -> None:
+    def __init__(self, painter: TerminalRenderer, history: Path | None) -> None:
         self._painter = painter
-        self._talk: Talk | None = None
+        self._controller: ChatController | None = None
         self._changed = anyio.Event()
-        self._output = _output()
+        self._output = _create_output()
         self._buffer = Buffer(
-            history=TypedHistory(history) if history else InMemoryHistory(),
+            history=InputHistory(history) if history else InMemoryHistory(),
             multiline=True,
-            completer=_Suggesting(self),
+            completer=_SlashCompleter(self),
             complete_while_typing=Condition(lambda: self._buffer.text.startswith("/")),
             enable_history_search=False,
             accept_handler=self._accept,
@@ -77,8 +77,8 @@ class Screen:
             erase_when_done=True,
         )
 
-    def show(self, shows: Iterable[Show]) -> None:
-        text = self._painter.paint(shows, self._width)
+    def show(self, shows: Iterable[DisplayItem]) -> None:
+        text = self._painter.render(shows, self._width)
         if not text:
             return
         if self._app.is_running:
@@ -88,29 +88,29 @@ class Screen:
         self._output.flush()
         self._app.invalidate()
 
-    def put_back(self, text: str) -> None:
+    def restore_input(self, text: str) -> None:
         typed = self._buffer.text
         self._buffer.document = Document(f"{text}\n{typed}" if typed else text)
 
-    def touch(self) -> None:
+    def invalidate(self) -> None:
         self._changed.set()
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    async def run(self, talk: Talk) -> None:
-        self._talk = talk
+    async def run(self, talk: ChatController) -> None:
+        self._controller = talk
         async with anyio.create_task_group() as group:
-            group.start_soon(self._look_again)
+            group.start_soon(self._refresh_loop)
             with suppress(EOFError, OSError):  # The terminal is gone.
                 await self._app.run_async()
             group.cancel_scope.cancel()
 
-    async def _look_again(self) -> None:
+    async def _refresh_loop(self) -> None:
         while True:
-            await anyio.sleep(_PAUSE)
-            with anyio.move_on_after(1 if self._talk and self._talk.is_working else None):
+            await anyio.sleep(_REFRESH_INTERVAL)
+            with anyio.move_on_after(1 if self._controller and self._controller.is_working else None):
                 await self._changed.wait()
             self._changed = anyio.Event()
             self._app.invalidate()
@@ -120,15 +120,15 @@ class Screen:
         return self._output.get_size().columns
 
     def suggestions(self, line: str) -> Iterable[tuple[str, str]]:
-        return self._talk.suggestions(line) if self._talk else ()
+        return self._controller.suggestions(line) if self._controller else ()
 
     def _accept(self, buffer: Buffer) -> bool:
-        if self._talk and buffer.text.strip():
-            self._talk.typed(buffer.text)
+        if self._controller and buffer.text.strip():
+            self._controller.submit(buffer.text)
         return False
 
     def _interrupt(self) -> None:
-        if self._talk and self._talk.interrupted(is_empty=not self._buffer.text):
+        if self._controller and self._controller.interrupt(is_empty=not self._buffer.text):
             self._buffer.reset()
 
     def _layout(self) -> Layout:
@@ -160,9 +160,9 @@ class Screen:
         ]
         return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=typing)
 
-    def _live_lines(self) -> Sequence[Line]:
+    def _live_lines(self) -> Sequence[StyledLine]:
         size = self._output.get_size()
-        return self._talk.live(size.columns - 1, max(2, size.rows // 3)) if self._talk else ()
+        return self._controller.live_lines(size.columns - 1, max(2, size.rows // 3)) if self._controller else ()
 
     def _live_text(self) -> StyleAndTextTuples:
         lines: StyleAndTextTuples = []
@@ -171,11 +171,11 @@ class Screen:
         return lines
 
     def _status_text(self) -> StyleAndTextTuples:
-        return [("", self._talk.status(self._width - 1) if self._talk else "")]
+        return [("", self._controller.status(self._width - 1) if self._controller else "")]
 
 
-class _Suggesting(Completer):
-    def __init__(self, screen: Screen) -> None:
+class _SlashCompleter(Completer):
+    def __init__(self, screen: TerminalUI) -> None:
         self._screen = screen
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
@@ -186,7 +186,7 @@ class _Suggesting(Completer):
             yield Completion(word, start_position=-len(typed), display_meta=meaning)
 
 
-def _output() -> Output:
+def _create_output() -> Output:
     """The terminal, never asked where its cursor is: answers to that would be typed into whatever comes after us."""
     output = create_output(sys.stdout)
     if isinstance(output, Vt100_Output):

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Wish(Struct, frozen=True):
+class ChatOptions(Struct, frozen=True):
     """Which session to open, and how."""
 
     session: str = ""

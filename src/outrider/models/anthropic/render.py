@@ -143,7 +143,7 @@ class MessagesRenderer:
         """The fields that set how hard to think, and how long the reply may be with its thinking."""
         effort, model = self._choice.effort, self._choice.model
         usual = _LONGEST if _ROOMY.search(model) else _LONGEST_ELSEWHERE
-        longest = self._choice.longest or usual
+        longest = self._choice.max_output_tokens or usual
         loose = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}} if past is Past.LOOSE else {}
         if effort == "none":
             return {"thinking": {"type": "disabled"}}, longest

@@ -87,10 +87,12 @@ class ChatRenderer:
             fields.append(b'"tools":' + self._tool_list(prompt.tools))
         if self._choice.effort:
             fields.append(b'"reasoning_effort":' + encode(self._choice.effort))
-        if self._choice.longest:
+        if self._choice.max_output_tokens:
             # OpenAI's own reasoning models refuse the older name, most other servers know nothing else.
             own = self._host.endswith(("api.openai.com", ".azure.com"))
-            fields.append(b'"%s":%d' % (b"max_completion_tokens" if own else b"max_tokens", self._choice.longest))
+            fields.append(
+                b'"%s":%d' % (b"max_completion_tokens" if own else b"max_tokens", self._choice.max_output_tokens)
+            )
         return b"{" + b",".join(fields) + b"}"
 
     def _messages(self, prompt: Prompt) -> list[bytes]:

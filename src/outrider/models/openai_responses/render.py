@@ -66,8 +66,8 @@ class ResponsesRenderer:
             fields.append(b'"tools":' + self._tool_list(prompt.tools))
         if self._choice.effort:
             fields.append(b'"reasoning":' + encode({"effort": self._choice.effort}))
-        if self._choice.longest:
-            fields.append(b'"max_output_tokens":%d' % self._choice.longest)
+        if self._choice.max_output_tokens:
+            fields.append(b'"max_output_tokens":%d' % self._choice.max_output_tokens)
         return b"{" + b",".join(fields) + b"}"
 
     def _input(self, prompt: Prompt, past: Past) -> list[bytes]:

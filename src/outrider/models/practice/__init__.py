@@ -26,4 +26,4 @@ class PracticeModel:
 
 def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:
     """The practice model; it needs neither an address nor a key."""
-    return nullcontext(PracticeModel(choice.name, choice.window))
+    return nullcontext(PracticeModel(choice.name, choice.context_window))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from outrider.config.folders import expand
+from outrider.config.folders import absolute_path
 from outrider.config.load import Config
 from outrider.core.approve import HOST, Rule
 from outrider.runtimes.codex.wire import RawItem, Wish, field
@@ -55,7 +55,7 @@ def profile(config: Config, settings: Raw | None) -> dict[str, Any]:
         return {"sandbox": kind, "config": {}}
     home = os.path.realpath(config.home)
     files = {home: "deny"}
-    own = os.path.realpath(expand(config.codex.home) or config.codex.home) if config.codex.home else ""
+    own = os.path.realpath(absolute_path(config.codex.home) or config.codex.home) if config.codex.home else ""
     if own and PurePath(own).is_relative_to(home):
         files[own] = "read"
     written: dict[str, Any] = {"extends": _EXTENDS[kind], "filesystem": files}

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from outrider.config.childenv import child_environment
-from outrider.config.folders import expand
+from outrider.config.folders import absolute_path
 from outrider.config.load import Config
 from outrider.core.errors import NeedsAnotherProcess
 from outrider.runtimes.codex.faults import BACK
@@ -37,7 +37,7 @@ def codex_command(config: Config, environ: Mapping[str, str]) -> str:
     named = config.codex.command
     if named:
         try:
-            return find_program(expand(named) or named, environ.get("PATH", ""))
+            return find_program(absolute_path(named) or named, environ.get("PATH", ""))
         except NeedsAnotherProcess as error:
             raise NeedsAnotherProcess(f"{error} (codex.command). {INSTALL} {BACK}") from None
     if found := shutil.which("codex", path=environ.get("PATH")):
@@ -53,7 +53,7 @@ def codex_environment(config: Config) -> dict[str, str]:
     """What the process is given: little, and by name."""
     environ = child_environment(more=("CODEX_HOME", *config.codex.env))
     if config.codex.home:
-        environ["CODEX_HOME"] = expand(config.codex.home) or config.codex.home
+        environ["CODEX_HOME"] = absolute_path(config.codex.home) or config.codex.home
     home = environ.get("CODEX_HOME", "")
     if home and Path(home).is_relative_to(environ.get("TMPDIR", "/tmp")):
         # It sandboxes nothing when its home is in the folder for temporary files.
