@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
-from outrider.store.hooks import LOST_HOOKS, HookCount
+from outrider.store.hooks import LOST_WEBHOOKS, WebhookCount
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
 
@@ -23,46 +23,46 @@ async def store(tmp_path: Path) -> AsyncGenerator[SqliteStore]:
 
 async def test_a_webhook_is_owed_once_for_an_entry_under_one_id_for_ever(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
-    made = await store.owe_hook(session.id, 3)
-    other = await store.owe_hook(session.id, 5)
-    assert await store.owe_hook(session.id, 3) == made
+    made = await store.add_webhook(session.id, 3)
+    other = await store.add_webhook(session.id, 5)
+    assert await store.add_webhook(session.id, 3) == made
     assert (made.id != other.id, made.person, made.state) == (True, "ann", "pending")
-    assert {hook.id: hook for hook in await store.pending_hooks()} == {made.id: made, other.id: other}
-    await store.note_hook(replace(made, state="sent"))
-    assert (await store.owe_hook(session.id, 3)).state == "sent"
-    assert list(await store.pending_hooks()) == [other]
+    assert {hook.id: hook for hook in await store.pending_webhooks()} == {made.id: made, other.id: other}
+    await store.update_webhook(replace(made, state="sent"))
+    assert (await store.add_webhook(session.id, 3)).state == "sent"
+    assert list(await store.pending_webhooks()) == [other]
 
 
 async def test_what_an_attempt_came_to_is_kept_and_what_is_settled_stays_so(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
-    first, second = await store.owe_hook(session.id, 1), await store.owe_hook(session.id, 2)
+    first, second = await store.add_webhook(session.id, 1), await store.add_webhook(session.id, 2)
     tried = replace(first, tries=1, due=77, why="500")
-    await store.note_hook(tried)
-    assert tried in await store.pending_hooks()
-    await store.note_hook(replace(second, state="failed", why="410"))
-    await store.note_hook(second)
-    assert await store.count_hooks() == HookCount(pending=1, failed=1)
+    await store.update_webhook(tried)
+    assert tried in await store.pending_webhooks()
+    await store.update_webhook(replace(second, state="failed", why="410"))
+    await store.update_webhook(second)
+    assert await store.count_webhooks() == WebhookCount(pending=1, failed=1)
 
 
 async def test_webhooks_go_with_their_session(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
-    made = await store.owe_hook(session.id, 1)
+    made = await store.add_webhook(session.id, 1)
     assert await store.delete("ann", session.id)
-    await store.note_hook(replace(made, tries=1))
-    assert (await store.pending_hooks(), await store.count_hooks()) == ([], HookCount())
+    await store.update_webhook(replace(made, tries=1))
+    assert (await store.pending_webhooks(), await store.count_webhooks()) == ([], WebhookCount())
     with pytest.raises(Refused, match="does not exist"):
-        await store.owe_hook(session.id, 1)
+        await store.add_webhook(session.id, 1)
 
 
 async def test_a_damaged_store_keeps_the_webhooks_that_can_be_read(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
-        made = [await store.owe_hook(session.id, seq) for seq in range(1, 4)]
+        made = [await store.add_webhook(session.id, seq) for seq in range(1, 4)]
         store.is_damaged = True
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("UPDATE hooks SET state = 'nonsense' WHERE id = ?", (made[0].id,))
     other.close()
     async with open_store(tmp_path) as store:
-        assert LOST_HOOKS in store.notices
-        assert sorted(hook.id for hook in await store.pending_hooks()) == sorted(hook.id for hook in made[1:])
+        assert LOST_WEBHOOKS in store.notices
+        assert sorted(hook.id for hook in await store.pending_webhooks()) == sorted(hook.id for hook in made[1:])
         assert await store.check() == []

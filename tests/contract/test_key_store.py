@@ -13,7 +13,7 @@ from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Body, Compacted, Input, Reply
 from outrider.core.key_ports import Key, KeySpec, KeyStore, Person, SpendLimit
 from outrider.store import open_store
-from outrider.store.key_text import digest_of, opens, split_key
+from outrider.store.key_text import digest_of, secret_matches, split_key
 from outrider.store.keys import ensure_key, first_key_file, make_key
 from outrider.store.reader import open_reader
 from outrider.store.salvage_keys import LOST_KEYS
@@ -153,8 +153,8 @@ async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStor
     assert [part and part[0] for part in parts] == [key.id for key, _ in made]
     secrets = {part[1] for part in parts if part}
     assert (len(secrets), {len(bytes.fromhex(secret)) for secret in secrets}) == (50, {32})
-    assert all(part and opens(part[1], key.digest) for part, (key, _) in zip(parts, made, strict=True))
-    assert not opens("0" * 64, made[0][0].digest)
+    assert all(part and secret_matches(part[1], key.digest) for part, (key, _) in zip(parts, made, strict=True))
+    assert not secret_matches("0" * 64, made[0][0].digest)
 
 
 @pytest.mark.parametrize("bad", [wish(""), wish(" x"), wish("a\nb"), wish("x" * 61), wish(person="")])
@@ -237,7 +237,7 @@ def test_no_secret_is_compared_but_in_constant_time() -> None:
     ]
     assert compared == [f"keys.py:{_line(SRC / 'store/keys.py', 'text != text.strip()')}"] * 2  # a name, and its length
     assert "return hmac.compare_digest(digest_of(secret), digest)" in (SRC / "store/key_text.py").read_text()
-    assert opens("a", digest_of("a"))
+    assert secret_matches("a", digest_of("a"))
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -24,7 +24,7 @@ from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply
 from outrider.core.outcome import TurnResult
 from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, transcript
-from outrider.models.wire import Past
+from outrider.models.wire import ReasoningReplay
 from tests.contract.runtimes import ASK, BEGIN, DONE, GREET, HANG, HELLO, RUNTIMES, WORK, Harness
 from tests.support.life import killed_at
 from tests.support.requests import CHECKS, TOOLS, render
@@ -94,7 +94,7 @@ def assert_sound(entries: list[Entry], turns: int, *, cut: int = 0) -> None:
     assert (len(calls), len(results)) == (len(set(calls)), len(set(results)))
     assert (set(results) - set(calls), len(calls) - len(results)) == (set(), cut)
     for name, check in CHECKS.items():
-        for past in Past:
+        for past in ReasoningReplay:
             check(render(name, Prompt("You are Outrider.", transcript(entries), TOOLS, 7), past))
 
 

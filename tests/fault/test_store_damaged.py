@@ -9,7 +9,7 @@ import pytest
 from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Result, Started
 from outrider.store import open_store
-from outrider.store.salvage import LOST
+from outrider.store.salvage import SESSION_END_LOST
 from tests.contract.stores import write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]
@@ -115,7 +115,7 @@ async def test_what_was_deleted_does_not_come_back_with_a_repair(tmp_path: Path)
 
 def assert_beginning(whole: Sequence[Entry], rest: Sequence[Entry]) -> None:
     """This is the beginning of that, ended honestly if work was cut off."""
-    if rest and isinstance(rest[-1].body, Ended) and rest[-1].body.reason == LOST:
+    if rest and isinstance(rest[-1].body, Ended) and rest[-1].body.reason == SESSION_END_LOST:
         rest = rest[:-1]
     assert rest == whole[: len(rest)]
 
@@ -163,7 +163,7 @@ async def test_an_entry_that_cannot_be_read_is_told_and_mended_by_the_next_start
         assert [found.name for found in await store.search("ann", "answer 6")] == ["s6"]
     notices, after = await open_again(tmp_path / "home")
     assert "Session 's7' lost its last 1 entries." in notices
-    assert [entry.body for entry in after["s7"]][14:] == [Ended("failed", 14, LOST)]
+    assert [entry.body for entry in after["s7"]][14:] == [Ended("failed", 14, SESSION_END_LOST)]
     assert_beginning(before["s7"], after["s7"])
     assert {name: after[name] for name in after if name != "s7"} == {n: j for n, j in before.items() if n != "s7"}
 

@@ -12,7 +12,7 @@ from outrider.core.errors import StoreDamaged
 from outrider.core.tasks import Task
 from outrider.store import open_store
 from outrider.store.migrate import MIGRATIONS
-from outrider.store.salvage_tasks import LOST_GRANTS, LOST_TASKS
+from outrider.store.salvage_tasks import LOST_PERMISSIONS, LOST_TASKS
 from tests.support.task_child import DONE, wish
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]
@@ -71,7 +71,7 @@ async def test_without_its_first_page_every_task_is_recovered_and_grants_are_ask
     overwrite(tmp_path / "store.db", 1)
     notices, after = await kept(tmp_path)
     assert after == Kept(before.tasks, [])
-    assert ("The store was damaged" in notices[0], notices[1:]) == (True, (LOST_GRANTS,))
+    assert ("The store was damaged" in notices[0], notices[1:]) == (True, (LOST_PERMISSIONS,))
     assert await kept(tmp_path) == ((), after)
 
 
@@ -111,7 +111,7 @@ async def test_a_lost_page_of_grants_is_said_and_costs_no_task(tmp_path: Path) -
     before = await furnish(tmp_path)
     overwrite(tmp_path / "store.db", root_of(tmp_path / "store.db", "grants"))
     notices, after = await kept(tmp_path)
-    assert (notices[1:], after) == ((LOST_GRANTS,), Kept(before.tasks, []))
+    assert (notices[1:], after) == ((LOST_PERMISSIONS,), Kept(before.tasks, []))
 
 
 async def test_what_was_taken_back_or_deleted_does_not_come_back_with_a_repair(tmp_path: Path) -> None:
@@ -177,4 +177,4 @@ async def test_a_grant_that_cannot_be_read_is_told_and_asked_for_again(tmp_path:
         with pytest.raises(StoreDamaged, match=rf"grant {torn.id} is damaged"):
             await store.list_permissions("ann")
     notices, after = await kept(tmp_path)
-    assert (notices[1:], after) == ((LOST_GRANTS,), Kept(before.tasks, rest))
+    assert (notices[1:], after) == ((LOST_PERMISSIONS,), Kept(before.tasks, rest))

@@ -25,7 +25,7 @@ from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 from outrider.core.retry import RetryPolicy
 from outrider.models.scripted import ScriptedModel, call, fails, says, stalls
-from outrider.store.hooks import Hook, HookCount
+from outrider.store.hooks import WebhookCount, WebhookDelivery
 from tests.journey.support import Person
 from tests.support.http import any_key, serving_app
 from tests.support.http import client as client_for
@@ -52,10 +52,10 @@ class Place:
         with anyio.fail_after(60):
             return await create(model="outrider", input=given, **{"background": True, **more})
 
-    async def until_owed(self, is_so: Callable[[Sequence[Hook]], bool]) -> Sequence[Hook]:
+    async def until_owed(self, is_so: Callable[[Sequence[WebhookDelivery]], bool]) -> Sequence[WebhookDelivery]:
         """What is owed, once it is as it should be."""
         with anyio.fail_after(60):
-            while not is_so(found := await self.store.pending_hooks()):
+            while not is_so(found := await self.store.pending_webhooks()):
                 await anyio.sleep(0.01)
         return found
 
@@ -215,7 +215,7 @@ async def test_attempts_are_bounded_and_giving_up_is_said(tmp_path: Path, caplog
             await there.ask("go")
             told = await heard(receiver, 2)
             await there.until_owed(lambda owed: not owed)
-            assert await there.store.count_hooks() == HookCount(failed=1)
+            assert await there.store.count_webhooks() == WebhookCount(failed=1)
     assert (len(receiver.heard), len({one.id for one in told})) == (2, 1)
     assert "is given up after attempt 2: 127.0.0.1:" in caplog.text
 
@@ -271,7 +271,7 @@ async def test_nothing_is_owed_for_a_deleted_session(tmp_path: Path) -> None:
             with anyio.fail_after(30):
                 await held.begun.wait()
             await there.agent.delete(await there.agent.find("s"))
-            assert await there.store.count_hooks() == HookCount()
+            assert await there.store.count_webhooks() == WebhookCount()
             held.release()
             other = await there.ask("go", conversation="t")
             await anyio.to_thread.run_sync(receiver.wait_for, other.id)

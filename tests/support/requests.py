@@ -22,7 +22,7 @@ from outrider.core.traits import ToolSpec
 from outrider.models.anthropic import MessagesWire
 from outrider.models.openai_chat import ChatWire
 from outrider.models.openai_responses import ResponsesWire
-from outrider.models.wire import Past, Wire
+from outrider.models.wire import ReasoningReplay, Wire
 
 Json = dict[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -54,7 +54,7 @@ def wire_of(name: str, model: str = "m", **rest: Any) -> Wire:
     return MAKERS[name](choice, Blobs())
 
 
-def render(name: str, prompt: Prompt, past: Past = Past.WHOLE, **rest: Any) -> Json:
+def render(name: str, prompt: Prompt, past: ReasoningReplay = ReasoningReplay.FULL, **rest: Any) -> Json:
     return json.loads(wire_of(name, **rest).render(prompt, past))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.config.load import load
 from outrider.config.redact import OUTRIDER_KEY, Redactor, build_redactor
-from outrider.store.key_text import KEY_SHAPE
+from outrider.store.key_text import KEY_PATTERN
 
 SECRET = "sk-Do/Not+Tell=0123"
 LONG = "sk-proj-" + "aB3_d-F7" * 20
@@ -110,4 +110,4 @@ def test_a_key_of_our_own_is_replaced_though_nobody_named_it(text: str, clean: s
 
 
 def test_a_key_that_is_made_now_has_the_shape_that_is_looked_for() -> None:
-    assert KEY_SHAPE.pattern.replace("(", "").replace(")", "") == OUTRIDER_KEY.pattern
+    assert KEY_PATTERN.pattern.replace("(", "").replace(")", "") == OUTRIDER_KEY.pattern

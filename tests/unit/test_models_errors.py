@@ -6,9 +6,9 @@ import pytest
 
 from outrider.config.choice import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
-from outrider.models.errors import NotServed, Peer, failure, retry_after
+from outrider.models.errors import ProviderEndpoint, ProviderRefused, failure, retry_after
 
-PEER = Peer("api.test", "m-1", Secret("topsecretkey"))
+PEER = ProviderEndpoint("api.test", "m-1", Secret("topsecretkey"))
 
 
 def body(message: str, **rest: object) -> bytes:
@@ -23,23 +23,23 @@ def body(message: str, **rest: object) -> bytes:
         (
             401,
             body("Incorrect API key provided: sk-abc***xyz"),
-            NotServed,
+            ProviderRefused,
             "api.test did not accept the key (401); check it with `outrider config set model.key …` or "
             "OUTRIDER_MODEL_KEY",
         ),
         (
             403,
             body("Country not supported, topsecretkey"),
-            NotServed,
+            ProviderRefused,
             "api.test did not accept the key (403); check it with `outrider config set model.key …` or "
             "OUTRIDER_MODEL_KEY: Country not supported, …",
         ),
         (400, b'[{"error":{"code":400,"message":"no"}}]', Refused, "api.test refused the request (400): no"),
-        (402, b"", NotServed, "api.test wants to be paid first"),
-        (429, body("You exceeded your current quota", code="insufficient_quota"), NotServed, None),
-        (400, body("Your credit balance is too low to access the API."), NotServed, None),
-        (404, body("no", code="model_not_found"), NotServed, "api.test has no model 'm-1': no"),
-        (404, b"<html>Not Found</html>", NotServed, None),
+        (402, b"", ProviderRefused, "api.test wants to be paid first"),
+        (429, body("You exceeded your current quota", code="insufficient_quota"), ProviderRefused, None),
+        (400, body("Your credit balance is too low to access the API."), ProviderRefused, None),
+        (404, body("no", code="model_not_found"), ProviderRefused, "api.test has no model 'm-1': no"),
+        (404, b"<html>Not Found</html>", ProviderRefused, None),
         (408, b"", Unavailable, "api.test failed (408)"),
         (409, b"", Unavailable, "api.test failed (409)"),
         (429, body("slow\ndown"), Unavailable, "api.test is busy (429): slow down"),
@@ -83,7 +83,7 @@ def test_a_limit_of_tokens_per_minute_is_no_overflow() -> None:
 
 
 def test_a_missing_key_is_called_missing() -> None:
-    assert "wants a key and none is set" in str(failure(Peer("h", "m"), 401, b""))
+    assert "wants a key and none is set" in str(failure(ProviderEndpoint("h", "m"), 401, b""))
 
 
 def test_errors_are_one_bounded_line() -> None:

@@ -21,7 +21,7 @@ from outrider.core.ports import Blobs, Model
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
 from outrider.models import anthropic, openai_chat, openai_responses
-from outrider.models.asking import open_wire
+from outrider.models.asking import open_wire_model
 
 pytestmark = pytest.mark.anyio
 RECORDED = Path(__file__).parent / "recorded"
@@ -129,7 +129,7 @@ def opened(choice: ModelChoice) -> AbstractAsyncContextManager[Model]:
         "anthropic": anthropic.MessagesWire,
     }
     policy = RetryPolicy(attempts=choice.attempts, first=0.001, longest=0.001)
-    return open_wire(choice, makers[choice.wire](choice, blobs), policy)
+    return open_wire_model(choice, makers[choice.wire](choice, blobs), policy)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from outrider.core.events import Delta, Result
 from outrider.core.parts import Call, call_id
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
-from outrider.models.open import open_by_choice
+from outrider.models.open import open_models
 from outrider.models.script_server import Cut, Empty, Garbage, Overflow, ScriptServer, Stall, Status, script, serving
 from outrider.models.script_server.script import Fault
 from outrider.models.scripted import broken_call, call, says
@@ -37,7 +37,7 @@ async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
     first = says("looking", call("read", path="a"), call("read", path="b"), reasoning="hm, two files")
     async with (
         serving(script(first, says("done"))) as server,
-        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+        open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         heard: list[Delta] = []
         reply = await model.reply(PROMPT, heard.append)
@@ -59,7 +59,7 @@ async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
 async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
     async with (
         serving(script(says("", broken_call("read", '{"path": ')))) as server,
-        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+        open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         reply = await model.reply(PROMPT, lambda _: None)
     assert reply.calls == (Call(call_id(1, 0), "read", {}, broken='{"path": '),)
@@ -83,7 +83,7 @@ async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
 async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault: Fault, kind: type[Exception]) -> None:
     async with (
         serving(script([fault, says("here is a whole reply of some words")])) as server,
-        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+        open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         with pytest.raises(kind) as caught:
             await model.reply(PROMPT, lambda _: None)
@@ -95,7 +95,7 @@ async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) 
     shown: list[str] = []
     async with (
         serving(script([Cut(), says("here is a whole reply of some words")])) as server,
-        open_by_choice([choice(wire, server)], NoBlobs()) as model,
+        open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable):
             await model.reply(PROMPT, lambda delta: shown.append(delta.text))
@@ -107,7 +107,7 @@ async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) 
 async def test_silence_is_given_up(wire: str, where: Any) -> None:
     async with (
         serving(script([Stall(where), says("some words")])) as server,
-        open_by_choice([choice(wire, server, patience=0.3)], NoBlobs()) as model,
+        open_models([choice(wire, server, patience=0.3)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable, match=r"sent nothing for 0\.3 s"):
             await model.reply(PROMPT, lambda _: None)

@@ -14,7 +14,7 @@ from outrider.core.parts import Call, Prices, Reasoning, Usage, call_id
 from outrider.models.anthropic import MessagesWire
 from outrider.models.openai_chat import ChatWire
 from outrider.models.openai_responses import ResponsesWire
-from outrider.models.sse import EventStream
+from outrider.models.sse import SseParser
 from outrider.models.wire import Wire
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -44,7 +44,7 @@ def hear(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
     """As the thin code does it: events in, a whole reply out, or Unavailable."""
     heard: list[Delta] = []
     parser = wire_of(name).parser(heard.append)
-    stream = EventStream()
+    stream = SseParser()
     pieces = [content[i : i + size] for i in range(0, len(content), size)] if size else [content]
     for piece in pieces:
         for event in stream.feed(piece):
@@ -55,7 +55,7 @@ def hear(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
         parser.event(event.name, event.data)
     if not parser.complete:
         raise Unavailable("broke off")
-    return parser.finish().reply(7, "m", Prices(1, 2, 0.1)), heard
+    return parser.finish().build(7, "m", Prices(1, 2, 0.1)), heard
 
 
 def recorded(name: str, case: str) -> bytes:
@@ -165,7 +165,7 @@ def test_a_server_that_does_not_stream_is_understood_too(name: str, body: object
     parser = wire_of(name).parser(lambda _: None)
     parser.body(json.dumps(body).encode())
     assert parser.complete
-    assert parser.finish().reply(7, "m", None) == Reply("hi", 7, model="m", usage=Usage(3, 2))
+    assert parser.finish().build(7, "m", None) == Reply("hi", 7, model="m", usage=Usage(3, 2))
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -211,7 +211,7 @@ def chat(*deltas: Mapping[str, object], finish: str = "tool_calls") -> Reply:
     for delta in deltas:
         parser.event("", json.dumps({"choices": [{"delta": delta}]}).encode())
     parser.event("", json.dumps({"choices": [{"delta": {}, "finish_reason": finish}]}).encode())
-    return parser.finish().reply(7, "m", None)
+    return parser.finish().build(7, "m", None)
 
 
 def piece(name: str | None, arguments: object, **rest: object) -> dict[str, object]:
@@ -317,4 +317,4 @@ def test_separate_texts_of_one_reply_are_paragraphs() -> None:
     parser = wire_of("anthropic").parser(lambda _: None)
     blocks: list[object] = [{"type": "text", "text": "one"}, {"type": "tool_use", "name": "read", "input": {}}]
     parser.body(json.dumps({"content": [*blocks, {"type": "text", "text": "two"}]}).encode())
-    assert parser.finish().reply(7, "m", None).text == "one\n\ntwo"
+    assert parser.finish().build(7, "m", None).text == "one\n\ntwo"

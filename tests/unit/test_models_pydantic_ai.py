@@ -28,10 +28,10 @@ from outrider.core.events import Delta, Result
 from outrider.core.parts import Call, Image, Reasoning, call_id
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
-from outrider.models.errors import NotServed
+from outrider.models.errors import ProviderRefused
 from outrider.models.pydantic_ai import open_model
-from outrider.models.pydantic_ai_asking import BorrowedModel
-from outrider.models.pydantic_ai_render import render
+from outrider.models.pydantic_ai_asking import PydanticAiModel
+from outrider.models.pydantic_ai_render import render_messages
 
 pytestmark = pytest.mark.anyio
 CHOICE = ModelChoice("pydantic-ai:test:m", "pydantic-ai", "test:m", key=Secret("topsecretkey"))
@@ -52,14 +52,14 @@ class Blobs:
 Piece = str | dict[int, DeltaToolCall] | dict[int, DeltaThinkingPart]
 
 
-def saying(*pieces: Piece, seen: list[ModelMessage] | None = None) -> BorrowedModel:
+def saying(*pieces: Piece, seen: list[ModelMessage] | None = None) -> PydanticAiModel:
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Piece]:
         if seen is not None:
             seen.extend(messages)
         for piece in pieces:
             yield piece
 
-    return BorrowedModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
+    return PydanticAiModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
 
 
 async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
@@ -105,7 +105,7 @@ async def test_an_empty_reply_is_unavailable() -> None:
     ("error", "kind", "text"),
     [
         (ModelHTTPError(429, "m", {"error": {"message": "slow"}}), Unavailable, "test is busy (429): slow"),
-        (ModelHTTPError(401, "m", "topsecretkey?"), NotServed, "test did not accept the key (401)"),
+        (ModelHTTPError(401, "m", "topsecretkey?"), ProviderRefused, "test did not accept the key (401)"),
         (ModelHTTPError(400, "m", {"error": {"code": "context_length_exceeded"}}), ContextTooLong, "too long"),
         (ModelHTTPError(400, "m", None), Refused, "refused the request (400)"),
         (ModelAPIError("m", "broke topsecretkey"), Unavailable, "test failed: broke …"),
@@ -117,7 +117,7 @@ async def test_its_errors_become_ours(error: Exception, kind: type[Exception], t
         yield "half a "
         raise error
 
-    model = BorrowedModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
+    model = PydanticAiModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
     with pytest.raises(kind) as caught:
         await model.reply(PROMPT, lambda _: None)
     assert type(caught.value) is kind
@@ -158,7 +158,7 @@ def test_signatures_go_back_on_the_parts_they_came_on() -> None:
     picture = Image("dot", "image/png")
     results = ToolMessage((Result("c00000001", "", images=(picture,)),))
     prompt = Prompt("be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), said, results], (), 7, "tail")
-    messages = render(prompt, Blobs())
+    messages = render_messages(prompt, Blobs())
     dot = BinaryContent(b"\x89PNG", media_type="image/png")
     asked, replied, answered = messages
     assert [getattr(part, "content", None) for part in asked.parts] == ["be kind", "hi", ["see", dot]]
@@ -193,7 +193,7 @@ messages = st.lists(
 
 @given(messages, st.sampled_from(["", "tail"]))
 def test_any_messages_alternate_with_words_in_each(groups: list[tuple[Message, ...]], tail: str) -> None:
-    rendered = render(Prompt("s", [message for group in groups for message in group], (), 7, tail), Blobs())
+    rendered = render_messages(Prompt("s", [message for group in groups for message in group], (), 7, tail), Blobs())
     kinds = [type(message) for message in rendered]
     assert kinds == [ModelRequest, ModelResponse] * (len(kinds) // 2) + [ModelRequest]
     for message in rendered:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.core.events import Entry
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage, transcript
-from outrider.models.wire import Past
+from outrider.models.wire import ReasoningReplay
 from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_of
 
 
@@ -21,7 +21,7 @@ def test_any_journal_cut_anywhere_renders_to_a_valid_request(
     name: str, journal: Sequence[Entry], cut: int, tail: str
 ) -> None:
     prompt = Prompt("You are Outrider.", transcript(journal[:cut]), TOOLS, 7, tail)
-    for past in Past:
+    for past in ReasoningReplay:
         CHECKS[name](render(name, prompt, past))
 
 
@@ -33,7 +33,7 @@ def test_a_kept_rendering_is_what_a_fresh_one_would_be(name: str, journal: Seque
     messages = transcript(journal)
     for length in range(len(messages) + 1):
         prompt = Prompt("s", messages[:length], TOOLS, 7)
-        assert keeps.render(prompt, Past.WHOLE) == wire_of(name).render(prompt, Past.WHOLE)
+        assert keeps.render(prompt, ReasoningReplay.FULL) == wire_of(name).render(prompt, ReasoningReplay.FULL)
 
 
 def said(name: str, request: Json) -> str:
@@ -66,7 +66,7 @@ def test_each_prompt_extends_the_one_before_it(name: str, journal: Sequence[Entr
     for length, message in enumerate(messages, 1):
         if isinstance(message, AssistantMessage) or (isinstance(message, UserMessage) and not message.text.strip()):
             continue
-        now = said(name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), Past.WHOLE)))
+        now = said(name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), ReasoningReplay.FULL)))
         assert now.startswith(before)
         # The end of the last text may be followed by more text; all before it is settled.
         before = now.rstrip(']}"')

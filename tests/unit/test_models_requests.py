@@ -9,7 +9,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call, Reasoning
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
-from outrider.models.wire import Past
+from outrider.models.wire import ReasoningReplay
 from tests.support.requests import CHECKS, PNG, TOOLS, Json, render, wire_of
 
 CALL = Call("c00000001", "read", {"path": "a"})
@@ -209,18 +209,21 @@ def test_reasoning_goes_back_before_the_calls_it_led_to_and_only_over_its_own_wi
 
 def test_bare_requests_leave_reasoning_out() -> None:
     prompt = thoughtful(Reasoning("hm", "anthropic", THINKING), Reasoning("hm", "openai-responses", ITEM))
-    assert "thinking" not in json.dumps(render("anthropic", prompt, Past.BARE))
-    assert "reasoning" not in json.dumps(render("openai-responses", prompt, Past.BARE))
+    assert "thinking" not in json.dumps(render("anthropic", prompt, ReasoningReplay.NONE))
+    assert "reasoning" not in json.dumps(render("openai-responses", prompt, ReasoningReplay.NONE))
 
 
 def test_loose_requests_give_leave_to_drop_stale_thinking() -> None:
     request = render(
-        "anthropic", thoughtful(Reasoning("hm", "anthropic", THINKING)), Past.LOOSE, model="claude-opus-5-5"
+        "anthropic",
+        thoughtful(Reasoning("hm", "anthropic", THINKING)),
+        ReasoningReplay.LENIENT,
+        model="claude-opus-5-5",
     )
     binding = {"prefix_mismatch_behavior": "drop_block"}
     assert request["thinking"] == {"type": "adaptive", "block_binding": binding}
-    assert "anthropic-beta" in wire_of("anthropic").headers(Past.LOOSE)
-    assert "anthropic-beta" not in wire_of("anthropic").headers(Past.WHOLE)
+    assert "anthropic-beta" in wire_of("anthropic").headers(ReasoningReplay.LENIENT)
+    assert "anthropic-beta" not in wire_of("anthropic").headers(ReasoningReplay.FULL)
 
 
 def test_chat_reasoning_returns_to_its_own_host_only_and_deepseek_always_gets_the_field() -> None:

@@ -12,10 +12,10 @@ from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
 from outrider.core.traits import ModelTraits
 from outrider.models.asking import traits_of
-from outrider.models.errors import NotServed
+from outrider.models.errors import ProviderRefused
 from outrider.models.fallback import FallbackModel
-from outrider.models.open import open_by_choice
-from outrider.models.prices import known
+from outrider.models.open import open_models
+from outrider.models.prices import model_facts
 from outrider.models.retrying import RetryingModel
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_a_refusal_is_not_asked_again() -> None:
     assert model.asked == 1
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("h broke mid reply"), NotServed("h did not accept the key")])
+@pytest.mark.parametrize("trouble", [Unavailable("h broke mid reply"), ProviderRefused("h did not accept the key")])
 async def test_the_next_model_answers_when_the_first_cannot(trouble: Exception) -> None:
     heard = list[Delta]()
     chain = FallbackModel([Told("a", trouble), Told("b", "hello")])
@@ -126,12 +126,12 @@ async def test_a_prompt_too_long_goes_to_a_model_that_reads_more(window: int, as
 
 
 async def test_when_all_fail_the_error_tells_of_each_and_when_to_come_back() -> None:
-    chain = FallbackModel([Told("a", Unavailable("h is busy", 9.0)), Told("b", NotServed("no key"))])
+    chain = FallbackModel([Told("a", Unavailable("h is busy", 9.0)), Told("b", ProviderRefused("no key"))])
     with pytest.raises(Unavailable) as caught:
         await chain.reply(PROMPT, lambda _: None)
     assert (str(caught.value), caught.value.retry_after) == ("a: h is busy; b: no key", 9.0)
     with pytest.raises(Refused, match="a: no key; b: no credit"):
-        await FallbackModel([Told("a", NotServed("no key")), Told("b", NotServed("no credit"))]).reply(
+        await FallbackModel([Told("a", ProviderRefused("no key")), Told("b", ProviderRefused("no credit"))]).reply(
             PROMPT, lambda _: None
         )
 
@@ -147,10 +147,10 @@ class NoBlobs:
 async def test_models_are_opened_by_their_wires_names() -> None:
     one = ModelChoice("first", "openai-chat", "gpt-5")
     two = ModelChoice("second", "anthropic", "claude-opus-5")
-    async with open_by_choice([one, two], NoBlobs()) as model:
+    async with open_models([one, two], NoBlobs()) as model:
         assert isinstance(model, FallbackModel)
         assert model.traits == traits_of(one)
-    async with open_by_choice([two], NoBlobs()) as model:
+    async with open_models([two], NoBlobs()) as model:
         assert isinstance(model, RetryingModel)
         assert model.traits == traits_of(two)
 
@@ -158,22 +158,22 @@ async def test_models_are_opened_by_their_wires_names() -> None:
 @pytest.mark.parametrize("choices", [[], [ModelChoice("x", "morse", "m")]])
 async def test_what_cannot_be_opened_is_refused(choices: list[ModelChoice]) -> None:
     with pytest.raises(Refused):
-        async with open_by_choice(choices, NoBlobs()):
+        async with open_models(choices, NoBlobs()):
             pass
 
 
 def test_known_models_bring_their_window_and_prices_and_a_choice_overrides_them() -> None:
-    facts = known("claude-opus-5")
+    facts = model_facts("claude-opus-5")
     assert facts
     assert facts.window == 1_000_000
     same: list[Callable[[], object]] = [
-        lambda: known("anthropic/claude-opus-5"),
-        lambda: known("claude-opus-5-20260724"),
-        lambda: known("claude-opus-5-latest"),
+        lambda: model_facts("anthropic/claude-opus-5"),
+        lambda: model_facts("claude-opus-5-20260724"),
+        lambda: model_facts("claude-opus-5-latest"),
     ]
     assert [find() for find in same] == [facts] * 3
-    assert known("gpt-5-2025-08-07") == known("gpt-5")
-    assert known("gpt-5-imaginary") is None
+    assert model_facts("gpt-5-2025-08-07") == model_facts("gpt-5")
+    assert model_facts("gpt-5-imaginary") is None
     assert traits_of(ModelChoice("n", "anthropic", "claude-opus-5", context_window=9)) == ModelTraits(
         "n", "anthropic", 9, prices=facts.prices
     )

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.models.sse import Event, EventStream, Overlong
+from outrider.models.sse import SseEvent, SseParser, SseTooLong
 
 
-def events(*chunks: bytes) -> list[Event]:
-    stream = EventStream()
+def events(*chunks: bytes) -> list[SseEvent]:
+    stream = SseParser()
     found = [event for chunk in chunks for event in stream.feed(chunk)]
     return found + stream.close()
 
@@ -28,29 +28,29 @@ def test_events_are_told_apart_whatever_ends_a_line(end: bytes) -> None:
         b"",
     ]
     assert events(b"".join(line + end for line in lines)) == [
-        Event("ping", b"1"),
-        Event("", b"2\n 3"),
-        Event("", b""),
+        SseEvent("ping", b"1"),
+        SseEvent("", b"2\n 3"),
+        SseEvent("", b""),
     ]
 
 
 def test_an_event_without_its_blank_line_never_happened() -> None:
-    assert events(b"data: 1\n\ndata: 2\n") == [Event("", b"1")]
+    assert events(b"data: 1\n\ndata: 2\n") == [SseEvent("", b"1")]
 
 
 def test_what_is_no_event_stream_is_kept_for_the_error() -> None:
-    stream = EventStream()
+    stream = SseParser()
     assert stream.feed(b'{"error": "x"}') + stream.close() == []
     assert stream.stray == b'{"error": "x"}\n'
 
 
 def test_an_endless_line_is_refused() -> None:
-    stream = EventStream(longest=100)
+    stream = SseParser(longest=100)
     stream.feed(b"data: " + b"1" * 94)
-    with pytest.raises(Overlong):
+    with pytest.raises(SseTooLong):
         stream.feed(b"1")
-    endless = EventStream(longest=100)
-    with pytest.raises(Overlong):
+    endless = SseParser(longest=100)
+    with pytest.raises(SseTooLong):
         endless.feed(b"data: 12345\n" * 200)
 
 
@@ -68,7 +68,7 @@ def test_random_chunks_give_the_same_events(sent: list[tuple[str, str]], end: st
         size = sizes[turn % len(sizes)]
         chunks.append(content[at : at + size])
         at, turn = at + size, turn + 1
-    assert events(*chunks) == [Event(name, data.encode()) for name, data in sent]
+    assert events(*chunks) == [SseEvent(name, data.encode()) for name, data in sent]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.core.key_ports import SpendLimit
-from outrider.store.spending import first_day, parse_spend, render_limit, render_spend, seconds_left
+from outrider.store.spending import first_day, parse_spend, render_limit, render_spend, seconds_until_reset
 
 HOUR, DAY = 3600, 86_400
 
@@ -63,4 +63,4 @@ def test_days_and_months_begin_at_midnight_in_utc(
 ) -> None:
     daily, monthly, total = SpendLimit(1.0, "day"), SpendLimit(1.0, "month"), SpendLimit(1.0)
     assert [first_day(each, now) for each in (daily, monthly, total, None)] == [day, month, 0, 0]
-    assert [seconds_left(each, now) for each in (daily, monthly, total)] == [left_of_day, left_of_month, None]
+    assert [seconds_until_reset(each, now) for each in (daily, monthly, total)] == [left_of_day, left_of_month, None]

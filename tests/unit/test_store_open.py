@@ -16,11 +16,11 @@ from outrider.core.events import Input
 from outrider.core.ports import TaskEnd
 from outrider.core.tasks import TaskSpec
 from outrider.store import open_store
-from outrider.store.migrate import MIGRATIONS, known
+from outrider.store.migrate import MIGRATIONS, load_migrations
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = known(MIGRATIONS)[-1].version
+NEWEST = load_migrations(MIGRATIONS)[-1].version
 
 
 async def furnish(home: Path) -> str:

@@ -14,10 +14,10 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Entry
 from outrider.core.plan import fold
 from outrider.store.blobs import FileBlobs
-from outrider.store.lane import Lane
-from outrider.store.migrate import MIGRATIONS, known
-from outrider.store.standing import Standing, advance
-from outrider.store.words import excerpt, query
+from outrider.store.lane import DatabaseThread
+from outrider.store.migrate import MIGRATIONS, load_migrations
+from outrider.store.standing import SessionRow, apply_entry
+from outrider.store.words import excerpt, match_expression
 from tests.support.journals import journals
 
 FORGETFUL = """
@@ -69,9 +69,9 @@ def test_only_a_blob_that_is_there_can_be_named(tmp_path: Path, name: str) -> No
 
 @given(journals())
 def test_the_columns_of_a_session_say_what_its_journal_says(journal: list[Entry]) -> None:
-    standing = Standing()
+    standing = SessionRow()
     for entry in journal:
-        standing = advance(standing, entry.body, entry.at * 1000)
+        standing = apply_entry(standing, entry.body, entry.at * 1000)
     state = fold(journal)
     said = (standing.head, standing.saw, standing.newest_input, bool(standing.is_open))
     assert said == (state.head, state.saw, state.newest_input, state.is_open)
@@ -81,7 +81,7 @@ def test_the_columns_of_a_session_say_what_its_journal_says(journal: list[Entry]
 def test_a_new_kind_of_entry_comes_with_a_new_version_of_the_store() -> None:
     kinds = " ".join(sorted(str(kind.__struct_config__.tag) for kind in get_args(Body)))
     version_5 = "answered asked begun bound changed compacted ended input reply result resumed started"
-    assert (known(MIGRATIONS)[-1].version, kinds) == (5, version_5)
+    assert (load_migrations(MIGRATIONS)[-1].version, kinds) == (5, version_5)
 
 
 @pytest.mark.anyio
@@ -90,15 +90,15 @@ async def test_a_bug_in_one_act_ends_its_lane_aloud_and_leaves_nobody_waiting(
 ) -> None:
     died: list[str] = []
     monkeypatch.setattr("threading.excepthook", lambda args: died.append(args.exc_type.__name__))  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType, reportUnknownArgumentType]
-    lane = Lane("test")
+    lane = DatabaseThread("test")
 
     def bug() -> None:
         raise LookupError("a bug")
 
-    results = await asyncio.gather(lane.do(bug), lane.do(lambda: 1), return_exceptions=True)
+    results = await asyncio.gather(lane.run(bug), lane.run(lambda: 1), return_exceptions=True)
     assert [type(result) for result in results] == [Unavailable, Unavailable]
     with pytest.raises(Unavailable):
-        await lane.do(lambda: 1)
+        await lane.run(lambda: 1)
     await lane.close()
     assert died == ["LookupError"]
 
@@ -111,9 +111,9 @@ def test_a_process_that_ends_without_closing_its_store_does_not_hang(tmp_path: P
 
 
 def test_words_become_a_query_that_cannot_be_wrong() -> None:
-    assert query('fix "the* roof') == '"fix" * AND "the*" * AND "roof" *'
-    assert query("東京 -x ***") == '"東  京" * AND "-x" *'
-    assert query("\ud800 \0 ( )") == ""
+    assert match_expression('fix "the* roof') == '"fix" * AND "the*" * AND "roof" *'
+    assert match_expression("東京 -x ***") == '"東  京" * AND "-x" *'
+    assert match_expression("\ud800 \0 ( )") == ""
 
 
 def test_an_excerpt_of_a_short_text_is_all_of_it() -> None:

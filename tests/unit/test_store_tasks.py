@@ -9,7 +9,7 @@ import pytest
 
 from outrider.core.tasks import OPEN_STATES, TaskSpec
 from outrider.store import open_store, sql_tasks
-from outrider.store.migrate import MIGRATIONS, apply, known
+from outrider.store.migrate import MIGRATIONS, apply_migrations, load_migrations
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
     opened = sqlite3.connect(":memory:", isolation_level=None)
-    apply(opened, known(MIGRATIONS))
+    apply_migrations(opened, load_migrations(MIGRATIONS))
     yield opened
     opened.close()
 
@@ -31,11 +31,11 @@ def db() -> Iterator[sqlite3.Connection]:
         (sql_tasks.OPEN_TASKS_OF, "tasks_open"),
         (sql_tasks.OPEN_TASKS_IN, "tasks_open (session=?)"),
         (sql_tasks.OPEN_TASKS, "tasks_open"),
-        (sql_tasks.COUNT_OPEN, "tasks_open (session=?)"),
+        (sql_tasks.COUNT_OPEN_TASKS, "tasks_open (session=?)"),
         (sql_tasks.TASK_OF_CHILD, "tasks_by_child (child=?)"),
-        (sql_tasks.NEXT_NUMBER, "tasks_of_person (person=?)"),
+        (sql_tasks.NEXT_TASK_NUMBER, "tasks_of_person (person=?)"),
         (sql_tasks.DELETE_TASKS, "tasks_"),
-        (sql_tasks.GRANTS_OF, "grants_by_reach (person=?)"),
+        (sql_tasks.PERMISSIONS_OF, "grants_by_reach (person=?)"),
     ],
 )
 def test_no_question_about_tasks_reads_all_of_them(db: sqlite3.Connection, statement: str, index: str) -> None:

@@ -9,8 +9,8 @@ from outrider.channels.http.webhooks_signed import parse_secret, render_webhook_
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused
 from outrider.store import sql_hooks
-from outrider.store.hooks import Hook
-from outrider.store.migrate import MIGRATIONS, apply, known
+from outrider.store.hooks import WebhookDelivery
+from outrider.store.migrate import MIGRATIONS, apply_migrations, load_migrations
 
 
 def test_the_published_example_is_signed_as_published() -> None:
@@ -25,7 +25,7 @@ def test_the_published_example_is_signed_as_published() -> None:
 
 
 def test_the_same_end_is_the_same_event_to_the_byte() -> None:
-    hook = Hook("wh_1", "5e55", "ann", 3, 1)
+    hook = WebhookDelivery("wh_1", "5e55", "ann", 3, 1)
     assert render_webhook_event(hook, "failed", 1_700_000_000_999) == (
         b'{"id":"evt_1","object":"event","created_at":1700000000,"type":"response.failed","data":{"id":"resp_5e55_3"}}'
     )
@@ -43,7 +43,7 @@ def test_what_is_no_secret_is_refused_without_being_shown(text: str) -> None:
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
     opened = sqlite3.connect(":memory:", isolation_level=None)
-    apply(opened, known(MIGRATIONS))
+    apply_migrations(opened, load_migrations(MIGRATIONS))
     yield opened
     opened.close()
 
@@ -51,10 +51,10 @@ def db() -> Iterator[sqlite3.Connection]:
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (sql_hooks.HOOK_BY_INPUT, "hooks_by_input (session=? AND seq=?)"),
-        (sql_hooks.PENDING_HOOKS, "hooks_not_sent (state=?)"),
-        (sql_hooks.COUNT_HOOKS, "hooks_not_sent"),
-        (sql_hooks.DELETE_HOOKS, "hooks_by_input (session=?)"),
+        (sql_hooks.WEBHOOK_BY_INPUT, "hooks_by_input (session=? AND seq=?)"),
+        (sql_hooks.PENDING_WEBHOOKS, "hooks_not_sent (state=?)"),
+        (sql_hooks.COUNT_WEBHOOKS, "hooks_not_sent"),
+        (sql_hooks.DELETE_WEBHOOKS, "hooks_by_input (session=?)"),
     ],
 )
 def test_no_question_about_webhooks_reads_all_of_them(db: sqlite3.Connection, statement: str, index: str) -> None:

@@ -31,7 +31,7 @@ from outrider.engine.follow import EventHub
 from outrider.engine.keeper import TaskSupervisor
 from outrider.engine.keeping import TaskServices
 from outrider.engine.worker import Worker, WorkerLimits
-from outrider.models.open import open_by_choice
+from outrider.models.open import open_models
 from outrider.runtimes.kit import Kit, OpenRuntime
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
@@ -56,7 +56,7 @@ class _Models:
         async with self._opening:
             if name not in self._open:
                 choices = choose_models(self._config, name, plugins.names("models"))
-                self._open[name] = await self._stack.enter_async_context(open_by_choice(choices, self._blobs))
+                self._open[name] = await self._stack.enter_async_context(open_models(choices, self._blobs))
             return self._open[name]
 
 

@@ -229,12 +229,12 @@ async def _check_reachable(choice: ModelChoice) -> Check:
 
 
 async def _ask_model(choice: ModelChoice) -> Check:
-    from outrider.models.open import open_by_choice
+    from outrider.models.open import open_models
 
     prompt = Prompt("Answer in one word.", [UserMessage(Input("Say: ready").text)], saw=1)
     try:
         with anyio.fail_after(_MODEL_TIMEOUT):
-            async with open_by_choice([choice], _NoBlobs()) as model:
+            async with open_models([choice], _NoBlobs()) as model:
                 reply = await model.reply(prompt, lambda delta: None)
     except (Refused, Unavailable) as error:
         return Check("reach", "broken", one_line(str(error)))

@@ -23,7 +23,7 @@ from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
 from outrider.core.key_ports import Key, KeyScope, KeySpec
 from outrider.store.key_text import split_key
-from outrider.store.keys import first_key_file, forget_first, make_key, render_key
+from outrider.store.keys import first_key_file, make_key, remove_first_key_file, render_key
 from outrider.store.spending import first_day, parse_spend, render_limit
 
 _LABEL = "outrider key"
@@ -174,7 +174,7 @@ def revoke(key: str) -> int:
             if found is None:
                 raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
             await store.revoke_key(found.id)
-        forget_first(config.home, found.id)
+        remove_first_key_file(config.home, found.id)
         print_line(f"{one_line(found.spec.name)} ({found.id}) opens nothing any more")
 
     return _run(act)

@@ -11,11 +11,11 @@ from msgspec import Struct
 from outrider.config.choice import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 
-GARBAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are not what they should be."""
 
-_LONGEST = 300
-_SHORTEST_KEY = 4
+_MAX_LINE = 300
+_MIN_KEY = 4
 _KEYS = re.compile(r"\b(sk|pk|gsk|xai|key)-[\w*.…-]{6,}")
 _TOO_LONG = re.compile(
     r"prompt is too long|context[ _]length|context[ _]window|context[ _]size|context limit|maximum prompt length"
@@ -28,7 +28,7 @@ _QUOTA = re.compile(
 )
 _RATE = re.compile(r"rate[ _]limit|per minute|tokens per", re.IGNORECASE)
 _NO_MODEL = re.compile(r"model", re.IGNORECASE)
-_MEANINGS = {
+_STATUS_OF_ERROR = {
     "authentication_error": 401,
     "invalid_api_key": 401,
     "permission_error": 403,
@@ -48,11 +48,11 @@ _MEANINGS = {
 """Names of errors that arrive inside a stream, as the status they would have had; any other counts as 500."""
 
 
-class NotServed(Refused):
+class ProviderRefused(Refused):
     """This provider will not answer us at all: wrong key, no credit, no such model. Another provider may."""
 
 
-class Peer(Struct, frozen=True):
+class ProviderEndpoint(Struct, frozen=True):
     """Whom we talk to, as far as an error needs to say."""
 
     host: str
@@ -60,7 +60,7 @@ class Peer(Struct, frozen=True):
     key: Secret = Secret("")
 
 
-class _Fault(Struct):
+class _ProviderError(Struct):
     message: object = None
     type: object = None
     code: object = None
@@ -72,39 +72,41 @@ class _Envelope(Struct):
     detail: object = None
 
 
-def failure(peer: Peer, status: int, body: bytes, retry_after: float | None = None) -> Refused | Unavailable:
+def failure(
+    peer: ProviderEndpoint, status: int, body: bytes, retry_after: float | None = None
+) -> Refused | Unavailable:
     """What an HTTP error means."""
-    fault = _fault(body)
-    return _meaning(peer, status, fault, retry_after)
+    fault = _error_in_body(body)
+    return _classify(peer, status, fault, retry_after)
 
 
-def failure_inside(peer: Peer, error: object) -> Refused | Unavailable:
+def failure_in_stream(peer: ProviderEndpoint, error: object) -> Refused | Unavailable:
     """What an error object inside a stream of status 200 means."""
-    fault = _fault_of(error)
-    return _meaning(peer, _status_of(fault), fault, None)
+    fault = _parse_error(error)
+    return _classify(peer, _status_of(fault), fault, None)
 
 
-def failure_in(peer: Peer, body: bytes) -> Refused | Unavailable | None:
+def failure_in_body(peer: ProviderEndpoint, body: bytes) -> Refused | Unavailable | None:
     """What this body of status 200 complains about, or None when it is not a complaint."""
     try:
         envelope = _envelope(body)
-    except GARBAGE:
+    except DECODE_ERRORS:
         return None
-    return failure_inside(peer, envelope.error) if envelope.error else None
+    return failure_in_stream(peer, envelope.error) if envelope.error else None
 
 
-def garbled(peer: Peer, found: str) -> Unavailable:
+def malformed_response(peer: ProviderEndpoint, found: str) -> Unavailable:
     """The provider sent something that is not its own wire format."""
-    return Unavailable(f"{peer.host} sent {one_line(peer, found)}")
+    return Unavailable(f"{peer.host} sent {safe_line(peer, found)}")
 
 
-def one_line(peer: Peer, text: str) -> str:
+def safe_line(peer: ProviderEndpoint, text: str) -> str:
     """Fit for an error: one line, bounded, without the key."""
     key = peer.key.reveal()
-    if len(key) >= _SHORTEST_KEY:
+    if len(key) >= _MIN_KEY:
         text = text.replace(key, "…")
     flat = " ".join(_KEYS.sub("…", text).split())
-    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 2] + " …"
+    return flat if len(flat) <= _MAX_LINE else flat[: _MAX_LINE - 2] + " …"
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -131,66 +133,66 @@ def _envelope(body: bytes) -> _Envelope:
     return found if isinstance(found, _Envelope) else next(iter(found), _Envelope())
 
 
-def _fault(body: bytes) -> _Fault:
+def _error_in_body(body: bytes) -> _ProviderError:
     try:
         envelope = _envelope(body)
-    except GARBAGE:
+    except DECODE_ERRORS:
         text = body[:4096].decode("utf-8", "replace")
-        return _Fault(message="" if "<html" in text.lower() or "<!doctype" in text.lower() else text)
-    return _fault_of(envelope.error or envelope.message or envelope.detail)
+        return _ProviderError(message="" if "<html" in text.lower() or "<!doctype" in text.lower() else text)
+    return _parse_error(envelope.error or envelope.message or envelope.detail)
 
 
-def _fault_of(error: object) -> _Fault:
+def _parse_error(error: object) -> _ProviderError:
     if isinstance(error, str):
-        return _Fault(message=error)
+        return _ProviderError(message=error)
     try:
-        fault = msgspec.convert(error, _Fault)
+        fault = msgspec.convert(error, _ProviderError)
     except msgspec.ValidationError:
-        return _Fault(message=str(error) if error else "")
-    return fault if fault.message else _Fault(str(error), fault.type, fault.code)
+        return _ProviderError(message=str(error) if error else "")
+    return fault if fault.message else _ProviderError(str(error), fault.type, fault.code)
 
 
-def _status_of(fault: _Fault) -> int:
+def _status_of(fault: _ProviderError) -> int:
     for name in (fault.code, fault.type):
         if isinstance(name, int) and 400 <= name < 600:
             return name
-        if isinstance(name, str) and name in _MEANINGS:
-            return _MEANINGS[name]
+        if isinstance(name, str) and name in _STATUS_OF_ERROR:
+            return _STATUS_OF_ERROR[name]
     return 500
 
 
-def _meaning(peer: Peer, status: int, fault: _Fault, wait: float | None) -> Refused | Unavailable:
-    said = one_line(peer, str(fault.message or ""))
+def _classify(peer: ProviderEndpoint, status: int, fault: _ProviderError, wait: float | None) -> Refused | Unavailable:
+    said = safe_line(peer, str(fault.message or ""))
     clue = f"{fault.code or ''} {fault.type or ''} {said}"
     told = f": {said}" if said else ""
     if status in (400, 413, 422, 500) and _TOO_LONG.search(clue) and not _RATE.search(clue):
         return ContextTooLong(f"the prompt is too long for {peer.model}{told}")
     if status == 402 or (status in (400, 403, 429) and _QUOTA.search(clue)):
-        return NotServed(f"{peer.host} wants to be paid first{told}")
+        return ProviderRefused(f"{peer.host} wants to be paid first{told}")
     if status in (401, 403):
-        return _locked_out(peer, status, told if status == 403 else "")
+        return _not_authorized(peer, status, told if status == 403 else "")
     if status == 404:
-        return _missing(peer, clue, told)
+        return _not_found_error(peer, clue, told)
     if status in (408, 409, 425, 429) or status >= 500:
-        return Unavailable(f"{peer.host} {_plight(status)} ({status}){told}", wait)
+        return Unavailable(f"{peer.host} {_status_words(status)} ({status}){told}", wait)
     if 300 <= status < 400:
         return Refused(f"{peer.host} points elsewhere ({status}): check `outrider config set model.url`")
     return Refused(f"{peer.host} refused the request ({status}){told}")
 
 
-def _plight(status: int) -> str:
+def _status_words(status: int) -> str:
     return "is busy" if status in (429, 503, 529) else "failed"
 
 
-def _locked_out(peer: Peer, status: int, told: str) -> NotServed:
+def _not_authorized(peer: ProviderEndpoint, status: int, told: str) -> ProviderRefused:
     state = "did not accept the key" if peer.key else "wants a key and none is set"
     advice = "check it with `outrider config set model.key …` or OUTRIDER_MODEL_KEY"
-    return NotServed(f"{peer.host} {state} ({status}); {advice}{told}")
+    return ProviderRefused(f"{peer.host} {state} ({status}); {advice}{told}")
 
 
-def _missing(peer: Peer, clue: str, told: str) -> NotServed:
+def _not_found_error(peer: ProviderEndpoint, clue: str, told: str) -> ProviderRefused:
     if _NO_MODEL.search(clue):
-        return NotServed(f"{peer.host} has no model {peer.model!r}{told}")
-    return NotServed(
+        return ProviderRefused(f"{peer.host} has no model {peer.model!r}{told}")
+    return ProviderRefused(
         f"{peer.host} has nothing at this address (404); check model.url and the model {peer.model!r}{told}"
     )

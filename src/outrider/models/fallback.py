@@ -6,8 +6,8 @@ from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
-from outrider.models.errors import NotServed
-from outrider.models.retrying import Overheard
+from outrider.models.errors import ProviderRefused
+from outrider.models.retrying import DeltaTracker
 
 
 class FallbackModel:
@@ -23,20 +23,20 @@ class FallbackModel:
         self._models = models
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        heard = Overheard(emit)
+        heard = DeltaTracker(emit)
         failures: list[Refused | Unavailable] = []
         for model, following in zip(self._models, [*self._models[1:], None], strict=True):
             try:
                 return await model.reply(prompt, heard)
             except (Refused, Unavailable) as error:
                 failures.append(error)
-                if following is None or not _helps(error, model, following):
-                    raise self._verdict(failures) from error
-                heard.take_back(str(error))
+                if following is None or not _next_may_help(error, model, following):
+                    raise self._combined_error(failures) from error
+                heard.reset(str(error))
                 heard(Delta(f"{error}; asking {following.traits.name} instead", "note"))
         raise Refused("no model is set: `outrider config set model …`")
 
-    def _verdict(self, failures: Sequence[Refused | Unavailable]) -> Refused | Unavailable:
+    def _combined_error(self, failures: Sequence[Refused | Unavailable]) -> Refused | Unavailable:
         """The last failure, its text telling of all; worth a retry when any of them is."""
         last = failures[-1]
         if len(failures) == 1 or isinstance(last, ContextTooLong):
@@ -48,7 +48,7 @@ class FallbackModel:
         return Unavailable(text, min((wait for wait in waits if wait is not None), default=None))
 
 
-def _helps(error: Refused | Unavailable, model: Model, following: Model) -> bool:
+def _next_may_help(error: Refused | Unavailable, model: Model, following: Model) -> bool:
     if isinstance(error, ContextTooLong):
         return following.traits.window > model.traits.window
-    return isinstance(error, Unavailable | NotServed)
+    return isinstance(error, Unavailable | ProviderRefused)

@@ -11,7 +11,7 @@ from outrider.plugins import load
 
 
 @asynccontextmanager
-async def open_by_choice(choices: Sequence[ModelChoice], blobs: Blobs) -> AsyncGenerator[Model, None]:
+async def open_models(choices: Sequence[ModelChoice], blobs: Blobs) -> AsyncGenerator[Model, None]:
     """The first choice, with the others behind it for when it cannot answer. Raises Refused for an unknown wire."""
     if not choices:
         raise Refused("no model is set: `outrider config set model …`")

@@ -9,15 +9,17 @@ from typing import NamedTuple
 from outrider.core.parts import Prices
 
 
-class Facts(NamedTuple):
+class ModelFacts(NamedTuple):
     """One row: what is known of the models whose name begins so."""
 
     window: int
     prices: Prices | None
 
 
-def _row(window: int, input: float, output: float, cached: float | None = None, written: float | None = None) -> Facts:
-    return Facts(window, Prices(input, output, cached, written))
+def _row(
+    window: int, input: float, output: float, cached: float | None = None, written: float | None = None
+) -> ModelFacts:
+    return ModelFacts(window, Prices(input, output, cached, written))
 
 
 _M = 1_000_000
@@ -25,7 +27,7 @@ _TABLE = {
     "claude-fable-5": _row(_M, 10, 50, 1, 12.5),
     "claude-fable-5-1": _row(_M, 10, 50, 0.25, 12.5),
     "claude-haiku-4-5": _row(200_000, 1, 5, 0.1, 1.25),
-    "claude-haiku-5-5": Facts(_M, None),
+    "claude-haiku-5-5": ModelFacts(_M, None),
     "claude-opus-4-5": _row(200_000, 5, 25, 0.5, 6.25),
     "claude-opus-4-6": _row(_M, 5, 25, 0.5, 6.25),
     "claude-opus-4-7": _row(_M, 5, 25, 0.5, 6.25),
@@ -66,7 +68,7 @@ _TABLE = {
 _DATED = re.compile(r"(-latest|[-@]20\d\d-?\d\d-?\d\d)$")
 
 
-def known(model: str) -> Facts | None:
+def model_facts(model: str) -> ModelFacts | None:
     """What is known of this model by its provider's name for it, or None. A date at its end does not matter."""
     name = _DATED.sub("", model.rsplit("/", 1)[-1].lower())
     return _TABLE.get(name.replace(".", "-") if name.startswith("claude") else name)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 async def open_model(choice: ModelChoice, blobs: Blobs) -> AsyncGenerator[Model, None]:
     """The model pydantic-ai knows by this name, e.g. `google:gemini-3-pro`. Its keys come from the environment."""
     try:
-        from outrider.models.pydantic_ai_asking import BorrowedModel, infer
+        from outrider.models.pydantic_ai_asking import PydanticAiModel, infer_provider_model
     except ImportError as error:
         raise Refused(
             f"{choice.name} needs an extra that is not installed ({error.name}): pip install 'outrider[providers]'"
         ) from None
-    provider: Provider = infer(choice)
+    provider: Provider = infer_provider_model(choice)
     async with provider:
-        yield RetryingModel(BorrowedModel(provider, choice, blobs), RetryPolicy(attempts=choice.attempts), random)
+        yield RetryingModel(PydanticAiModel(provider, choice, blobs), RetryPolicy(attempts=choice.attempts), random)

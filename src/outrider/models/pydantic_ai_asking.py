@@ -32,15 +32,15 @@ from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Blobs, Emit
 from outrider.core.prompt import Prompt
 from outrider.models.asking import traits_of
-from outrider.models.draft import LENGTH, Draft
-from outrider.models.errors import Peer, failure, one_line
-from outrider.models.pydantic_ai_render import WIRE, Extra, render
+from outrider.models.draft import LENGTH_LIMIT, ReplyBuilder
+from outrider.models.errors import ProviderEndpoint, failure, safe_line
+from outrider.models.pydantic_ai_render import WIRE, PartMetadata, render_messages
 
-_FINE = {"stop", "tool_call", None}
-_CUTS = {"length": LENGTH, "content_filter": "content filter"}
+_NORMAL_STOPS = {"stop", "tool_call", None}
+_CUT_REASONS = {"length": LENGTH_LIMIT, "content_filter": "content filter"}
 
 
-def infer(choice: ModelChoice) -> Provider:
+def infer_provider_model(choice: ModelChoice) -> Provider:
     """The model of this name. Raises Refused when it is unknown, not installed, or has no key."""
 
     def access(name: str) -> Access[object]:
@@ -48,46 +48,46 @@ def infer(choice: ModelChoice) -> Provider:
         make = cast("Callable[..., Access[object]]", infer_provider_class(name))
         return make(api_key=choice.key.reveal()) if choice.key else infer_provider(name)
 
-    peer = _peer(choice)
+    peer = _endpoint_of(choice)
     try:
         return infer_model(choice.model, access)
     except ImportError as error:
-        told = one_line(peer, str(error))
+        told = safe_line(peer, str(error))
         raise Refused(f"{choice.name} needs an extra: pip install 'outrider[providers]' ({told})") from None
     except (UserError, ValueError, TypeError) as error:
-        raise Refused(f"{choice.name} cannot be opened: {one_line(peer, str(error))}") from None
+        raise Refused(f"{choice.name} cannot be opened: {safe_line(peer, str(error))}") from None
 
 
-class BorrowedModel:
+class PydanticAiModel:
     """One model behind pydantic-ai."""
 
     def __init__(self, provider: Provider, choice: ModelChoice, blobs: Blobs) -> None:
         self.traits = traits_of(choice)
-        self._provider = provider
+        self._model = provider
         self._choice = choice
         self._blobs = blobs
-        self._peer = _peer(choice)
+        self._endpoint = _endpoint_of(choice)
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         try:
-            response = await self._ask(render(prompt, self._blobs), _parameters(prompt), emit)
+            response = await self._request(render_messages(prompt, self._blobs), _request_parameters(prompt), emit)
         except ModelHTTPError as error:
             body = error.body if isinstance(error.body, str) else msgspec.json.encode(error.body, enc_hook=str)
-            raise failure(self._peer, error.status_code, body.encode() if isinstance(body, str) else body) from None
+            raise failure(self._endpoint, error.status_code, body.encode() if isinstance(body, str) else body) from None
         except (ModelAPIError, UnexpectedModelBehavior) as error:
-            raise Unavailable(f"{self._peer.host} failed: {one_line(self._peer, str(error))}") from None
+            raise Unavailable(f"{self._endpoint.host} failed: {safe_line(self._endpoint, str(error))}") from None
         except UserError as error:
-            raise Refused(f"{self._choice.name}: {one_line(self._peer, str(error))}") from None
-        return _draft(response).reply(prompt.saw, self._choice.name, self.traits.prices)
+            raise Refused(f"{self._choice.name}: {safe_line(self._endpoint, str(error))}") from None
+        return _build_reply(response).build(prompt.saw, self._choice.name, self.traits.prices)
 
-    async def _ask(
+    async def _request(
         self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, emit: Emit
     ) -> ModelResponse:
         async with model_request_stream(
-            self._provider, messages, model_settings=self._settings(), model_request_parameters=parameters
+            self._model, messages, model_settings=self._settings(), model_request_parameters=parameters
         ) as stream:
             async for event in stream:
-                _show(event, emit)
+                _emit_event(event, emit)
             return stream.get()
 
     def _settings(self) -> ModelSettings:
@@ -104,11 +104,11 @@ class BorrowedModel:
         return settings
 
 
-def _peer(choice: ModelChoice) -> Peer:
-    return Peer(choice.model.partition(":")[0], choice.model, choice.key)
+def _endpoint_of(choice: ModelChoice) -> ProviderEndpoint:
+    return ProviderEndpoint(choice.model.partition(":")[0], choice.model, choice.key)
 
 
-def _parameters(prompt: Prompt) -> ModelRequestParameters:
+def _request_parameters(prompt: Prompt) -> ModelRequestParameters:
     tools = [
         ToolDefinition(name=tool.name, parameters_json_schema=tool.schema, description=tool.description, strict=False)
         for tool in prompt.tools
@@ -116,7 +116,7 @@ def _parameters(prompt: Prompt) -> ModelRequestParameters:
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
-def _show(event: ModelResponseStreamEvent, emit: Emit) -> None:
+def _emit_event(event: ModelResponseStreamEvent, emit: Emit) -> None:
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             if text:
@@ -133,22 +133,26 @@ def _show(event: ModelResponseStreamEvent, emit: Emit) -> None:
             pass
 
 
-def _draft(response: ModelResponse) -> Draft:
-    draft = Draft(lambda _: None)
+def _build_reply(response: ModelResponse) -> ReplyBuilder:
+    draft = ReplyBuilder(lambda _: None)
     for part in response.parts:
         match part:
             case TextPart(content=text):
-                draft.pause()
-                draft.say(text)
-                _keep(draft, "", Extra("text", 0, part.id, None, part.provider_name, part.provider_details))
+                draft.start_paragraph()
+                draft.add_text(text)
+                _add_metadata(
+                    draft, "", PartMetadata("text", 0, part.id, None, part.provider_name, part.provider_details)
+                )
             case ThinkingPart(content=text):
-                extra = Extra("thinking", 0, part.id, part.signature, part.provider_name, part.provider_details)
-                _keep(draft, text, extra)
+                extra = PartMetadata("thinking", 0, part.id, part.signature, part.provider_name, part.provider_details)
+                _add_metadata(draft, text, extra)
             case ToolCallPart(tool_name=tool, args=args):
-                extra = Extra("call", len(draft.calls), part.id, None, part.provider_name, part.provider_details)
-                _keep(draft, "", extra)
-                call = draft.begin_call(tool)
-                call.add(args if isinstance(args, str) else msgspec.json.encode(args or {}, enc_hook=str).decode())
+                extra = PartMetadata("call", len(draft.calls), part.id, None, part.provider_name, part.provider_details)
+                _add_metadata(draft, "", extra)
+                call = draft.start_call(tool)
+                call.add_arguments(
+                    args if isinstance(args, str) else msgspec.json.encode(args or {}, enc_hook=str).decode()
+                )
             case _:
                 pass
     usage = response.usage
@@ -159,12 +163,12 @@ def _draft(response: ModelResponse) -> Draft:
         usage.cache_write_tokens,
         usage.details.get("reasoning_tokens", 0),
     )
-    if response.finish_reason not in _FINE:
-        draft.cut = _CUTS.get(response.finish_reason or "", response.finish_reason or "")
+    if response.finish_reason not in _NORMAL_STOPS:
+        draft.cut = _CUT_REASONS.get(response.finish_reason or "", response.finish_reason or "")
     return draft
 
 
-def _keep(draft: Draft, text: str, extra: Extra) -> None:
+def _add_metadata(draft: ReplyBuilder, text: str, extra: PartMetadata) -> None:
     """What a provider wants back with a part: signatures of thinking, and of calls where it signs those."""
     if text or extra.signature or extra.details:
         draft.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(extra, enc_hook=str).decode()))

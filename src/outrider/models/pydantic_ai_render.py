@@ -25,12 +25,12 @@ from outrider.core.parts import Call, Image, Reasoning
 from outrider.core.ports import Blobs
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.models.rendering import (
-    GO_ON,
-    LOST,
-    OPENING,
-    PICTURE,
-    SILENCE,
-    arguments,
+    CONTINUE,
+    IMAGE_UNAVAILABLE,
+    NO_OUTPUT,
+    SESSION_START,
+    TOOL_IMAGE,
+    call_arguments,
     is_blank,
     tool_name,
     wire_id,
@@ -39,7 +39,7 @@ from outrider.models.rendering import (
 WIRE = "pydantic-ai"
 
 
-class Extra(Struct, frozen=True, omit_defaults=True):
+class PartMetadata(Struct, frozen=True, omit_defaults=True):
     """What a provider attached to one part of its reply and wants to see again."""
 
     kind: str
@@ -52,7 +52,7 @@ class Extra(Struct, frozen=True, omit_defaults=True):
     details: dict[str, object] | None = None
 
 
-def render(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
+def render_messages(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
     """Requests and responses in turn, a request first and last."""
     asked: list[ModelRequestPart] = [] if is_blank(prompt.system) else [SystemPromptPart(prompt.system)]
     messages: list[ModelMessage] = []
@@ -61,58 +61,58 @@ def render(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
     for message in prompt.messages:
         match message:
             case UserMessage(text=text, images=images):
-                parts = _shown(text, images, blobs)
+                parts = _user_parts(text, images, blobs)
                 asked += parts
                 fresh = fresh or bool(parts)
             case ToolMessage(results=results):
                 for result in results:
-                    words = SILENCE if is_blank(result.text) else result.text
+                    words = NO_OUTPUT if is_blank(result.text) else result.text
                     asked.append(ToolReturnPart(tools.get(result.call, "unknown"), words, wire_id(result.call)))
                 seen = tuple(image for result in results for image in result.images)
-                asked += _shown(PICTURE, seen, blobs) if seen else []
+                asked += _user_parts(TOOL_IMAGE, seen, blobs) if seen else []
                 fresh = True
             case AssistantMessage():
-                parts = _said(message)
+                parts = _assistant_parts(message)
                 if not parts:
                     continue
                 tools = {call.id: tool_name(call.tool) for call in message.calls}
                 messages.append(
-                    ModelRequest(asked if fresh else [*asked, UserPromptPart(GO_ON if messages else OPENING)])
+                    ModelRequest(asked if fresh else [*asked, UserPromptPart(CONTINUE if messages else SESSION_START)])
                 )
                 messages.append(ModelResponse(parts))
                 asked, fresh = [], False
-    last = prompt.tail or ("" if fresh else GO_ON)
+    last = prompt.tail or ("" if fresh else CONTINUE)
     if last:
         asked.append(UserPromptPart(last))
     return [*messages, ModelRequest(asked)]
 
 
-def _shown(text: str, images: tuple[Image, ...], blobs: Blobs) -> list[ModelRequestPart]:
+def _user_parts(text: str, images: tuple[Image, ...], blobs: Blobs) -> list[ModelRequestPart]:
     content: list[UserContent] = [] if is_blank(text) else [text]
     for image in images:
         try:
             content.append(BinaryContent(blobs.get(image.blob), media_type=image.media))
         except Refused:
-            content.append(LOST)
+            content.append(IMAGE_UNAVAILABLE)
     if not content:
         return []
     return [UserPromptPart(text if len(content) == 1 and not images else content)]
 
 
-def _said(message: AssistantMessage) -> list[ModelResponsePart]:
-    thoughts, text, calls = _extras(message.reasoning)
+def _assistant_parts(message: AssistantMessage) -> list[ModelResponsePart]:
+    thoughts, text, calls = _parse_metadata(message.reasoning)
     parts: list[ModelResponsePart] = []
     if not is_blank(message.text):
         parts.append(TextPart(message.text, id=text.id, provider_name=text.provider, provider_details=text.details))
-    parts += (_call(call, calls.get(n, Extra("call"))) for n, call in enumerate(message.calls))
+    parts += (_tool_call_part(call, calls.get(n, PartMetadata("call"))) for n, call in enumerate(message.calls))
     # Thinking without what it led to is refused.
     return [*thoughts, *parts] if parts else []
 
 
-def _call(call: Call, extra: Extra) -> ToolCallPart:
+def _tool_call_part(call: Call, extra: PartMetadata) -> ToolCallPart:
     return ToolCallPart(
         tool_name(call.tool),
-        arguments(call),
+        call_arguments(call),
         wire_id(call.id),
         id=extra.id,
         provider_name=extra.provider,
@@ -120,14 +120,16 @@ def _call(call: Call, extra: Extra) -> ToolCallPart:
     )
 
 
-def _extras(reasoning: tuple[Reasoning, ...]) -> tuple[list[ModelResponsePart], Extra, Mapping[int, Extra]]:
+def _parse_metadata(
+    reasoning: tuple[Reasoning, ...],
+) -> tuple[list[ModelResponsePart], PartMetadata, Mapping[int, PartMetadata]]:
     thoughts: list[ModelResponsePart] = []
-    text, calls = Extra("text"), dict[int, Extra]()
+    text, calls = PartMetadata("text"), dict[int, PartMetadata]()
     for part in reasoning:
         if part.wire != WIRE:
             continue
         try:
-            extra = msgspec.json.decode(part.opaque, type=Extra)
+            extra = msgspec.json.decode(part.opaque, type=PartMetadata)
         except msgspec.DecodeError:
             continue
         match extra.kind:

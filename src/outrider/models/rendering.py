@@ -14,26 +14,26 @@ from outrider.core.parts import Call, Image
 from outrider.core.ports import Blobs
 from outrider.core.prompt import Message
 
-OPENING = "[The session begins here.]"
+SESSION_START = "[The session begins here.]"
 """Said for the person where a wire wants their words first."""
-GO_ON = "[Go on.]"
+CONTINUE = "[Go on.]"
 """Said for the person where a wire wants their words last."""
-SILENCE = "(no output)"
+NO_OUTPUT = "(no output)"
 """A result without words, where a wire refuses an empty one."""
-PICTURE = "[The picture that the tool returned:]"
-LOST = "[A picture was here; it cannot be shown.]"
+TOOL_IMAGE = "[The picture that the tool returned:]"
+IMAGE_UNAVAILABLE = "[A picture was here; it cannot be shown.]"
 
-_MEDIA = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_MEDIA_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-_MOST_BYTES = 64 * 1024 * 1024
-_MOST_MESSAGES = 50_000
+_MAX_CACHE_BYTES = 64 * 1024 * 1024
+_MAX_CACHED_MESSAGES = 50_000
 
 encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class RenderCache(Generic[T]):
     """Renderings of message objects, so that a long prompt costs its newest messages only. Bounded."""
 
     def __init__(self, render: Callable[[Message], T], size: Callable[[T], int]) -> None:
@@ -48,7 +48,7 @@ class Kept(Generic[T]):
         if found is not None:
             return found[1]
         rendering = self._render(message)
-        if self._bytes > _MOST_BYTES or len(self._by_id) >= _MOST_MESSAGES:
+        if self._bytes > _MAX_CACHE_BYTES or len(self._by_id) >= _MAX_CACHED_MESSAGES:
             self._by_id.clear()
             self._bytes = 0
         self._by_id[id(message)] = (message, rendering)
@@ -56,23 +56,23 @@ class Kept(Generic[T]):
         return rendering
 
 
-class Picture(Struct, frozen=True):
+class EncodedImage(Struct, frozen=True):
     """An image as the wires want it."""
 
-    media: str
+    media_type: str
     base64: str
 
     @property
     def url(self) -> str:
-        return f"data:{self.media};base64,{self.base64}"
+        return f"data:{self.media_type};base64,{self.base64}"
 
 
-def picture(image: Image, blobs: Blobs) -> Picture | None:
+def encode_image(image: Image, blobs: Blobs) -> EncodedImage | None:
     """The image, or None when it is gone or of a kind that no provider reads."""
-    if image.media not in _MEDIA:
+    if image.media not in _MEDIA_TYPES:
         return None
     try:
-        return Picture(image.media, b64encode(blobs.get(image.blob)).decode())
+        return EncodedImage(image.media, b64encode(blobs.get(image.blob)).decode())
     except Refused:
         return None
 
@@ -91,6 +91,6 @@ def wire_id(id: str) -> str:
     return id if _ID.fullmatch(id) else "c" + blake2b(id.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
-def arguments(call: Call) -> dict[str, object]:
+def call_arguments(call: Call) -> dict[str, object]:
     """The call's arguments; broken ones are shown back as what was written."""
     return {"unreadable": call.broken[:2000]} if call.broken else call.args

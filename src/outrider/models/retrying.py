@@ -11,23 +11,23 @@ from outrider.core.prompt import Prompt
 from outrider.core.retry import RetryPolicy, delay
 
 
-class Overheard:
+class DeltaTracker:
     """Passes deltas on and remembers whether anything of a reply was shown."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._shown = False
+        self._has_output = False
 
     def __call__(self, delta: Delta) -> None:
         if delta.kind == "reset":
-            self._shown = False
+            self._has_output = False
         elif delta.kind != "note":
-            self._shown = True
+            self._has_output = True
         self._emit(delta)
 
-    def take_back(self, reason: str) -> None:
+    def reset(self, reason: str) -> None:
         """Have readers forget what was shown, if anything was."""
-        if self._shown:
+        if self._has_output:
             self(Delta(reason, "reset"))
 
 
@@ -48,7 +48,7 @@ class RetryingModel:
         self._sleep = sleep
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        heard = Overheard(emit)
+        heard = DeltaTracker(emit)
         attempt = 0
         while True:
             attempt += 1
@@ -57,12 +57,12 @@ class RetryingModel:
             except Unavailable as error:
                 wait = delay(self._policy, attempt, error.retry_after, self._jitter())
                 if wait is None:
-                    raise _given_up(error, attempt) from error
-                heard.take_back(str(error))
+                    raise _gave_up_error(error, attempt) from error
+                heard.reset(str(error))
                 heard(Delta(f"{error}, asking again in {wait:.2g} s", "note"))
             await self._sleep(wait)
 
 
-def _given_up(error: Unavailable, attempts: int) -> Unavailable:
+def _gave_up_error(error: Unavailable, attempts: int) -> Unavailable:
     tries = "asked once" if attempts == 1 else f"asked {attempts} times"
     return Unavailable(f"{error} ({tries})", error.retry_after)

@@ -2,38 +2,38 @@
 
 from typing import NamedTuple
 
-_LONGEST_LINE = 16 * 1024 * 1024
-_STRAY = 4096
+_MAX_LINE = 16 * 1024 * 1024
+_MAX_STRAY = 4096
 _FIELDS = (b":", b"data", b"event", b"id", b"retry")
 
 
-class Overlong(ValueError):
+class SseTooLong(ValueError):
     """One event is longer than anything a model sends."""
 
 
-class Event(NamedTuple):
+class SseEvent(NamedTuple):
     """One dispatched event: its name (empty for the default) and its data lines joined by newlines."""
 
     name: str
     data: bytes
 
 
-class EventStream:
+class SseParser:
     """Feed it bytes, get back the events they complete."""
 
-    def __init__(self, longest: int = _LONGEST_LINE) -> None:
-        self._longest = longest
-        self._rest = b""
+    def __init__(self, longest: int = _MAX_LINE) -> None:
+        self._max_length = longest
+        self._buffer = b""
         self._name = ""
         self._data: list[bytes] = []
-        self._held = 0
+        self._data_size = 0
         self._first = True
         self.stray = b""
         """The beginning of what was not SSE: a proxy's page, or an error as bare JSON."""
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that this chunk completes. Raises Overlong."""
-        whole = self._rest + chunk
+        whole = self._buffer + chunk
         # A carriage return at the very end may be the first half of a CRLF.
         if whole.endswith(b"\r"):
             whole, held = whole[:-1], b"\r"
@@ -41,30 +41,30 @@ class EventStream:
             held = b""
         lines = whole.splitlines()
         unfinished = lines.pop() if lines and not whole.endswith((b"\n", b"\r")) else b""
-        self._rest = unfinished + held
-        if len(self._rest) > self._longest:
-            raise Overlong(f"a line of more than {self._longest} bytes")
-        return self._take(lines)
+        self._buffer = unfinished + held
+        if len(self._buffer) > self._max_length:
+            raise SseTooLong(f"a line of more than {self._max_length} bytes")
+        return self._parse_lines(lines)
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[SseEvent]:
         """The events that the end of the stream completes; an event without its blank line is dropped."""
-        rest, self._rest = self._rest, b""
+        rest, self._buffer = self._buffer, b""
         ended = rest.endswith(b"\r")
         lines = rest.splitlines()
         if lines and not ended and not lines[-1].startswith(_FIELDS):
             self._keep_stray(lines[-1])
-        return self._take(lines) if ended else []
+        return self._parse_lines(lines) if ended else []
 
-    def _take(self, lines: list[bytes]) -> list[Event]:
-        events: list[Event] = []
+    def _parse_lines(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
         for raw in lines:
             line = raw
             if self._first:
                 line, self._first = raw.removeprefix(b"\xef\xbb\xbf"), False
             if not line:
                 if self._data:
-                    events.append(Event(self._name, b"\n".join(self._data)))
-                self._name, self._data, self._held = "", [], 0
+                    events.append(SseEvent(self._name, b"\n".join(self._data)))
+                self._name, self._data, self._data_size = "", [], 0
             elif line.startswith(b"data:"):
                 self._add(line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
@@ -76,11 +76,11 @@ class EventStream:
         return events
 
     def _add(self, data: bytes) -> None:
-        self._held += len(data)
-        if self._held > self._longest:
-            raise Overlong(f"an event of more than {self._longest} bytes")
+        self._data_size += len(data)
+        if self._data_size > self._max_length:
+            raise SseTooLong(f"an event of more than {self._max_length} bytes")
         self._data.append(data)
 
     def _keep_stray(self, line: bytes) -> None:
-        if len(self.stray) < _STRAY:
-            self.stray += line[:_STRAY] + b"\n"
+        if len(self.stray) < _MAX_STRAY:
+            self.stray += line[:_MAX_STRAY] + b"\n"

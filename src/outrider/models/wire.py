@@ -7,23 +7,23 @@ from urllib.parse import urlsplit
 from outrider.core.errors import Refused
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt
-from outrider.models.draft import Draft
+from outrider.models.draft import ReplyBuilder
 
 
-class Past(Enum):
+class ReasoningReplay(Enum):
     """How much of earlier reasoning goes back to the provider."""
 
-    WHOLE = "whole"
-    LOOSE = "loose"
+    FULL = "whole"
+    LENIENT = "loose"
     """All of it, with leave to drop what no longer fits."""
-    BARE = "bare"
+    NONE = "bare"
     """None of it."""
 
 
-class Parser(Protocol):
+class ReplyParser(Protocol):
     """Turns one answer into a draft. Every method raises Refused or Unavailable for what is no reply."""
 
-    draft: Draft
+    builder: ReplyBuilder
     done: bool
     """The terminal event was seen: nothing more needs to be read."""
     complete: bool
@@ -34,7 +34,7 @@ class Parser(Protocol):
         """The whole answer of a server that does not stream."""
         ...
 
-    def finish(self) -> Draft: ...
+    def finish(self) -> ReplyBuilder: ...
 
 
 class Wire(Protocol):
@@ -43,15 +43,15 @@ class Wire(Protocol):
     url: str
     host: str
 
-    def headers(self, past: Past) -> dict[str, str]: ...
-    def render(self, prompt: Prompt, past: Past) -> bytes: ...
-    def parser(self, emit: Emit) -> Parser: ...
-    def milder(self, refusal: Refused) -> Past | None:
+    def headers(self, past: ReasoningReplay) -> dict[str, str]: ...
+    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes: ...
+    def parser(self, emit: Emit) -> ReplyParser: ...
+    def degrade(self, refusal: Refused) -> ReasoningReplay | None:
         """With how much less of the past this refused request may be taken; None when that is not the trouble."""
         ...
 
 
-def endpoint(base: str, path: str) -> tuple[str, str]:
+def endpoint_url(base: str, path: str) -> tuple[str, str]:
     """`(the URL to post to, its host)`. A base that already ends with the path is taken as it is."""
     url = base.rstrip("/")
     if not url.endswith(path):

@@ -8,24 +8,24 @@ import msgspec
 from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Entry
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Body)
+_body_encoder = msgspec.json.Encoder()
+_body_decoder = msgspec.json.Decoder(Body)
 
 
-def encode(body: Body) -> bytes:
+def encode_body(body: Body) -> bytes:
     """Raises UnicodeEncodeError for text that no file can hold, such as half of a surrogate pair."""
-    return _encoder.encode(body)
+    return _body_encoder.encode(body)
 
 
-def decode(body: bytes) -> Body:
+def decode_body(body: bytes) -> Body:
     """Raises ValueError when this is no body."""
-    return _decoder.decode(body)
+    return _body_decoder.decode(body)
 
 
-def entry(session: str, seq: int, at: int, body: bytes) -> Entry:
+def parse_entry(session: str, seq: int, at: int, body: bytes) -> Entry:
     """Raises Damaged when the body cannot be read."""
     try:
-        return Entry(seq, at, decode(body))
+        return Entry(seq, at, decode_body(body))
     except ValueError as error:
         raise StoreDamaged(
             f"entry {seq} of session {session} is damaged ({error}); start Outrider again: "
@@ -33,6 +33,6 @@ def entry(session: str, seq: int, at: int, body: bytes) -> Entry:
         ) from error
 
 
-def kind(body: Body) -> str:
+def entry_kind(body: Body) -> str:
     """Its tag, as the wire and the database say it."""
     return str(body.__struct_config__.tag)

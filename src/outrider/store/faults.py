@@ -8,26 +8,27 @@ from outrider.core.errors import Refused, StoreDamaged, Unavailable
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
-_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, *_BUSY}
+_NO_ACCESS = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+_TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, *_BUSY}
 
 
-GONE = "the store's file was removed or replaced while it was in use"
+FILE_GONE = "the store's file was removed or replaced while it was in use"
 
 
-def code(error: sqlite3.Error) -> int:
+def result_code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; 1, its general one, for an error made by the driver."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    return code(error) in _BUSY
+    return result_code(error) in _BUSY
 
 
-def is_outside(error: sqlite3.Error) -> bool:
+def is_environmental(error: sqlite3.Error) -> bool:
     """Whether the surroundings are at fault (a full disk, a lock, rights), not the file."""
     return (
-        code(error) in _PASSING | _CLOSED and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHORT_READ
+        result_code(error) in _TRANSIENT | _NO_ACCESS
+        and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHORT_READ
     )
 
 
@@ -35,14 +36,14 @@ def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
     """The same failure in our words: what happened, and what to do."""
     if isinstance(error, OSError):
         return explain_os_error(error, home)
-    if str(error).startswith(GONE):
+    if str(error).startswith(FILE_GONE):
         return StoreDamaged(
-            f"{GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again"
+            f"{FILE_GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again"
         )
-    match code(error):
+    match result_code(error):
         case sqlite3.SQLITE_FULL:
             return disk_full(home)
-        case found if found in _CLOSED:
+        case found if found in _NO_ACCESS:
             return not_writable(home, str(error))
         case found if found in _BUSY:
             text = f"another program keeps the store in {home} locked, and nothing can be saved; close it"

@@ -8,7 +8,7 @@ from msgspec.structs import astuple, replace
 from outrider.core.errors import Refused
 from outrider.core.events import Body, Ended, Entry
 from outrider.store import bodies, sql
-from outrider.store.standing import Standing, advance
+from outrider.store.standing import SessionRow, apply_entry
 
 Clock = Callable[[], int]
 """Microseconds since 1970."""
@@ -20,34 +20,34 @@ class Journal:
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
 
-    def standing(self, session: str) -> Standing:
+    def session_row(self, session: str) -> SessionRow:
         """Raises Refused when there is no such session."""
-        found = self._db.execute(sql.STANDING, (session,)).fetchone()
+        found = self._db.execute(sql.SESSION_ROW, (session,)).fetchone()
         if found is None:
-            raise unknown(session)
-        return Standing(*found)
+            raise no_such_session(session)
+        return SessionRow(*found)
 
-    def under(self, session: str, key: str | None) -> Entry | None:
+    def entry_by_key(self, session: str, key: str | None) -> Entry | None:
         """The entry that was written under this key."""
         found = None if key is None else self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone()
-        return bodies.entry(session, *found) if found else None
+        return bodies.parse_entry(session, *found) if found else None
 
-    def append(self, session: str, before: Standing, body: Body, key: str | None, encoded: bytes) -> Entry:
-        after = advance(before, body, self._clock())
+    def append(self, session: str, before: SessionRow, body: Body, key: str | None, encoded: bytes) -> Entry:
+        after = apply_entry(before, body, self._clock())
         at = after.touched // 1000
-        self._db.execute(sql.INSERT_ENTRY, (session, after.head, at, bodies.kind(body), key, encoded))
+        self._db.execute(sql.INSERT_ENTRY, (session, after.head, at, bodies.entry_kind(body), key, encoded))
         if isinstance(body, Ended) and after.has_work:
             (since,) = self._db.execute(sql.OLDEST_UNSEEN, (session, after.saw)).fetchone()
             after = replace(after, waits_since=since)
-        self._db.execute(sql.SET_STANDING, (session, *astuple(after)))
+        self._db.execute(sql.UPDATE_SESSION_ROW, (session, *astuple(after)))
         return Entry(after.head, at, body)
 
     def append_once(self, session: str, body: Body, key: str) -> Entry | None:
         """Append whatever the generation and however much waits; None when this key is there."""
-        if self.under(session, key):
+        if self.entry_by_key(session, key):
             return None
-        return self.append(session, self.standing(session), body, key, bodies.encode(body))
+        return self.append(session, self.session_row(session), body, key, bodies.encode_body(body))
 
 
-def unknown(session: str) -> Refused:
+def no_such_session(session: str) -> Refused:
     return Refused(f"this session does not exist (any more): {session}")

@@ -14,9 +14,9 @@ from outrider.store.faults import explain
 from outrider.store.key_text import digest_of
 from outrider.store.spending import render_spend
 
-FIRST = "first"
-_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-_LONGEST = 60
+FIRST_KEY_NAME = "first"
+_KEY_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_MAX_NAME = 60
 
 
 class KeyView(Struct, frozen=True):
@@ -42,32 +42,32 @@ def first_key_file(home: Path) -> Path:
     return home / "api_key"
 
 
-class Keeps(Protocol):
+class KeyCreator(Protocol):
     """Where a new key is kept: the store, or whoever passes it on to the store."""
 
     async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key: ...
 
 
-async def make_key(store: Keeps, wish: KeySpec) -> tuple[Key, str]:
+async def make_key(store: KeyCreator, wish: KeySpec) -> tuple[Key, str]:
     """A new key: what is kept of it, and the key itself, which nobody can tell again."""
-    id, secret = _mint(wish)
-    return await store.create_key(id, wish, digest_of(secret)), _text(id, secret)
+    id, secret = _generate_key(wish)
+    return await store.create_key(id, wish, digest_of(secret)), _key_text(id, secret)
 
 
 async def ensure_key(home: Path, store: KeyStore) -> str | None:
     """Where there is no key at all, make one that may do everything, leave it in its file, and tell it; else None."""
     if await store.list_keys():
         return None
-    wish = KeySpec(FIRST, "owner", ("admin",))
-    id, secret = _mint(wish)
+    wish = KeySpec(FIRST_KEY_NAME, "owner", ("admin",))
+    id, secret = _generate_key(wish)
     # The file first: cut here, the next start finds no key and makes both anew. The other way round it would find one
     # that nobody has.
-    leave_for_owner(first_key_file(home), _text(id, secret))
+    write_private(first_key_file(home), _key_text(id, secret))
     await store.create_key(id, wish, digest_of(secret))
-    return _text(id, secret)
+    return _key_text(id, secret)
 
 
-def forget_first(home: Path, id: str) -> None:
+def remove_first_key_file(home: Path, id: str) -> None:
     """Remove the file of the first key, if this is the one."""
     path = first_key_file(home)
     if path.exists() and f"ork_{id}_" in path.read_text("utf-8", "replace"):
@@ -92,22 +92,22 @@ def render_key(key: Key, spent: float) -> KeyView:
     )
 
 
-def _mint(wish: KeySpec) -> tuple[str, str]:
+def _generate_key(wish: KeySpec) -> tuple[str, str]:
     for what, text in (("name", wish.name), ("person", wish.person)):
-        if not text or len(text) > _LONGEST or not text.isprintable() or text != text.strip():
-            raise Refused(f"a key's {what} has 1 to {_LONGEST} printable characters and no space at its ends")
+        if not text or len(text) > _MAX_NAME or not text.isprintable() or text != text.strip():
+            raise Refused(f"a key's {what} has 1 to {_MAX_NAME} printable characters and no space at its ends")
     if not wish.scopes:
         raise Refused("a key needs a scope: chat, read or admin")
     if any(limit is not None and limit < 1 for limit in (wish.rate, wish.concurrent)):
         raise Refused("a limit of a key is at least 1")
-    return "".join(secrets.choice(_LETTERS) for _ in range(8)), secrets.token_hex(32)
+    return "".join(secrets.choice(_KEY_LETTERS) for _ in range(8)), secrets.token_hex(32)
 
 
-def _text(id: str, secret: str) -> str:
+def _key_text(id: str, secret: str) -> str:
     return f"ork_{id}_{secret}"
 
 
-def leave_for_owner(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Write a file with this line: all or nothing, and readable by its owner from the first byte on."""
     making = path.with_name(path.name + ".new")
     try:

@@ -13,48 +13,48 @@ from msgspec import Struct
 from outrider.core.errors import Refused, StaleClaim, Unavailable
 
 T = TypeVar("T")
-Act = Callable[[], Any]
+Operation = Callable[[], Any]
 
-VERDICTS = (Refused, StaleClaim, Unavailable, ValueError, OverflowError)
+EXPECTED_ERRORS = (Refused, StaleClaim, Unavailable, ValueError, OverflowError)
 """What an act may raise to its caller; anything else but a database's or a disk's error is a bug and ends the lane."""
 
 
-class Outcome(Struct, frozen=True):
+class OperationResult(Struct, frozen=True):
     """What one act came to."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-Carry = Callable[[Sequence[Act]], Sequence[Outcome]]
-_Wish = tuple[Act, "asyncio.Future[Any]"]
+RunBatch = Callable[[Sequence[Operation]], Sequence[OperationResult]]
+_QueuedOperation = tuple[Operation, "asyncio.Future[Any]"]
 
 
-def one_by_one(acts: Sequence[Act]) -> Sequence[Outcome]:
+def run_each(acts: Sequence[Operation]) -> Sequence[OperationResult]:
     """Do each act for itself."""
-    return [_try(act) for act in acts]
+    return [_run_one(act) for act in acts]
 
 
-def _try(act: Act) -> Outcome:
+def _run_one(act: Operation) -> OperationResult:
     try:
-        return Outcome(act())
-    except (*VERDICTS, sqlite3.Error, OSError) as error:
-        return Outcome(error=error)
+        return OperationResult(act())
+    except (*EXPECTED_ERRORS, sqlite3.Error, OSError) as error:
+        return OperationResult(error=error)
 
 
-class Lane:
+class DatabaseThread:
     """One thread and its queue. `carry` does up to `together` acts at once and says what came of each."""
 
-    def __init__(self, name: str, carry: Carry = one_by_one, together: int = 1) -> None:
-        self._carry, self._together = carry, together
-        self._queue: SimpleQueue[_Wish | None] = SimpleQueue()
+    def __init__(self, name: str, carry: RunBatch = run_each, together: int = 1) -> None:
+        self._run_batch, self._batch_size = carry, together
+        self._queue: SimpleQueue[_QueuedOperation | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
-        self._thread = Thread(target=self._run, name=f"outrider-{name}", daemon=True)
+        self._thread = Thread(target=self._work, name=f"outrider-{name}", daemon=True)
         self._thread.start()
 
-    async def do(self, act: Callable[[], T]) -> T:
+    async def run(self, act: Callable[[], T]) -> T:
         """Have this done. A caller that is cancelled stops waiting; the act may still happen."""
         if self._closed:
             raise Unavailable("the store is closed")
@@ -68,30 +68,30 @@ class Lane:
             self._closed = True
             self._queue.put(None)
         with CancelScope(shield=True):
-            await self._gone
+            await self._stopped
         self._thread.join()
 
-    def _run(self) -> None:
-        batch: list[_Wish] = []
+    def _work(self) -> None:
+        batch: list[_QueuedOperation] = []
         try:
             is_last = False
             while not is_last:
-                batch, is_last = self._next()
-                outcomes = self._carry([act for act, _ in batch])
-                self._on_loop(_settle, batch, outcomes)
+                batch, is_last = self._next_batch()
+                outcomes = self._run_batch([act for act, _ in batch])
+                self._on_loop(_resolve_futures, batch, outcomes)
                 batch = []
         except BaseException as error:
-            self._on_loop(self._break, batch, f"the store's thread ended: {error!r}")
+            self._on_loop(self._fail_queued, batch, f"the store's thread ended: {error!r}")
             raise
         finally:
-            self._on_loop(self._say_gone)
+            self._on_loop(self._set_stopped)
 
-    def _next(self) -> tuple[list[_Wish], bool]:
-        batch: list[_Wish] = []
+    def _next_batch(self) -> tuple[list[_QueuedOperation], bool]:
+        batch: list[_QueuedOperation] = []
         wish = self._queue.get()
         while wish is not None:
             batch.append(wish)
-            if len(batch) == self._together:
+            if len(batch) == self._batch_size:
                 return batch, False
             try:
                 wish = self._queue.get_nowait()
@@ -99,9 +99,9 @@ class Lane:
                 return batch, False
         return batch, True
 
-    def _say_gone(self) -> None:
-        if not self._gone.done():  # whoever waited for it may have been cancelled
-            self._gone.set_result(None)
+    def _set_stopped(self) -> None:
+        if not self._stopped.done():  # whoever waited for it may have been cancelled
+            self._stopped.set_result(None)
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
         try:
@@ -110,16 +110,16 @@ class Lane:
             # The loop is closed: nobody waits for this any more.
             return
 
-    def _break(self, batch: list[_Wish], why: str) -> None:
+    def _fail_queued(self, batch: list[_QueuedOperation], why: str) -> None:
         self._closed = True
         left = list(batch)
         while not self._queue.empty():
             wish = self._queue.get_nowait()
             left += [] if wish is None else [wish]
-        _settle(left, [Outcome(error=Unavailable(f"{why}; start Outrider again"))] * len(left))
+        _resolve_futures(left, [OperationResult(error=Unavailable(f"{why}; start Outrider again"))] * len(left))
 
 
-def _settle(batch: Sequence[_Wish], outcomes: Sequence[Outcome]) -> None:
+def _resolve_futures(batch: Sequence[_QueuedOperation], outcomes: Sequence[OperationResult]) -> None:
     for (_, future), outcome in zip(batch, outcomes, strict=True):
         if future.done():
             continue

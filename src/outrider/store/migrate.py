@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.store import sql
-from outrider.store.connect import connect, connect_writing, fsync_folder, remove
+from outrider.store.connect import connect, connect_writing, fsync_folder, remove_database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-APPLICATION = 0x4F757472
+APPLICATION_ID = 0x4F757472
 """Tells a store of ours from another SQLite file."""
-_NAME = re.compile(r"(\d{4})_\w+\.sql")
+_FILE_NAME = re.compile(r"(\d{4})_\w+\.sql")
 
 
 class Migration(Struct, frozen=True):
@@ -22,17 +22,17 @@ class Migration(Struct, frozen=True):
     script: str
 
 
-def known(folder: Path) -> Sequence[Migration]:
+def load_migrations(folder: Path) -> Sequence[Migration]:
     """All migrations of a folder, in order."""
-    named = ((path, _NAME.fullmatch(path.name)) for path in sorted(folder.iterdir()))
+    named = ((path, _FILE_NAME.fullmatch(path.name)) for path in sorted(folder.iterdir()))
     return [Migration(int(match[1]), path.read_text("utf-8")) for path, match in named if match]
 
 
-def version_of(db: sqlite3.Connection) -> int:
+def schema_version(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
-def apply(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
+def apply_migrations(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
     """Run all of these in one transaction, or none of them."""
     scripts = "\n".join(step.script for step in steps)
     try:
@@ -43,14 +43,14 @@ def apply(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
         raise
 
 
-def create(path: Path, steps: Sequence[Migration]) -> None:
+def create_store(path: Path, steps: Sequence[Migration]) -> None:
     """A new, empty store. It appears under its name only when it is whole."""
     making = path.with_name(path.name + ".new")
-    remove(making)
+    remove_database(making)
     db = connect_writing(making)
     try:
-        db.execute(f"PRAGMA application_id = {APPLICATION}")
-        apply(db, steps)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        apply_migrations(db, steps)
     finally:
         db.close()
     making.replace(path)
@@ -61,14 +61,14 @@ def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
     """Bring an existing store to the newest version; what to tell the person of it."""
     db = connect(path)
     try:
-        version, newest = version_of(db), steps[-1].version
+        version, newest = schema_version(db), steps[-1].version
         missing = [step for step in steps if step.version > version]
         if not missing:
             return []
         backup = path.with_name(f"{path.name}.before-{newest}")
-        _copy(db, backup)
+        copy_database(db, backup)
         _rehearse(db, path, missing)
-        apply(db, missing)
+        apply_migrations(db, missing)
     finally:
         db.close()
     return [f"The store was upgraded from version {version} to {newest}; the one before is kept as {backup}."]
@@ -76,16 +76,16 @@ def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
 
 def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) -> None:
     copy = path.with_name(path.name + ".rehearsal")
-    _copy(db, copy)
+    copy_database(db, copy)
     rehearsal = connect(copy)
     try:
-        apply(rehearsal, missing)
-        problem = _problem(rehearsal, before=db)
+        apply_migrations(rehearsal, missing)
+        problem = _rehearsal_problem(rehearsal, before=db)
     except sqlite3.Error as error:
         problem = str(error)
     finally:
         rehearsal.close()
-        remove(copy)
+        remove_database(copy)
     if problem:
         raise Refused(
             f"the upgrade of the store {path} to version {missing[-1].version} failed in rehearsal ({problem}); "
@@ -93,24 +93,24 @@ def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) 
         )
 
 
-def _problem(after: sqlite3.Connection, before: sqlite3.Connection) -> str:
+def _rehearsal_problem(after: sqlite3.Connection, before: sqlite3.Connection) -> str:
     (found,) = after.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         return str(found)
     if broken := after.execute("PRAGMA foreign_key_check").fetchone():
         return f"a row of {broken[0]} points nowhere"
-    for (table,) in before.execute(sql.TABLES).fetchall():
+    for (table,) in before.execute(sql.COUNTED_TABLES).fetchall():
         (had,), (has,) = (db.execute(sql.COUNT_ROWS.format(table=table)).fetchone() for db in (before, after))
         if had != has:
             return f"{had} {table} became {has}"
     return ""
 
 
-def _copy(db: sqlite3.Connection, target: Path) -> None:
+def copy_database(db: sqlite3.Connection, target: Path) -> None:
     """A copy that appears under its name only when it is whole."""
     making = target.with_name(target.name + ".new")
-    remove(making)
-    remove(target)
+    remove_database(making)
+    remove_database(target)
     copy = connect(making)
     try:
         db.backup(copy)

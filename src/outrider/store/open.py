@@ -11,14 +11,14 @@ from anyio import CancelScope
 from outrider.store.connect import connect_reading, connect_writing
 from outrider.store.faults import explain
 from outrider.store.journal import Clock
-from outrider.store.lane import Lane
+from outrider.store.lane import DatabaseThread
 from outrider.store.lock import HomeLock, lock_home
 from outrider.store.migrate import MIGRATIONS
-from outrider.store.prepare import prepare
-from outrider.store.search import Search
-from outrider.store.sqlite import Lanes, SqliteStore
-from outrider.store.write import Writes
-from outrider.store.writer import TOGETHER, GroupCommit
+from outrider.store.prepare import prepare_store
+from outrider.store.search import SearchIndex
+from outrider.store.sqlite import DatabaseThreads, SqliteStore
+from outrider.store.write import SessionWrites
+from outrider.store.writer import MAX_BATCH, GroupCommit
 
 
 def _microseconds() -> int:
@@ -42,29 +42,29 @@ async def open_store(
     async with AsyncExitStack() as stack:
         hold = hold or await stack.enter_async_context(lock_home(home, label, wait))
         opened: list[SqliteStore] = []
-        stack.callback(_leave, hold, opened)
-        reading = Lane("reader")
+        stack.callback(_record_exit, hold, opened)
+        reading = DatabaseThread("reader")
         stack.push_async_callback(reading.close)
         try:
-            notices = await reading.do(lambda: prepare(home, hold.previous, migrations))
-            writes = await _connected(stack, reading, lambda: connect_writing(home / "store.db"))
-            reads = await _connected(stack, reading, lambda: connect_reading(home / "store.db"))
+            notices = await reading.run(lambda: prepare_store(home, hold.previous, migrations))
+            writes = await _open_connection(stack, reading, lambda: connect_writing(home / "store.db"))
+            reads = await _open_connection(stack, reading, lambda: connect_reading(home / "store.db"))
         except (sqlite3.Error, OSError) as error:
             raise explain(error, home) from error
-        search = Search(home)
+        search = SearchIndex(home)
         stack.callback(search.close)
-        slow = Lane("search")
+        slow = DatabaseThread("search")
         stack.push_async_callback(slow.close)
-        writing = Lane("writer", GroupCommit(writes, home / "store.db"), TOGETHER)
+        writing = DatabaseThread("writer", GroupCommit(writes, home / "store.db"), MAX_BATCH)
         stack.push_async_callback(writing.close)
-        store = SqliteStore(home, Lanes(writing, reading, slow), Writes(writes, clock), reads, search)
+        store = SqliteStore(home, DatabaseThreads(writing, reading, slow), SessionWrites(writes, clock), reads, search)
         store.notices = tuple(notices)
         opened.append(store)
         yield store
 
 
-async def _connected(
-    stack: AsyncExitStack, lane: Lane, connect: Callable[[], sqlite3.Connection]
+async def _open_connection(
+    stack: AsyncExitStack, lane: DatabaseThread, connect: Callable[[], sqlite3.Connection]
 ) -> sqlite3.Connection:
     """A connection that is closed with the stack, on the lane: closing the last one copies the log into the file."""
     opened: list[sqlite3.Connection] = []
@@ -72,14 +72,14 @@ async def _connected(
     async def close() -> None:
         with CancelScope(shield=True):
             for db in opened:
-                await lane.do(db.close)
+                await lane.run(db.close)
 
     stack.push_async_callback(close)
-    await lane.do(lambda: opened.append(connect()))
+    await lane.run(lambda: opened.append(connect()))
     return opened[0]
 
 
-def _leave(hold: HomeLock, opened: list[SqliteStore]) -> None:
+def _record_exit(hold: HomeLock, opened: list[SqliteStore]) -> None:
     """A run that did not get as far as this, or could not say so, counts as one that was killed."""
     if opened:
         with suppress(OSError):

@@ -9,16 +9,16 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-_PAGE = 4096
+_PAGE_SIZE = 4096
 _LEAF, _INNER = 0x0A, 0x02
-_MOST = (_PAGE - 12) * 64 // 255 - 23
-_LEAST = (_PAGE - 12) * 32 // 255 - 23
+_MAX_LOCAL = (_PAGE_SIZE - 12) * 64 // 255 - 23
+_MIN_LOCAL = (_PAGE_SIZE - 12) * 32 // 255 - 23
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8)
 
-Value = None | int | str | bytes
+PageValue = None | int | str | bytes
 
 
-class RawEntry(Struct, frozen=True):
+class PageEntry(Struct, frozen=True):
     """A row of `entries` as it lies in its page."""
 
     session: str
@@ -28,24 +28,24 @@ class RawEntry(Struct, frozen=True):
     body: bytes
 
 
-def raw_entries(file: BinaryIO) -> Iterator[RawEntry]:
+def raw_entries(file: BinaryIO) -> Iterator[PageEntry]:
     """Every row that looks like an entry, in no order. Pages that were given up may repeat one."""
     for row in raw_rows(file):
         match row:
             case [str(session), int(seq), int(at), str(), str() | None as key, bytes(body)]:
-                yield RawEntry(session, seq, at, key, body)
+                yield PageEntry(session, seq, at, key, body)
             case _:
                 pass
 
 
-def raw_rows(file: BinaryIO) -> Iterator[list[Value]]:
+def raw_rows(file: BinaryIO) -> Iterator[list[PageValue]]:
     """Every row of every table and index, in no order, those in pages that were given up among them."""
     number = 0
     while True:
         number += 1
-        file.seek((number - 1) * _PAGE)
-        page = file.read(_PAGE)
-        if len(page) < _PAGE:
+        file.seek((number - 1) * _PAGE_SIZE)
+        page = file.read(_PAGE_SIZE)
+        if len(page) < _PAGE_SIZE:
             return
         for start in _cells(page):
             if row := _record(file, page, start):
@@ -58,13 +58,13 @@ def _cells(page: bytes) -> list[int]:
         return []
     header, before = (8, 0) if page[0] == _LEAF else (12, 4)
     count = int.from_bytes(page[3:5], "big")
-    if header + 2 * count > _PAGE:
+    if header + 2 * count > _PAGE_SIZE:
         return []
     places = (header + 2 * index for index in range(count))
     return [int.from_bytes(page[place : place + 2], "big") + before for place in places]
 
 
-def _record(file: BinaryIO, page: bytes, start: int) -> list[Value]:
+def _record(file: BinaryIO, page: bytes, start: int) -> list[PageValue]:
     try:
         size, start = _varint(page, start)
         return _values(_payload(file, page, start, size))
@@ -75,29 +75,29 @@ def _record(file: BinaryIO, page: bytes, start: int) -> list[Value]:
 def _payload(file: BinaryIO, page: bytes, start: int, size: int) -> bytes:
     if size > file.seek(0, SEEK_END):
         raise ValueError("this is larger than its file")
-    if size <= _MOST:
+    if size <= _MAX_LOCAL:
         return _exactly(page[start : start + size], size)
-    local = _LEAST + (size - _LEAST) % (_PAGE - 4)
-    local = local if local <= _MOST else _LEAST
+    local = _MIN_LOCAL + (size - _MIN_LOCAL) % (_PAGE_SIZE - 4)
+    local = local if local <= _MAX_LOCAL else _MIN_LOCAL
     payload = bytearray(_exactly(page[start : start + local], local))
     following = int.from_bytes(_exactly(page[start + local : start + local + 4], 4), "big")
     while len(payload) < size:
         if not following:
             raise ValueError("this payload has no end")
-        file.seek((following - 1) * _PAGE)
-        piece = _exactly(file.read(_PAGE), _PAGE)
+        file.seek((following - 1) * _PAGE_SIZE)
+        piece = _exactly(file.read(_PAGE_SIZE), _PAGE_SIZE)
         following = int.from_bytes(piece[:4], "big")
         payload += piece[4 : 4 + size - len(payload)]
     return bytes(payload)
 
 
-def _values(payload: bytes) -> list[Value]:
+def _values(payload: bytes) -> list[PageValue]:
     end, place = _varint(payload, 0)
     kinds: list[int] = []
     while place < end:
         kind, place = _varint(payload, place)
         kinds.append(kind)
-    values: list[Value] = []
+    values: list[PageValue] = []
     for kind in kinds:
         width = _width(kind)
         values.append(_value(kind, _exactly(payload[place : place + width], width)))
@@ -111,7 +111,7 @@ def _width(kind: int) -> int:
     return _WIDTHS[kind] if kind < 7 else 0
 
 
-def _value(kind: int, content: bytes) -> Value:
+def _value(kind: int, content: bytes) -> PageValue:
     if kind == 0:
         return None
     if kind < 7:

@@ -12,7 +12,7 @@ from outrider.core.key_ports import Key, KeyScope, KeySpec, Person, SpendLimit, 
 from outrider.store import sql_keys
 
 BILLION = 1_000_000_000
-_SCOPES = msgspec.json.Decoder(tuple[KeyScope, ...])
+_scopes_decoder = msgspec.json.Decoder(tuple[KeyScope, ...])
 
 
 class KeyRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -37,7 +37,9 @@ def parse_key(row: Sequence[Any]) -> Key:
     """Raises ValueError when this is no key."""
     parsed = msgspec.convert(row, KeyRow)
     spend = None if parsed.spend is None else SpendLimit(parsed.spend / BILLION, parsed.per)
-    wish = KeySpec(parsed.name, parsed.person, _SCOPES.decode(parsed.scopes), parsed.rate, parsed.concurrent, spend)
+    wish = KeySpec(
+        parsed.name, parsed.person, _scopes_decoder.decode(parsed.scopes), parsed.rate, parsed.concurrent, spend
+    )
     return Key(parsed.id, wish, parsed.digest, parsed.created, parsed.used, parsed.revoked)
 
 
@@ -52,19 +54,19 @@ def key_of(row: Sequence[Any]) -> Key:
         ) from error
 
 
-def find(db: sqlite3.Connection, id: str) -> Key | None:
+def find_key(db: sqlite3.Connection, id: str) -> Key | None:
     row = db.execute(sql_keys.KEY_BY_ID, (id,)).fetchone()
     return key_of(row) if row else None
 
 
-def keys(db: sqlite3.Connection) -> Sequence[Key]:
+def list_keys(db: sqlite3.Connection) -> Sequence[Key]:
     return [key_of(row) for row in db.execute(sql_keys.ALL_KEYS)]
 
 
-def spent(db: sqlite3.Connection, id: str, since: int) -> float:
-    (billionths,) = db.execute(sql_keys.SPENT, (id, since)).fetchone()
+def spent_since(db: sqlite3.Connection, id: str, since: int) -> float:
+    (billionths,) = db.execute(sql_keys.SPENT_SINCE, (id, since)).fetchone()
     return billionths / BILLION
 
 
-def people(db: sqlite3.Connection) -> Sequence[Person]:
+def list_people(db: sqlite3.Connection) -> Sequence[Person]:
     return [Person(*row) for row in db.execute(sql_keys.PEOPLE)]

@@ -19,10 +19,10 @@ from outrider.core.key_ports import Key
 from outrider.core.ports import Session
 from outrider.core.tasks import Task
 from outrider.store import read, read_keys, read_tasks
-from outrider.store.connect import PATIENCE
+from outrider.store.connect import BUSY_TIMEOUT
 from outrider.store.faults import explain
-from outrider.store.lane import Lane
-from outrider.store.migrate import MIGRATIONS, known, version_of
+from outrider.store.lane import DatabaseThread
+from outrider.store.migrate import MIGRATIONS, load_migrations, schema_version
 
 T = TypeVar("T")
 
@@ -30,49 +30,49 @@ T = TypeVar("T")
 class StoreReader:
     """What a store says, without the power to change it."""
 
-    def __init__(self, home: Path, lane: Lane, db: sqlite3.Connection) -> None:
+    def __init__(self, home: Path, lane: DatabaseThread, db: sqlite3.Connection) -> None:
         self._home = home
         self._lane = lane
         self._db = db
 
     async def find(self, person: str, session: str) -> Session | None:
-        return await self._do(partial(read.find, self._db, person, session))
+        return await self._do(partial(read.find_session, self._db, person, session))
 
     async def look_up(self, person: str, session: str) -> Session | None:
-        return await self._do(partial(read.look_up, self._db, person, session))
+        return await self._do(partial(read.look_up_session, self._db, person, session))
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
-        return await self._do(partial(read.sessions, self._db, person, limit))
+        return await self._do(partial(read.list_sessions, self._db, person, limit))
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
-        return await self._do(partial(read.entries, self._db, session, after, limit))
+        return await self._do(partial(read.read_entries, self._db, session, after, limit))
 
     async def sessions_with_work(self) -> Sequence[str]:
-        return await self._do(partial(read.waiting, self._db))
+        return await self._do(partial(read.sessions_with_work, self._db))
 
     async def find_task(self, person: str, task: str) -> Task | None:
-        return await self._do(partial(read_tasks.find, self._db, person, task))
+        return await self._do(partial(read_tasks.find_task, self._db, person, task))
 
     async def list_tasks(
         self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
     ) -> Sequence[Task]:
-        return await self._do(partial(read_tasks.tasks, self._db, person, session, limit, open_only=open_only))
+        return await self._do(partial(read_tasks.list_tasks, self._db, person, session, limit, open_only=open_only))
 
     async def list_permissions(self, person: str) -> Sequence[Permission]:
-        return await self._do(partial(read_tasks.grants, self._db, person))
+        return await self._do(partial(read_tasks.list_permissions, self._db, person))
 
     async def find_key(self, id: str) -> Key | None:
-        return await self._do(partial(read_keys.find, self._db, id))
+        return await self._do(partial(read_keys.find_key, self._db, id))
 
     async def list_keys(self) -> Sequence[Key]:
-        return await self._do(partial(read_keys.keys, self._db))
+        return await self._do(partial(read_keys.list_keys, self._db))
 
     async def spent(self, id: str, since: int = 0) -> float:
-        return await self._do(partial(read_keys.spent, self._db, id, since))
+        return await self._do(partial(read_keys.spent_since, self._db, id, since))
 
     async def _do(self, act: Callable[[], T]) -> T:
         try:
-            return await self._lane.do(act)
+            return await self._lane.run(act)
         except (sqlite3.Error, OSError) as error:
             raise explain(error, self._home) from error
 
@@ -87,16 +87,16 @@ async def open_reader(home: Path) -> AsyncGenerator[StoreReader]:
     if not path.exists():
         raise Refused(f"there is no store in {home} yet")
     async with AsyncExitStack() as stack:
-        lane = Lane("reader")
+        lane = DatabaseThread("reader")
         stack.push_async_callback(lane.close)
         opened: list[sqlite3.Connection] = []
         stack.push_async_callback(_close, lane, opened)
         try:
-            await lane.do(lambda: opened.append(_connect(path)))
-            version = await lane.do(lambda: version_of(opened[0]))
+            await lane.run(lambda: opened.append(_connect(path)))
+            version = await lane.run(lambda: schema_version(opened[0]))
         except (sqlite3.Error, OSError) as error:
             raise explain(error, home) from error
-        if version != known(MIGRATIONS)[-1].version:
+        if version != load_migrations(MIGRATIONS)[-1].version:
             raise Unavailable(f"the store in {home} is of another version than this Outrider; try again in a moment")
         yield StoreReader(home, lane, opened[0])
 
@@ -104,10 +104,10 @@ async def open_reader(home: Path) -> AsyncGenerator[StoreReader]:
 def _connect(path: Path) -> sqlite3.Connection:
     # Read-only in the file system's sense too: closing this connection never touches the owner's log.
     uri = path.absolute().as_uri() + "?mode=ro"
-    return sqlite3.connect(uri, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+    return sqlite3.connect(uri, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
 
 
-async def _close(lane: Lane, opened: list[sqlite3.Connection]) -> None:
+async def _close(lane: DatabaseThread, opened: list[sqlite3.Connection]) -> None:
     with CancelScope(shield=True):
         for db in opened:
-            await lane.do(db.close)
+            await lane.run(db.close)

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.store.connect import connect, connect_writing, fsync_folder, remove, side_files
-from outrider.store.faults import is_outside
-from outrider.store.migrate import APPLICATION, Migration, create, version_of
-from outrider.store.salvage import Salvaged, salvage
+from outrider.store.connect import connect, connect_writing, fsync_folder, remove_database, side_files
+from outrider.store.faults import is_environmental
+from outrider.store.migrate import APPLICATION_ID, Migration, create_store, schema_version
+from outrider.store.salvage import RecoveryResult, recover_rows
 
-_PAGE = 4096
+_PAGE_SIZE = 4096
 
 
 def diagnose(path: Path, newest: int, *, look_inside: bool) -> str:
@@ -25,9 +25,9 @@ def diagnose(path: Path, newest: int, *, look_inside: bool) -> str:
     db = connect(path)
     try:
         (application,) = db.execute("PRAGMA application_id").fetchone()
-        if application != APPLICATION:
+        if application != APPLICATION_ID:
             return "it is not a store of Outrider"
-        if version_of(db) > newest:
+        if schema_version(db) > newest:
             return ""
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if look_inside:
@@ -35,22 +35,22 @@ def diagnose(path: Path, newest: int, *, look_inside: bool) -> str:
             return "" if found == "ok" else " ".join(str(found).split())
         return ""
     except sqlite3.Error as error:
-        if is_outside(error):
+        if is_environmental(error):
             raise
         return str(error)
     finally:
         db.close()
 
 
-def repair(path: Path, problem: str, steps: Sequence[Migration]) -> list[str]:
+def repair_store(path: Path, problem: str, steps: Sequence[Migration]) -> list[str]:
     """Salvage into a new store, set the damaged one aside; what to tell the person of it."""
     scratch = path.with_name(path.name + ".scratch")
     saved = path.with_name(path.name + ".salvaging")
     try:
-        found = _salvage_copy(path, scratch, saved, steps)
+        found = _recover_copy(path, scratch, saved, steps)
     finally:
-        remove(scratch)
-    saved.replace(_salvaged(path))
+        remove_database(scratch)
+    saved.replace(_recovered_path(path))
     fsync_folder(path.parent)
     kept = finish_swap(path)
     return [
@@ -62,10 +62,10 @@ def repair(path: Path, problem: str, steps: Sequence[Migration]) -> list[str]:
 
 def finish_swap(path: Path) -> Path | None:
     """Put a salvaged store into its place, if there is one; where the damaged one went."""
-    if not _salvaged(path).exists():
+    if not _recovered_path(path).exists():
         return None
     kept = set_aside(path)
-    _salvaged(path).replace(path)
+    _recovered_path(path).replace(path)
     fsync_folder(path.parent)
     return kept
 
@@ -84,44 +84,44 @@ def set_aside(path: Path) -> Path:
     return kept
 
 
-def _salvaged(path: Path) -> Path:
+def _recovered_path(path: Path) -> Path:
     return path.with_name(path.name + ".salvaged")
 
 
-def _salvage_copy(path: Path, scratch: Path, saved: Path, steps: Sequence[Migration]) -> Salvaged:
+def _recover_copy(path: Path, scratch: Path, saved: Path, steps: Sequence[Migration]) -> RecoveryResult:
     _copy_files(path, scratch)
-    if not _opens(scratch):
+    if not _is_readable(scratch):
         # The first page tells where all else lies. As the first migration made it, it is right for every store: what
         # later ones added lies elsewhere in each.
-        remove(saved)
-        create(saved, steps[:1])
+        remove_database(saved)
+        create_store(saved, steps[:1])
         _copy_files(path, scratch)
-        _replace_first_page(scratch, saved.read_bytes()[:_PAGE])
-    remove(saved)
-    create(saved, steps)
+        _replace_first_page(scratch, saved.read_bytes()[:_PAGE_SIZE])
+    remove_database(saved)
+    create_store(saved, steps)
     damaged, fresh = connect(scratch), connect_writing(saved)
     try:
         with scratch.open("rb") as pages:
-            return salvage(damaged, pages, fresh, path.parent)
+            return recover_rows(damaged, pages, fresh, path.parent)
     finally:
         damaged.close()
         fresh.close()
 
 
 def _copy_files(path: Path, scratch: Path) -> None:
-    remove(scratch)
+    remove_database(scratch)
     for source, target in zip((path, side_files(path)[0]), (scratch, side_files(scratch)[0]), strict=True):
         if source.exists():
             shutil.copyfile(source, target)
             target.chmod(0o600)
 
 
-def _opens(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     db = connect(path)
     try:
         db.execute("SELECT (SELECT id FROM sessions LIMIT 1), (SELECT session FROM entries LIMIT 1)").fetchone()
     except sqlite3.Error as error:
-        if is_outside(error):
+        if is_environmental(error):
             raise
         return False
     finally:
@@ -130,7 +130,7 @@ def _opens(path: Path) -> bool:
 
 
 def _replace_first_page(path: Path, page: bytes) -> None:
-    pages = path.stat().st_size // _PAGE
+    pages = path.stat().st_size // _PAGE_SIZE
     if not pages:
         return
     with path.open("r+b") as file:

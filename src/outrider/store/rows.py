@@ -11,8 +11,8 @@ from outrider.core.approve import Permission, PermissionScope
 from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskKind, TaskSpec, TaskState
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(TaskSpec)
+_spec_encoder = msgspec.json.Encoder()
+_spec_decoder = msgspec.json.Decoder(TaskSpec)
 
 
 class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -24,9 +24,9 @@ class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: int
     kind: TaskKind
     call: str
-    wish: bytes
+    spec: bytes
     created: int
-    waited: int
+    is_awaited: int
     notify: Notify
     state: TaskState
     pid: int | None
@@ -36,24 +36,24 @@ class TaskRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     exit_code: int | None
     ended: int
     why: str
-    is_told: int
+    is_delivered: int
     notices: int
 
 
-class _GrantRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _PermissionRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     id: str
     person: str
     scope: PermissionScope
-    place: str
+    applies_to: str
     need: str
     created: int
 
 
-def encode_wish(wish: TaskSpec) -> bytes:
+def encode_spec(wish: TaskSpec) -> bytes:
     """Raises Refused for what would not come back as it is, and UnicodeEncodeError for text that no file can hold."""
-    encoded = _encoder.encode(wish)
+    encoded = _spec_encoder.encode(wish)
     try:
-        _decoder.decode(encoded)
+        _spec_decoder.decode(encoded)
     except ValueError as error:
         # JSON has no infinity, say.
         raise Refused(f"this task cannot be written down: {error}") from error
@@ -63,13 +63,13 @@ def encode_wish(wish: TaskSpec) -> bytes:
 def parse_task(row: Sequence[Any]) -> TaskRow:
     """Raises ValueError when this is no task."""
     parsed = msgspec.convert(row, TaskRow)
-    _decoder.decode(parsed.wish)
+    _spec_decoder.decode(parsed.spec)
     return parsed
 
 
-def parse_grant(row: Sequence[Any]) -> Permission:
+def parse_permission(row: Sequence[Any]) -> Permission:
     """Raises ValueError when this is no grant."""
-    return Permission(*msgspec.structs.astuple(msgspec.convert(row, _GrantRow)))
+    return Permission(*msgspec.structs.astuple(msgspec.convert(row, _PermissionRow)))
 
 
 def task_of(row: Sequence[Any]) -> Task:
@@ -77,36 +77,36 @@ def task_of(row: Sequence[Any]) -> Task:
     *columns, workspace = row
     try:
         parsed = msgspec.convert(columns, TaskRow)
-        wish = _decoder.decode(parsed.wish)
+        wish = _spec_decoder.decode(parsed.spec)
     except ValueError as error:
-        raise _damaged(f"task {row[0]}", error) from error
+        raise _damaged_row(f"task {row[0]}", error) from error
     return Task(
         id=parsed.id,
         session=parsed.session,
         person=parsed.person,
         workspace=workspace,
-        spec=replace(wish, waited=bool(parsed.waited), notify=parsed.notify),
+        spec=replace(wish, waited=bool(parsed.is_awaited), notify=parsed.notify),
         state=parsed.state,
         created=parsed.created,
-        process=_mark(parsed),
+        process=_process_of(parsed),
         child=parsed.child,
         exit_code=parsed.exit_code,
         ended=parsed.ended,
         why=parsed.why,
-        is_delivered=bool(parsed.is_told),
+        is_delivered=bool(parsed.is_delivered),
         notices=parsed.notices,
     )
 
 
-def grant_of(row: Sequence[Any]) -> Permission:
+def permission_of(row: Sequence[Any]) -> Permission:
     """Raises Damaged when it cannot be read."""
     try:
-        return parse_grant(row)
+        return parse_permission(row)
     except ValueError as error:
-        raise _damaged(f"grant {row[0]}", error) from error
+        raise _damaged_row(f"grant {row[0]}", error) from error
 
 
-def changes(task: Task) -> tuple[Any, ...]:
+def task_update_values(task: Task) -> tuple[Any, ...]:
     """The arguments of `sql_tasks.UPDATE_TASK`."""
     mark = task.process
     return (
@@ -126,13 +126,13 @@ def changes(task: Task) -> tuple[Any, ...]:
     )
 
 
-def _mark(row: TaskRow) -> ProcessIdentity | None:
+def _process_of(row: TaskRow) -> ProcessIdentity | None:
     if row.pid is None or row.started is None or row.boot is None:
         return None
     return ProcessIdentity(row.pid, row.started, row.boot)
 
 
-def _damaged(what: str, error: ValueError) -> StoreDamaged:
+def _damaged_row(what: str, error: ValueError) -> StoreDamaged:
     return StoreDamaged(
         f"{what} is damaged ({error}); start Outrider again: "
         "it sets the damaged store aside and recovers what can be read"

@@ -8,14 +8,14 @@ from pathlib import Path
 from outrider.core.events import Body, Input, Reply
 from outrider.core.ports import SearchHit
 from outrider.store import bodies, sql
-from outrider.store.connect import connect_search, remove
-from outrider.store.faults import is_outside
-from outrider.store.words import excerpt, query, spaced
+from outrider.store.connect import connect_search, remove_database
+from outrider.store.faults import is_environmental
+from outrider.store.words import excerpt, match_expression, split_unspaced
 
-_AT_ONCE = 1000
+_BATCH = 1000
 
 
-class Search:
+class SearchIndex:
     """The index of one home. Used from one thread."""
 
     def __init__(self, home: Path) -> None:
@@ -23,25 +23,25 @@ class Search:
         self._db: sqlite3.Connection | None = None
 
     def find(self, person: str, words: str, limit: int) -> Sequence[SearchHit]:
-        wanted = query(words)
+        wanted = match_expression(words)
         if not wanted or limit <= 0:
             return []
         try:
             return self._find(person, words, wanted, limit)
         except sqlite3.Error as error:
-            if is_outside(error):
+            if is_environmental(error):
                 raise
         # The index is damaged or of an older make: a new one costs time only.
-        self._drop()
+        self._delete_index()
         return self._find(person, words, wanted, limit)
 
-    def forget(self, session: str, searchable: Sequence[tuple[int, bytes]]) -> None:
+    def remove_session(self, session: str, searchable: Sequence[tuple[int, bytes]]) -> None:
         """Take a deleted session out of the index, given what it held."""
         try:
-            self._forget(session, searchable)
+            self._remove_session(session, searchable)
         except (sqlite3.Error, ValueError):
             # The session is deleted, whatever becomes of the index: no word of it may stay behind.
-            self._drop()
+            self._delete_index()
 
     def close(self) -> None:
         if self._db is not None:
@@ -50,25 +50,26 @@ class Search:
 
     def _find(self, person: str, words: str, wanted: str, limit: int) -> Sequence[SearchHit]:
         db = self._open()
-        if db.execute(sql.AHEAD).fetchone():
-            self._drop()
+        if db.execute(sql.INDEX_IS_AHEAD).fetchone():
+            self._delete_index()
             db = self._open()
-        for session, upto in db.execute(sql.UNREAD, (person,)).fetchall():
-            _catch_up(db, session, upto)
-        rows = db.execute(sql.MATCHES, (wanted, person, limit)).fetchall()
+        for session, upto in db.execute(sql.UNINDEXED_SESSIONS, (person,)).fetchall():
+            _index_new_entries(db, session, upto)
+        rows = db.execute(sql.SEARCH_MATCHES, (wanted, person, limit)).fetchall()
         return [
-            SearchHit(session, name, seq, at, excerpt(_readable(body), words)) for session, name, seq, at, body in rows
+            SearchHit(session, name, seq, at, excerpt(_text_or_empty(body), words))
+            for session, name, seq, at, body in rows
         ]
 
-    def _forget(self, session: str, searchable: Sequence[tuple[int, bytes]]) -> None:
+    def _remove_session(self, session: str, searchable: Sequence[tuple[int, bytes]]) -> None:
         if self._db is None and not self._path.exists():
             return
         db = self._open()
         with _transaction(db):
             for seq, body in searchable:
-                if place := db.execute(sql.PLACE_OF, (session, seq)).fetchone():
-                    db.execute(sql.DELETE_TEXT, (place[0], spaced(_text(bodies.decode(body)))))
-            db.execute(sql.DELETE_PLACES, (session,))
+                if place := db.execute(sql.INDEXED_ENTRY, (session, seq)).fetchone():
+                    db.execute(sql.DELETE_TEXT, (place[0], split_unspaced(_searchable_text(bodies.decode_body(body)))))
+            db.execute(sql.DELETE_INDEXED_ENTRIES, (session,))
             db.execute(sql.DELETE_CURSOR, (session,))
 
     def _open(self) -> sqlite3.Connection:
@@ -78,19 +79,19 @@ class Search:
                 self._db.executescript(f"BEGIN;{sql.SEARCH_SCHEMA}COMMIT;")
         return self._db
 
-    def _drop(self) -> None:
+    def _delete_index(self) -> None:
         self.close()
-        remove(self._path)
+        remove_database(self._path)
 
 
-def _catch_up(db: sqlite3.Connection, session: str, upto: int) -> None:
-    while rows := db.execute(sql.UNREAD_ENTRIES, (session, upto, _AT_ONCE)).fetchall():
+def _index_new_entries(db: sqlite3.Connection, session: str, upto: int) -> None:
+    while rows := db.execute(sql.UNINDEXED_ENTRIES, (session, upto, _BATCH)).fetchall():
         with _transaction(db):
             for seq, at, kind, body in rows:
                 upto = seq
-                if text := _readable(body) if kind in ("input", "reply") else "":
-                    place = db.execute(sql.INSERT_PLACE, (session, seq, at)).lastrowid
-                    db.execute(sql.INSERT_TEXT, (place, spaced(text)))
+                if text := _text_or_empty(body) if kind in ("input", "reply") else "":
+                    place = db.execute(sql.INSERT_INDEXED_ENTRY, (session, seq, at)).lastrowid
+                    db.execute(sql.INSERT_TEXT, (place, split_unspaced(text)))
             db.execute(sql.SET_CURSOR, (session, upto))
 
 
@@ -106,13 +107,13 @@ def _transaction(db: sqlite3.Connection) -> Generator[None]:
         raise
 
 
-def _readable(body: bytes) -> str:
+def _text_or_empty(body: bytes) -> str:
     """A damaged entry has no text here; whoever reads its session is told."""
     try:
-        return _text(bodies.decode(body))
+        return _searchable_text(bodies.decode_body(body))
     except ValueError:
         return ""
 
 
-def _text(body: Body) -> str:
+def _searchable_text(body: Body) -> str:
     return body.text if isinstance(body, Input | Reply) else ""

@@ -7,13 +7,13 @@ from outrider.core.errors import Refused
 from outrider.core.key_ports import SpendLimit
 
 LEAST, MOST = 0.0001, 1_000_000.0
-_DAY = 86_400_000
-_SHAPE = re.compile(r"\$?(\d{1,7}(?:\.\d{1,9})?)(?:/(day|month))?", re.ASCII)
+_DAY_MS = 86_400_000
+_SPEND_PATTERN = re.compile(r"\$?(\d{1,7}(?:\.\d{1,9})?)(?:/(day|month))?", re.ASCII)
 
 
 def parse_spend(text: str) -> SpendLimit:
     """`5/day`, `20/month`, or `5` for a total. Raises Refused."""
-    found = _SHAPE.fullmatch(text.strip())
+    found = _SPEND_PATTERN.fullmatch(text.strip())
     if found is None or not LEAST <= float(found[1]) <= MOST:
         raise Refused(
             f"{text[:40]!r} is no limit: write dollars, such as 5/day, 20/month, or 5 for all it will ever spend"
@@ -42,28 +42,28 @@ def render_limit(spend: SpendLimit) -> str:
 
 def first_day(spend: SpendLimit | None, now: int) -> int:
     """The first day that counts now (milliseconds), in days since 1970 in UTC."""
-    today = now // _DAY
+    today = now // _DAY_MS
     match spend:
         case SpendLimit(per="day"):
             return today
         case SpendLimit(per="month"):
-            return today - _moment(now).day + 1
+            return today - _utc(now).day + 1
         case _:
             return 0
 
 
-def seconds_left(spend: SpendLimit, now: int) -> float | None:
+def seconds_until_reset(spend: SpendLimit, now: int) -> float | None:
     """Until the next day or month begins, in UTC; None when nothing ever begins anew."""
     match spend.per:
         case "day":
-            return (_DAY - now % _DAY) / 1000
+            return (_DAY_MS - now % _DAY_MS) / 1000
         case "month":
-            moment = _moment(now)
+            moment = _utc(now)
             following = (moment.replace(day=1, hour=0, minute=0, second=0) + timedelta(days=32)).replace(day=1)
             return following.timestamp() - now / 1000
         case "total":
             return None
 
 
-def _moment(now: int) -> datetime:
+def _utc(now: int) -> datetime:
     return datetime.fromtimestamp(now // 1000, UTC)

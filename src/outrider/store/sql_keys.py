@@ -1,20 +1,20 @@
 """Every statement on keys, whole and named, with one line of purpose each."""
 
 # The columns of a key, in the order of the table and of `read_keys.KeyRow`.
-_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked, spend, per"
-_KEY = f"SELECT {_COLUMNS} FROM keys "
+_KEY_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked, spend, per"
+_SELECT_KEY = f"SELECT {_KEY_COLUMNS} FROM keys "
 
 # A key by its id, whether or not it holds.
-KEY_BY_ID = _KEY + "WHERE id = ?1"
+KEY_BY_ID = _SELECT_KEY + "WHERE id = ?1"
 
 # The key of this name that holds.
-HELD_BY_NAME = _KEY + "WHERE name = ?1 AND revoked = 0"
+ACTIVE_KEY_BY_NAME = _SELECT_KEY + "WHERE name = ?1 AND revoked = 0"
 
 # Every key, the oldest first.
-ALL_KEYS = _KEY + "ORDER BY created, id"
+ALL_KEYS = _SELECT_KEY + "ORDER BY created, id"
 
 # One more key.
-INSERT_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, ?9, ?10)"
+INSERT_KEY = f"INSERT INTO keys ({_KEY_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, 0, ?9, ?10)"
 
 # It opens nothing any more.
 REVOKE_KEY = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked = 0"
@@ -23,13 +23,13 @@ REVOKE_KEY = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked = 0"
 TOUCH_KEY = "UPDATE keys SET used = ?2 WHERE id = ?1 AND abs(?2 - used) >= 60000"
 
 # An entry that this key pays for has cost something.
-PAY = """
+ADD_SPEND = """
 INSERT INTO key_spend (key, day, billionths) VALUES (?1, ?2, ?3)
 ON CONFLICT (key, day) DO UPDATE SET billionths = billionths + ?3
 """
 
 # What a key has paid from this day on.
-SPENT = "SELECT coalesce(sum(billionths), 0) FROM key_spend WHERE key = ?1 AND day >= ?2"
+SPENT_SINCE = "SELECT coalesce(sum(billionths), 0) FROM key_spend WHERE key = ?1 AND day >= ?2"
 
 # Everybody who has a session or a key: how many of each (keys that hold), and when they were last active.
 PEOPLE = """

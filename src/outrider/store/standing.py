@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from outrider.core.events import Body, Ended, Input, Reply, Started
 
-TITLE = 80
+MAX_TITLE = 80
 
 
-class Standing(Struct, frozen=True):
+class SessionRow(Struct, frozen=True):
     """In the order of `sql.STANDING`."""
 
     title: str = ""
@@ -29,14 +29,14 @@ class Standing(Struct, frozen=True):
         return bool(self.is_open) or self.newest_input > self.saw
 
 
-def advance(before: Standing, body: Body, now: int) -> Standing:
+def apply_entry(before: SessionRow, body: Body, now: int) -> SessionRow:
     """After one more entry, written at `now` (microseconds)."""
     head, touched = before.head + 1, max(now, before.touched + 1)
     after = replace(before, head=head, touched=touched)
     match body:
         case Input(text=text, source=source):
             payer = body.payer if source == "person" else before.payer
-            after = replace(after, newest_input=head, title=before.title or title(text), payer=payer)
+            after = replace(after, newest_input=head, title=before.title or make_title(text), payer=payer)
         case Started():
             after = replace(after, is_open=1)
         case Reply(saw=saw):
@@ -50,6 +50,6 @@ def advance(before: Standing, body: Body, now: int) -> Standing:
     return after if after.waits_since is not None else replace(after, waits_since=touched)
 
 
-def title(text: str) -> str:
+def make_title(text: str) -> str:
     """The beginning of a text in one line."""
-    return " ".join(text[: 4 * TITLE].split())[:TITLE]
+    return " ".join(text[: 4 * MAX_TITLE].split())[:MAX_TITLE]

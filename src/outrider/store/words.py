@@ -2,8 +2,8 @@
 
 import re
 
-_EXCERPT = 160
-_BEFORE = 50
+_EXCERPT_LENGTH = 160
+_EXCERPT_LEAD = 50
 
 # Scripts written without spaces between words: kana, Han and its extensions, Hangul, and their half-width forms.
 _UNSPACED = re.compile(
@@ -11,17 +11,17 @@ _UNSPACED = re.compile(
 )
 
 
-def spaced(text: str) -> str:
+def split_unspaced(text: str) -> str:
     """Each character of an unspaced script as a word of its own."""
     return _UNSPACED.sub(r" \1 ", text)
 
 
-def query(words: str) -> str:
+def match_expression(words: str) -> str:
     """All of these words, each as it stands or as a beginning; empty when there is nothing to look for.
 
     A word of an unspaced script becomes a phrase of its characters.
     """
-    terms = (spaced(term).replace('"', " ").replace("\0", " ").strip() for term in _valid(words).split())
+    terms = (split_unspaced(term).replace('"', " ").replace("\0", " ").strip() for term in _valid_utf8(words).split())
     return " AND ".join(f'"{term}" *' for term in terms if any(map(str.isalnum, term)))
 
 
@@ -30,9 +30,9 @@ def excerpt(text: str, words: str) -> str:
     flat = " ".join(text.split())
     places = [flat.lower().find(word.strip('"').lower()) for word in words.split()]
     first = min((place for place in places if place >= 0), default=0)
-    start = max(0, min(first - _BEFORE, len(flat) - _EXCERPT))
-    return flat[start : start + _EXCERPT]
+    start = max(0, min(first - _EXCERPT_LEAD, len(flat) - _EXCERPT_LENGTH))
+    return flat[start : start + _EXCERPT_LENGTH]
 
 
-def _valid(words: str) -> str:
+def _valid_utf8(words: str) -> str:
     return words.encode("utf-8", "replace").decode("utf-8")

@@ -11,24 +11,26 @@ from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, 
 from outrider.core.plan import fold
 from outrider.core.ports import Claim, Session
 from outrider.store import bodies, sql
-from outrider.store.hooks import HookWrites
-from outrider.store.journal import Clock, Journal, unknown
-from outrider.store.read import entries, session_of
-from outrider.store.standing import Standing
+from outrider.store.hooks import WebhookWrites
+from outrider.store.journal import Clock, Journal, no_such_session
+from outrider.store.read import read_entries, session_of
+from outrider.store.standing import SessionRow
 from outrider.store.write_keys import KeyWrites
 from outrider.store.write_tasks import TaskWrites
 
 
-class Writes:
+class SessionWrites:
     """All that may change the store, on the writer's connection."""
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
-        self._numbers: dict[str, int] = {}  # of each person's last session without a name: counting them takes longer
+        self._last_numbers: dict[
+            str, int
+        ] = {}  # of each person's last session without a name: counting them takes longer
         self._journal = Journal(db, clock)
         self.tasks = TaskWrites(db, self._journal, clock)
         self.keys = KeyWrites(db, clock)
-        self.hooks = HookWrites(db, clock)
+        self.webhooks = WebhookWrites(db, clock)
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
@@ -39,13 +41,13 @@ class Writes:
         return session_of(self._db.execute(sql.SESSION_BY_ID, (person, id)).fetchone())
 
     def _free_name(self, person: str) -> str:
-        if (number := self._numbers.get(person)) is None:
+        if (number := self._last_numbers.get(person)) is None:
             (number,) = self._db.execute(sql.COUNT_SESSIONS_OF, (person,)).fetchone()
         while True:
             number += 1
             name = f"session-{number}"
             if not self._db.execute(sql.SESSION_BY_NAME, (person, name)).fetchone():
-                self._numbers[person] = number
+                self._last_numbers[person] = number
                 return name
 
     def rename(self, person: str, session: str, name: str) -> Session:
@@ -54,25 +56,25 @@ class Writes:
             if found and session_of(found).id != session:
                 raise NameTaken(f"another session is called {name!r}; choose another name")
         if not self._db.execute(sql.RENAME_SESSION, (person, session, name)).rowcount:
-            raise unknown(session)
+            raise no_such_session(session)
         return session_of(self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone())
 
     def delete(self, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
         """What was searchable of it, or None when this person has no such session."""
         if not self._db.execute(sql.SESSION_BY_ID, (person, session)).fetchone():
             return None
-        searchable = self._db.execute(sql.SEARCHABLE_OF, (session,)).fetchall()
+        searchable = self._db.execute(sql.SEARCHABLE_ENTRIES, (session,)).fetchall()
         self.tasks.delete_with_session(session)
-        self.hooks.delete_with_session(session)
+        self.webhooks.delete_with_session(session)
         self._db.execute(sql.DELETE_ENTRIES, (session,))
         self._db.execute(sql.DELETE_SESSION, (session, person))
         return searchable
 
     def accept_once(self, session: str, body: Input, key: str | None, queue: int, encoded: bytes) -> tuple[Entry, bool]:
-        standing = self._journal.standing(session)
-        if found := self._journal.under(session, key):
+        standing = self._journal.session_row(session)
+        if found := self._journal.entry_by_key(session, key):
             return found, False
-        waiting = self._unseen(session, standing)
+        waiting = self._count_unseen(session, standing)
         if waiting >= queue:
             raise QueueFull(
                 f"{waiting} messages already wait in this session; "
@@ -83,57 +85,57 @@ class Writes:
     def claim(self, session: str) -> Claim:
         found = self._db.execute(sql.SESSION_AND_OWNER, (session,)).fetchone()
         if found is None:
-            raise unknown(session)
+            raise no_such_session(session)
         *row, generation, handed_over = found
         self._db.execute(sql.SET_OWNER, (session, generation + 1))
         return Claim(session_of(row), generation + 1, bool(handed_over))
 
     def release(self, session: str, generation: int) -> None:
-        self._db.execute(sql.HAND_OVER, (session, generation))
+        self._db.execute(sql.RELEASE_SESSION, (session, generation))
 
     def append_fenced(self, session: str, body: Body, generation: int, key: str | None, encoded: bytes) -> Entry | None:
-        standing = self._journal.standing(session)
+        standing = self._journal.session_row(session)
         if standing.generation != generation:
             raise StaleClaim(f"session {session} is at generation {standing.generation}, not {generation}")
         if key is not None and self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone():
             return None
         entry = self._journal.append(session, standing, body, key, encoded)
         if isinstance(body, Reply | Compacted) and body.cost and standing.payer:
-            self.keys.pay(standing.payer, body.cost, entry.at)
+            self.keys.add_spend(standing.payer, body.cost, entry.at)
         return entry
 
     def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
-        standing = self._journal.standing(session)
+        standing = self._journal.session_row(session)
         if not standing.has_work:
             return None
         body = Ended("interrupted", standing.head, reason, partial)
         return self._journal.append(
-            session, replace(standing, generation=standing.generation + 1), body, None, bodies.encode(body)
+            session, replace(standing, generation=standing.generation + 1), body, None, bodies.encode_body(body)
         )
 
     def change(self, session: str, name: str, value: str) -> Entry:
         body = Changed(name, value)
-        return self._journal.append(session, self._journal.standing(session), body, None, bodies.encode(body))
+        return self._journal.append(session, self._journal.session_row(session), body, None, bodies.encode_body(body))
 
-    def supply(self, session: str, result: Result) -> Entry | None:
+    def record_client_result(self, session: str, result: Result) -> Entry | None:
         key = f"result/{result.call}"
-        state = fold(entries(self._db, session, 0, 0))
+        state = fold(read_entries(self._db, session, 0, 0))
         waits = any(call.id == result.call and call.tool in state.client_tools for call in state.calls)
-        if not waits and not self._journal.under(session, key):
+        if not waits and not self._journal.entry_by_key(session, key):
             raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
         return self._journal.append_once(session, result, key)
 
     def seed_when_empty(self, session: str, past: Sequence[tuple[Body, bytes]]) -> bool:
-        standing = self._journal.standing(session)
+        standing = self._journal.session_row(session)
         if standing.head:
             return False
         for body, encoded in past:
             self._journal.append(session, standing, body, None, encoded)
-            standing = self._journal.standing(session)
+            standing = self._journal.session_row(session)
         self.release(session, standing.generation)
         return True
 
-    def _unseen(self, session: str, standing: Standing) -> int:
+    def _count_unseen(self, session: str, standing: SessionRow) -> int:
         if standing.newest_input <= standing.saw:
             return 0
         (count,) = self._db.execute(sql.COUNT_UNSEEN, (session, standing.saw)).fetchone()

@@ -10,7 +10,7 @@ from outrider.store import sql_keys
 from outrider.store.journal import Clock
 from outrider.store.read_keys import BILLION
 
-_DAY = 86_400_000
+_DAY_MS = 86_400_000
 
 
 class KeyWrites:
@@ -20,7 +20,7 @@ class KeyWrites:
         self._db, self._clock = db, clock
 
     def create(self, id: str, wish: KeySpec, digest: bytes) -> Key:
-        if self._db.execute(sql_keys.HELD_BY_NAME, (wish.name,)).fetchone():
+        if self._db.execute(sql_keys.ACTIVE_KEY_BY_NAME, (wish.name,)).fetchone():
             raise Refused(f"there is a key called {wish.name!r} already; revoke it first, or choose another name")
         if self._db.execute(sql_keys.KEY_BY_ID, (id,)).fetchone():
             raise Refused(f"there is a key with the id {id!r} already; make another")
@@ -37,9 +37,9 @@ class KeyWrites:
     def touch(self, id: str) -> None:
         self._db.execute(sql_keys.TOUCH_KEY, (id, self._clock() // 1000))
 
-    def pay(self, id: str, dollars: float, at: int) -> None:
+    def add_spend(self, id: str, dollars: float, at: int) -> None:
         """Add to what a key has spent on this day (`at` is in milliseconds), with the entry that it pays for."""
-        self._db.execute(sql_keys.PAY, (id, at // _DAY, _billionths(dollars)))
+        self._db.execute(sql_keys.ADD_SPEND, (id, at // _DAY_MS, _billionths(dollars)))
 
 
 def _billionths(dollars: float) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.config.fail import failpoint
-from outrider.store.faults import GONE, is_busy
-from outrider.store.lane import VERDICTS, Act, Outcome
+from outrider.store.faults import FILE_GONE, is_busy
+from outrider.store.lane import EXPECTED_ERRORS, Operation, OperationResult
 
-TOGETHER = 256
+MAX_BATCH = 256
 
 
 class GroupCommit:
@@ -18,9 +18,9 @@ class GroupCommit:
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
         self._path = path
-        self._file = os.stat(path).st_ino
+        self._inode = os.stat(path).st_ino
 
-    def __call__(self, acts: Sequence[Act]) -> Sequence[Outcome]:
+    def __call__(self, acts: Sequence[Operation]) -> Sequence[OperationResult]:
         if not acts:
             return []
         try:
@@ -28,13 +28,13 @@ class GroupCommit:
         except sqlite3.Error as error:
             self._roll_back()
             if len(acts) == 1 or is_busy(error):
-                return [Outcome(error=error)] * len(acts)
+                return [OperationResult(error=error)] * len(acts)
         # Nothing of the group was kept: each on its own, so that only the one at fault is told.
         return [self((act,))[0] for act in acts]
 
-    def _commit(self, acts: Sequence[Act]) -> Sequence[Outcome]:
+    def _commit(self, acts: Sequence[Operation]) -> Sequence[OperationResult]:
         self._db.execute("BEGIN IMMEDIATE")
-        outcomes = [self._apart(act) for act in acts]
+        outcomes = [self._run_in_savepoint(act) for act in acts]
         failpoint("commit-before")
         self._check_file()
         self._db.execute("COMMIT")
@@ -44,19 +44,19 @@ class GroupCommit:
     def _check_file(self) -> None:
         """SQLite goes on writing to a file that was removed, and everything would be gone with the process."""
         try:
-            is_there = os.stat(self._path).st_ino == self._file
+            is_there = os.stat(self._path).st_ino == self._inode
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            raise sqlite3.DatabaseError(f"{GONE}: {self._path}")
+            raise sqlite3.DatabaseError(f"{FILE_GONE}: {self._path}")
 
-    def _apart(self, act: Act) -> Outcome:
+    def _run_in_savepoint(self, act: Operation) -> OperationResult:
         self._db.execute("SAVEPOINT act")
         try:
-            outcome = Outcome(act())
-        except VERDICTS as error:
+            outcome = OperationResult(act())
+        except EXPECTED_ERRORS as error:
             self._db.execute("ROLLBACK TO act")
-            outcome = Outcome(error=error)
+            outcome = OperationResult(error=error)
         self._db.execute("RELEASE act")
         return outcome
 

@@ -28,7 +28,7 @@ from outrider.channels.http.limits import (
 from outrider.config.choice import Secret
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.key_ports import Key, KeySpec, KeyStore
-from outrider.store.key_text import KEY_SHAPE, digest_of, opens, split_key
+from outrider.store.key_text import KEY_PATTERN, digest_of, secret_matches, split_key
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 PUBLIC_PATHS = frozenset({"/health"})
@@ -216,7 +216,7 @@ class AuthMiddleware:
             _log.info("a key could not be looked up: %s", error)
             after = {"retry-after": "5"}
             raise HttpError(503, "keys cannot be looked up now; try again later", "unavailable", after) from error
-        if not opens(secret, found.digest if found else digest_of("")) or not found or found.revoked:
+        if not secret_matches(secret, found.digest if found else digest_of("")) or not found or found.revoked:
             return None
         if abs(self._policy.wall_clock() - found.used) >= _MINUTE_MS:
             await self._touch(id)
@@ -228,7 +228,7 @@ class AuthMiddleware:
         if (
             self._environment_digest is None
             or (self._is_guessable and seconds)
-            or not opens(secret, self._environment_digest)
+            or not secret_matches(secret, self._environment_digest)
         ):
             return None
         return Key(ENVIRONMENT_KEY_ID, KeySpec(ENVIRONMENT_KEY_ID, "owner", ("admin",)), self._environment_digest, 0)
@@ -247,7 +247,7 @@ def _unauthorized(message: str, code: str) -> HttpError:
 
 def _has_key_in_url(scope: Scope) -> bool:
     query = scope["query_string"].decode("latin-1")
-    if KEY_SHAPE.search(f"{scope['path']} {query} {unquote(query)}"):
+    if KEY_PATTERN.search(f"{scope['path']} {query} {unquote(query)}"):
         return True
     return any(name.lower() in _KEY_PARAMETERS for name, _ in parse_qsl(query, keep_blank_values=True))
 

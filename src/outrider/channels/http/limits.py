@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from outrider.channels.http.failures import QUOTA, QUOTA_FOR_GOOD, HttpError
 from outrider.core.key_ports import KeyStore, SpendLimit
-from outrider.store.spending import first_day, render_limit, seconds_left
+from outrider.store.spending import first_day, render_limit, seconds_until_reset
 
 MonotonicClock = Callable[[], float]
 """Seconds, from whenever; never backwards."""
@@ -101,7 +101,7 @@ async def spending_error(keys: KeyStore, id: str, spend: SpendLimit | None, now:
     # A client that tries again by itself, within seconds, only hears the same.
     headers = {"x-should-retry": "false"}
     message = f"this key may spend {render_limit(spend)}, and has"
-    if (seconds := seconds_left(spend, now)) is None:
+    if (seconds := seconds_until_reset(spend, now)) is None:
         return HttpError(429, f"{message}; make another key to go on", QUOTA_FOR_GOOD, headers)
     headers["retry-after"] = str(max(1, ceil(seconds)))
     return HttpError(429, f"{message}; come back when another {spend.per} has begun, in UTC", QUOTA, headers)

@@ -10,7 +10,7 @@ from outrider.app.agent import Agent
 from outrider.app.vitals import HealthReport
 from outrider.channels.http.webhooks import webhook_store
 from outrider.core.errors import Refused, Unavailable
-from outrider.store.hooks import HookCount
+from outrider.store.hooks import WebhookCount
 
 SNAPSHOT_SECONDS = 1.0
 """Seconds for which a finding stands, so that many who ask cost no more than one."""
@@ -24,7 +24,7 @@ class HealthSnapshot(Struct, frozen=True):
     at: float
     report: HealthReport | None
     """None when it could not be found out."""
-    webhooks: HookCount = HookCount()
+    webhooks: WebhookCount = WebhookCount()
     """Those not sent."""
     problem: str = ""
     """What is wrong, for whoever has a key; empty when all is well."""
@@ -63,7 +63,7 @@ class HealthMonitor:
     async def _probe(self, agent: Agent) -> HealthSnapshot:
         try:
             vitals = await agent.health()
-            webhooks = await webhook_store(agent).count_hooks()
+            webhooks = await webhook_store(agent).count_webhooks()
         except (Unavailable, Refused) as error:
             return HealthSnapshot(time.monotonic(), None, problem=str(error))
         now = self._last_ok = time.monotonic()

@@ -15,7 +15,7 @@ from outrider.channels.http.openapi import EndpointSpec
 from outrider.channels.http.reading import json_response, parse_body
 from outrider.config.shown import SettingReport, report_settings
 from outrider.core.key_ports import Key, KeyScope, KeySpec, Person
-from outrider.store.keys import KeyView, forget_first, make_key, render_key
+from outrider.store.keys import KeyView, make_key, remove_first_key_file, render_key
 from outrider.store.spending import first_day, parse_spend
 
 
@@ -81,7 +81,7 @@ async def revoke_key(request: Request) -> Response:
     agent, id = _admin_agent(request), request.path_params["id"]
     if not await agent.home.store.revoke_key(id):
         raise HttpError(404, f"no key with the id {id[:100]!r} holds", "not_found")
-    forget_first(agent.config.home, id)
+    remove_first_key_file(agent.config.home, id)
     return Response(status_code=204)
 
 

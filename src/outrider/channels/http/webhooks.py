@@ -30,7 +30,7 @@ from outrider.core.plan import fold
 from outrider.core.ports import Session
 from outrider.core.retry import RetryPolicy, delay
 from outrider.models.errors import retry_after
-from outrider.store.hooks import Hook, HookStore
+from outrider.store.hooks import WebhookDelivery, WebhookStore
 from outrider.store.sqlite import SqliteStore
 
 log = logging.getLogger("outrider.webhooks")
@@ -85,38 +85,38 @@ class Webhooks:
         self._policy = terms
         self._slots = anyio.CapacityLimiter(terms.max_concurrent)
         self._in_progress: set[str] = set()
-        self._start_task: Callable[[Hook], object] | None = None
+        self._start_task: Callable[[WebhookDelivery], object] | None = None
         """None while not running: what is owed then is found in the store by the next run."""
 
     async def enqueue(self, session: Session, seq: int) -> None:
         """Tell the end of what was asked for at this entry. Durable when this returns; again, it is the same one."""
-        self._start(await self._store.owe_hook(session.id, seq))
+        self._start(await self._store.add_webhook(session.id, seq))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See to all that is owed, now and from now on, until cancelled."""
         async with _client(self._target) as client, anyio.create_task_group() as group:
             self._start_task = lambda hook: group.start_soon(self._deliver_when_done, client, hook)
             try:
-                for hook in await self._store.pending_hooks():
+                for hook in await self._store.pending_webhooks():
                     self._start(hook)
                 task_status.started()
                 await anyio.sleep_forever()
             finally:
                 self._start_task = None
 
-    def _start(self, hook: Hook) -> None:
+    def _start(self, hook: WebhookDelivery) -> None:
         if self._start_task and hook.state == "pending" and hook.id not in self._in_progress:
             self._in_progress.add(hook.id)
             self._start_task(hook)
 
-    async def _deliver_when_done(self, client: httpx2.AsyncClient, hook: Hook) -> None:
+    async def _deliver_when_done(self, client: httpx2.AsyncClient, hook: WebhookDelivery) -> None:
         try:
             if body := await self._wait_for_event(hook):
                 await self._deliver(client, hook, body)
         finally:
             self._in_progress.discard(hook.id)
 
-    async def _wait_for_event(self, hook: Hook) -> bytes | None:
+    async def _wait_for_event(self, hook: WebhookDelivery) -> bytes | None:
         """The event to send, once it has happened; None when it never will, or cannot be known."""
         while True:
             try:
@@ -132,7 +132,7 @@ class Webhooks:
                 await self._save(replace(hook, state="failed", why=_one_line(str(error))))
                 return None
 
-    async def _deliver(self, client: httpx2.AsyncClient, hook: Hook, body: bytes) -> None:
+    async def _deliver(self, client: httpx2.AsyncClient, hook: WebhookDelivery, body: bytes) -> None:
         while hook.state == "pending":
             await anyio.sleep(
                 min(_DAY_SECONDS, max(0.0, hook.due / 1000 - time.time()))
@@ -144,7 +144,7 @@ class Webhooks:
             hook = self._after_attempt(hook, attempt)
             await self._save(hook)
 
-    async def _send(self, client: httpx2.AsyncClient, hook: Hook, body: bytes) -> DeliveryAttempt:
+    async def _send(self, client: httpx2.AsyncClient, hook: WebhookDelivery, body: bytes) -> DeliveryAttempt:
         headers = signed_headers(self._target.secret, hook.id, int(time.time()), body)
         try:
             with anyio.fail_after(self._policy.timeout):
@@ -161,7 +161,7 @@ class Webhooks:
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError) as error:
             return DeliveryAttempt(f"could not be told: {type(error).__name__}")
 
-    def _after_attempt(self, hook: Hook, attempt: DeliveryAttempt) -> Hook:
+    def _after_attempt(self, hook: WebhookDelivery, attempt: DeliveryAttempt) -> WebhookDelivery:
         if not attempt.error:
             log.info("webhook %s was taken by %s", hook.id, self._target.host)
             return replace(hook, state="sent", why="")
@@ -174,12 +174,12 @@ class Webhooks:
         log.warning("webhook %s was not taken: %s; attempt %s in %.3g s", hook.id, why, tries + 1, wait)
         return replace(hook, tries=tries, due=int((time.time() + wait) * 1000), why=why)
 
-    async def _save(self, hook: Hook) -> None:
+    async def _save(self, hook: WebhookDelivery) -> None:
         """Write down what became of it. Until that can be done, nothing more is sent of it."""
         while True:
             try:
                 with anyio.CancelScope(shield=True):  # so that leaving in order repeats nothing
-                    return await self._store.note_hook(hook)
+                    return await self._store.update_webhook(hook)
             except Unavailable as error:
                 log.warning("webhook %s: what became of it is not written down yet: %s", hook.id, error)
                 await anyio.sleep(_STORE_RETRY_SECONDS)
@@ -188,7 +188,7 @@ class Webhooks:
                 return None
 
 
-def webhook_store(agent: Agent) -> HookStore:
+def webhook_store(agent: Agent) -> WebhookStore:
     """Where an open home keeps its webhooks."""
     store = agent.home.store
     if not isinstance(store, SqliteStore):
@@ -200,7 +200,7 @@ async def configure_webhooks(agent: Agent) -> Webhooks | None:
     """As the home's settings say; None when nobody is to be told. Raises Refused when they cannot be used."""
     url = agent.config.webhook.url
     if not url:
-        if waiting := (await webhook_store(agent).count_hooks()).pending:
+        if waiting := (await webhook_store(agent).count_webhooks()).pending:
             log.warning("webhooks that wait until webhook.url is set again: %s", waiting)
         return None
     if not _is_valid_url(url):
@@ -219,7 +219,7 @@ def _is_valid_url(url: str) -> bool:
         return False
 
 
-async def _wait_for_end(agent: Agent, hook: Hook) -> bytes:
+async def _wait_for_end(agent: Agent, hook: WebhookDelivery) -> bytes:
     """Waits for the end of what was asked for, and renders it."""
     session = await agent.find(hook.session)
     journal = await agent.journal(session, 0, hook.seq)

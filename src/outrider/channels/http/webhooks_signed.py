@@ -14,8 +14,8 @@ from outrider.config.choice import Secret
 from outrider.config.load import Config
 from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
-from outrider.store.hooks import Hook
-from outrider.store.keys import leave_for_owner
+from outrider.store.hooks import WebhookDelivery
+from outrider.store.keys import write_private
 
 _SECRET_PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 24, 64
@@ -23,7 +23,7 @@ SECRET_FILE = "webhook_secret"
 """In the home: the secret that was made because none was set."""
 
 
-def render_webhook_event(hook: Hook, status: str, at: int) -> bytes:
+def render_webhook_event(hook: WebhookDelivery, status: str, at: int) -> bytes:
     """The event that tells how a response ended, `at` in milliseconds. The same bytes for the same end."""
     told = {
         "id": f"evt_{hook.id.removeprefix('wh_')}",
@@ -70,7 +70,7 @@ def find_secret(config: Config) -> tuple[Secret, str]:
             raise Refused(f"webhook.secret is to come from {place}, and there is nothing there")
     else:
         if not path.exists():
-            leave_for_owner(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
+            write_private(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
         secret, place = resolve_secret("webhook.secret", f"file:{path}", {}), str(path)
     parse_secret(secret)
     return secret, place

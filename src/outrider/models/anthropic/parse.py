@@ -6,11 +6,11 @@ from msgspec import Struct
 from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
 from outrider.models.anthropic.render import WIRE
-from outrider.models.draft import LENGTH, WINDOW, CallDraft, Draft
-from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
+from outrider.models.draft import LENGTH_LIMIT, WINDOW_FULL, CallBuilder, ReplyBuilder
+from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
 
-_FINE = {"end_turn", "stop_sequence", "tool_use"}
-_CUTS = {"max_tokens": LENGTH, "model_context_window_exceeded": WINDOW, "pause_turn": "paused"}
+_NORMAL_STOPS = {"end_turn", "stop_sequence", "tool_use"}
+_CUT_REASONS = {"max_tokens": LENGTH_LIMIT, "model_context_window_exceeded": WINDOW_FULL, "pause_turn": "paused"}
 
 
 class _OutputDetails(Struct):
@@ -62,19 +62,19 @@ class _Event(Struct):
     error: object = None
 
 
-_event = msgspec.json.Decoder(_Event).decode
-_message = msgspec.json.Decoder(_Message).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
 
 
-class _Thought:
+class _ThinkingBlock:
     """A thinking block while it arrives."""
 
     def __init__(self, block: _Block) -> None:
-        self.words = [block.thinking or ""]
+        self.parts = [block.thinking or ""]
         self.signature = block.signature or ""
 
     def reasoning(self) -> Reasoning:
-        text = "".join(self.words)
+        text = "".join(self.parts)
         whole = {"type": "thinking", "thinking": text, "signature": self.signature}
         return Reasoning(text, WIRE, msgspec.json.encode(whole).decode())
 
@@ -82,99 +82,99 @@ class _Thought:
 class MessagesParser:
     """Takes the events of one reply in order."""
 
-    def __init__(self, emit: Emit, peer: Peer) -> None:
-        self.draft = Draft(emit)
+    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+        self.builder = ReplyBuilder(emit)
         self.done = False
         self.complete = False
-        self._peer = peer
-        self._calls: dict[int, CallDraft] = {}
-        self._thoughts: dict[int, _Thought] = {}
-        self._kept: dict[int, Reasoning] = {}
+        self._endpoint = peer
+        self._calls: dict[int, CallBuilder] = {}
+        self._thinking: dict[int, _ThinkingBlock] = {}
+        self._redacted: dict[int, Reasoning] = {}
         self._usage = _Usage()
 
     def event(self, name: str, data: bytes) -> None:
         try:
-            event = _event(data)
-        except GARBAGE as error:
-            raise garbled(self._peer, f"what is no message event ({error})") from None
+            event = _decode_event(data)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no message event ({error})") from None
         match event.type or name:
             case "content_block_delta":
-                self._add(event.index or 0, event.delta or _Delta())
+                self._add_delta(event.index or 0, event.delta or _Delta())
             case "content_block_start":
-                self._begin(event.index or 0, event.content_block or _Block())
+                self._start_block(event.index or 0, event.content_block or _Block())
             case "message_start":
-                self._count(event.message.usage if event.message else None)
+                self._add_usage(event.message.usage if event.message else None)
             case "message_delta":
-                self._count(event.usage)
-                self._stop(event.delta.stop_reason if event.delta else None)
+                self._add_usage(event.usage)
+                self._set_stop_reason(event.delta.stop_reason if event.delta else None)
             case "message_stop":
                 self.done = self.complete = True
             case _:
                 if event.error:
-                    raise failure_inside(self._peer, event.error)
+                    raise failure_in_stream(self._endpoint, event.error)
 
     def body(self, content: bytes) -> None:
         try:
-            message = _message(content)
-        except GARBAGE as error:
-            raise garbled(self._peer, f"what is no message ({error})") from None
+            message = _decode_message(content)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no message ({error})") from None
         if message.error:
-            raise failure_inside(self._peer, message.error)
+            raise failure_in_stream(self._endpoint, message.error)
         if message.content is None:
-            raise garbled(self._peer, "JSON that is no message")
+            raise malformed_response(self._endpoint, "JSON that is no message")
         for index, block in enumerate(message.content):
-            self._begin(index, block)
-        self._count(message.usage)
-        self._stop(message.stop_reason)
+            self._start_block(index, block)
+        self._add_usage(message.usage)
+        self._set_stop_reason(message.stop_reason)
         self.done = self.complete = True
 
-    def finish(self) -> Draft:
-        kept = self._kept | {index: thought.reasoning() for index, thought in self._thoughts.items()}
-        self.draft.reasoning = [kept[index] for index in sorted(kept)]
-        self.draft.usage = _total(self._usage)
-        return self.draft
+    def finish(self) -> ReplyBuilder:
+        kept = self._redacted | {index: thought.reasoning() for index, thought in self._thinking.items()}
+        self.builder.reasoning = [kept[index] for index in sorted(kept)]
+        self.builder.usage = _usage_of(self._usage)
+        return self.builder
 
-    def _begin(self, index: int, block: _Block) -> None:
+    def _start_block(self, index: int, block: _Block) -> None:
         match block.type:
             case "text":
-                self.draft.pause()
-                self.draft.say(block.text or "")
+                self.builder.start_paragraph()
+                self.builder.add_text(block.text or "")
             case "thinking":
-                self._thoughts[index] = _Thought(block)
-                self.draft.think(block.thinking or "")
+                self._thinking[index] = _ThinkingBlock(block)
+                self.builder.emit_reasoning(block.thinking or "")
             case "redacted_thinking":
                 whole = {"type": "redacted_thinking", "data": block.data or ""}
-                self._kept[index] = Reasoning("", WIRE, msgspec.json.encode(whole).decode())
+                self._redacted[index] = Reasoning("", WIRE, msgspec.json.encode(whole).decode())
             case "tool_use":
-                call = self._calls[index] = self.draft.begin_call(block.name or "")
+                call = self._calls[index] = self.builder.start_call(block.name or "")
                 if block.input:
-                    call.add(msgspec.json.encode(block.input).decode())
+                    call.add_arguments(msgspec.json.encode(block.input).decode())
             case _:
                 pass
 
-    def _add(self, index: int, delta: _Delta) -> None:
+    def _add_delta(self, index: int, delta: _Delta) -> None:
         match delta.type:
             case "text_delta":
-                self.draft.say(delta.text or "")
+                self.builder.add_text(delta.text or "")
             case "input_json_delta":
                 if index in self._calls:
-                    self._calls[index].add(delta.partial_json or "")
+                    self._calls[index].add_arguments(delta.partial_json or "")
             case "thinking_delta":
-                self._thought(index).words.append(delta.thinking or "")
-                self.draft.think(delta.thinking or "")
+                self._thinking_block(index).parts.append(delta.thinking or "")
+                self.builder.emit_reasoning(delta.thinking or "")
             case "signature_delta":
-                self._thought(index).signature += delta.signature or ""
+                self._thinking_block(index).signature += delta.signature or ""
             case _:
                 pass
 
-    def _thought(self, index: int) -> _Thought:
-        return self._thoughts.setdefault(index, _Thought(_Block()))
+    def _thinking_block(self, index: int) -> _ThinkingBlock:
+        return self._thinking.setdefault(index, _ThinkingBlock(_Block()))
 
-    def _stop(self, reason: str | None) -> None:
-        if reason and reason not in _FINE:
-            self.draft.cut = _CUTS.get(reason, reason)
+    def _set_stop_reason(self, reason: str | None) -> None:
+        if reason and reason not in _NORMAL_STOPS:
+            self.builder.cut = _CUT_REASONS.get(reason, reason)
 
-    def _count(self, usage: _Usage | None) -> None:
+    def _add_usage(self, usage: _Usage | None) -> None:
         """Counts are cumulative: what comes later replaces, what is missing or zero stays as it was."""
         if usage is None:
             return
@@ -184,7 +184,7 @@ class MessagesParser:
                 setattr(self._usage, field, value)
 
 
-def _total(usage: _Usage) -> Usage:
+def _usage_of(usage: _Usage) -> Usage:
     """Tokens read from and written to the cache are counted beside `input_tokens` there; we count all as input."""
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     details = usage.output_tokens_details or _OutputDetails()

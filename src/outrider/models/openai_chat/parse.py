@@ -5,12 +5,12 @@ from msgspec import Struct
 
 from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
-from outrider.models.draft import LENGTH, CallDraft, Draft
-from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
-from outrider.models.openai_chat.render import WIRE, Thought
+from outrider.models.draft import LENGTH_LIMIT, CallBuilder, ReplyBuilder
+from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
+from outrider.models.openai_chat.render import WIRE, ReasoningRecord
 
-_FINE = {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "eos"}
-_CUTS = {"length": LENGTH, "max_tokens": LENGTH, "content_filter": "content filter"}
+_NORMAL_STOPS = {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "eos"}
+_CUT_REASONS = {"length": LENGTH_LIMIT, "max_tokens": LENGTH_LIMIT, "content_filter": "content filter"}
 
 
 class _Function(Struct):
@@ -69,21 +69,21 @@ class _Chunk(Struct):
     error: object = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChatParser:
     """Takes the events of one reply in order."""
 
-    def __init__(self, emit: Emit, peer: Peer) -> None:
-        self.draft = Draft(emit)
+    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+        self.builder = ReplyBuilder(emit)
         self.done = False
         """Nothing more will come."""
         self.complete = False
         """The reply may end here."""
-        self._peer = peer
-        self._slots: dict[int, CallDraft] = {}
-        self._thoughts: dict[str, list[str]] = {}
+        self._endpoint = peer
+        self._calls_by_index: dict[int, CallBuilder] = {}
+        self._reasoning: dict[str, list[str]] = {}
         self._details: list[dict[str, object]] = []
         self._extras: dict[int, object] = {}
 
@@ -91,95 +91,97 @@ class ChatParser:
         if data == b"[DONE]":
             self.done = self.complete = True
             return
-        self._take(data)
+        self._add_chunk(data)
 
     def body(self, content: bytes) -> None:
-        self._take(content)
+        self._add_chunk(content)
 
-    def finish(self) -> Draft:
+    def finish(self) -> ReplyBuilder:
         """The whole draft, the reasoning put where it can be replayed from."""
-        for field, pieces in self._thoughts.items():
+        for field, pieces in self._reasoning.items():
             keeps = field == "reasoning_content"
-            opaque = msgspec.json.encode(Thought(self._peer.host, field)).decode() if keeps else ""
-            self.draft.reasoning.append(Reasoning("".join(pieces), WIRE, opaque))
+            opaque = msgspec.json.encode(ReasoningRecord(self._endpoint.host, field)).decode() if keeps else ""
+            self.builder.reasoning.append(Reasoning("".join(pieces), WIRE, opaque))
         if self._details:
-            self._keep(Thought(self._peer.host, "reasoning_details", join_details(self._details)))
+            self._add_record(ReasoningRecord(self._endpoint.host, "reasoning_details", join_details(self._details)))
         if self._extras:
-            self._keep(Thought(self._peer.host, "extra_content", extras=self._extras))
-        return self.draft
+            self._add_record(ReasoningRecord(self._endpoint.host, "extra_content", extras=self._extras))
+        return self.builder
 
-    def _keep(self, thought: Thought) -> None:
-        self.draft.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(thought).decode()))
+    def _add_record(self, thought: ReasoningRecord) -> None:
+        self.builder.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(thought).decode()))
 
-    def _take(self, data: bytes) -> None:
+    def _add_chunk(self, data: bytes) -> None:
         try:
-            chunk = _decode(data)
-        except GARBAGE as error:
-            raise garbled(self._peer, f"what is no chat completion ({error})") from None
+            chunk = _decode_chunk(data)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no chat completion ({error})") from None
         if chunk.error:
-            raise failure_inside(self._peer, chunk.error)
+            raise failure_in_stream(self._endpoint, chunk.error)
         if chunk.usage:
-            self.draft.usage = _usage(chunk.usage)
+            self.builder.usage = _usage_of(chunk.usage)
         if not chunk.choices:
             return
         choice = chunk.choices[0]
         delta = choice.delta or choice.message
         if delta:
-            self._add(delta)
+            self._add_delta(delta)
         if choice.finish_reason:
-            self._end(choice.finish_reason)
+            self._set_finish_reason(choice.finish_reason)
 
-    def _end(self, reason: str) -> None:
+    def _set_finish_reason(self, reason: str) -> None:
         if reason == "error":
-            raise garbled(self._peer, "an error in the middle of its reply")
+            raise malformed_response(self._endpoint, "an error in the middle of its reply")
         self.complete = True
-        if reason not in _FINE:
-            self.draft.cut = _CUTS.get(reason, reason)
+        if reason not in _NORMAL_STOPS:
+            self.builder.cut = _CUT_REASONS.get(reason, reason)
 
-    def _add(self, delta: _Delta) -> None:
+    def _add_delta(self, delta: _Delta) -> None:
         if delta.reasoning_content:
-            self._think("reasoning_content", delta.reasoning_content)
+            self._add_reasoning("reasoning_content", delta.reasoning_content)
         elif isinstance(delta.reasoning, str) and delta.reasoning:
-            self._think("reasoning", delta.reasoning)
+            self._add_reasoning("reasoning", delta.reasoning)
         if delta.reasoning_details:
             self._details += delta.reasoning_details
         if isinstance(delta.content, str):
-            self.draft.say(delta.content)
+            self.builder.add_text(delta.content)
         elif delta.content:
             self._add_parts(delta.content)
         if delta.refusal:
-            self.draft.say(delta.refusal)
-            self.draft.cut = self.draft.cut or "refusal"
+            self.builder.add_text(delta.refusal)
+            self.builder.cut = self.builder.cut or "refusal"
         for call in delta.tool_calls or ():
             self._add_call(call)
 
     def _add_parts(self, parts: list[_Part]) -> None:
         for part in parts:
             if part.type == "thinking":
-                self._think("reasoning", _words(part.thinking))
+                self._add_reasoning("reasoning", _thinking_text(part.thinking))
             elif part.text:
-                self.draft.say(part.text)
+                self.builder.add_text(part.text)
 
-    def _think(self, field: str, text: str) -> None:
-        self._thoughts.setdefault(field, []).append(text)
-        self.draft.think(text)
+    def _add_reasoning(self, field: str, text: str) -> None:
+        self._reasoning.setdefault(field, []).append(text)
+        self.builder.emit_reasoning(text)
 
     def _add_call(self, delta: _Call) -> None:
         function = delta.function or _Function()
         key, name = delta.id or "", function.name or ""
-        slot = delta.index if delta.index is not None else max(self._slots, default=0)
-        call = self._slots.get(slot)
-        if call is None or _is_another(call, key, name):
-            call = self._slots[slot] = self.draft.begin_call(name, key)
+        slot = delta.index if delta.index is not None else max(self._calls_by_index, default=0)
+        call = self._calls_by_index.get(slot)
+        if call is None or _starts_next_call(call, key, name):
+            call = self._calls_by_index[slot] = self.builder.start_call(name, key)
         elif name and not call.tool:
             call.tool = name
         if delta.extra_content:
-            self._extras[self.draft.calls.index(call)] = delta.extra_content
+            self._extras[self.builder.calls.index(call)] = delta.extra_content
         written = function.arguments
-        call.add(written if isinstance(written, str) else msgspec.json.encode(written).decode() if written else "")
+        call.add_arguments(
+            written if isinstance(written, str) else msgspec.json.encode(written).decode() if written else ""
+        )
 
 
-def _is_another(call: CallDraft, key: str, name: str) -> bool:
+def _starts_next_call(call: CallBuilder, key: str, name: str) -> bool:
     """Whether a delta at the place of this call begins the next one.
 
     Some servers send whole calls one after the other, all at index 0 or at none, and some give all the same id.
@@ -187,10 +189,10 @@ def _is_another(call: CallDraft, key: str, name: str) -> bool:
     """
     if key and call.key and key != call.key:
         return True
-    return bool(name and call.tool) and call.is_whole()
+    return bool(name and call.tool) and call.is_complete()
 
 
-def _words(thinking: object) -> str:
+def _thinking_text(thinking: object) -> str:
     if isinstance(thinking, str):
         return thinking
     try:
@@ -217,7 +219,7 @@ def join_details(details: list[dict[str, object]]) -> list[dict[str, object]]:
     return joined
 
 
-def _usage(usage: _Usage) -> Usage:
+def _usage_of(usage: _Usage) -> Usage:
     read, wrote = usage.prompt_tokens_details or _InputDetails(), usage.completion_tokens_details or _OutputDetails()
     return Usage(
         input=usage.prompt_tokens or 0,

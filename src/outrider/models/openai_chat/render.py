@@ -14,29 +14,29 @@ from outrider.core.ports import Blobs
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.rendering import (
-    GO_ON,
-    LOST,
-    OPENING,
-    PICTURE,
-    SILENCE,
-    Kept,
-    arguments,
+    CONTINUE,
+    IMAGE_UNAVAILABLE,
+    NO_OUTPUT,
+    SESSION_START,
+    TOOL_IMAGE,
+    RenderCache,
+    call_arguments,
     encode,
+    encode_image,
     is_blank,
-    picture,
     tool_name,
     wire_id,
 )
 
 WIRE = "openai-chat"
-_GAP = rb"\n\n"
-_INSISTENT = ("deepseek", "moonshot", "kimi")
-_STRICT = ("mistral", "ministral", "devstral", "codestral", "magistral", "pixtral")
-_BRIDGE = b'{"role":"assistant","content":"[I have seen the results.]"}'
-_UNSIGNED = "skip_thought_signature_validator"
+_PARAGRAPH_BREAK = rb"\n\n"
+_NEED_REASONING_CONTENT = ("deepseek", "moonshot", "kimi")
+_NEED_BRIDGE = ("mistral", "ministral", "devstral", "codestral", "magistral", "pixtral")
+_BRIDGE_MESSAGE = b'{"role":"assistant","content":"[I have seen the results.]"}'
+_NO_SIGNATURE = "skip_thought_signature_validator"
 
 
-class Thought(Struct, omit_defaults=True):
+class ReasoningRecord(Struct, omit_defaults=True):
     """What is kept of a reply's reasoning: who sent it, under which field, and what else came with it."""
 
     host: str
@@ -47,18 +47,18 @@ class Thought(Struct, omit_defaults=True):
     """By the place of the call it came with."""
 
 
-class Piece(NamedTuple):
+class ChatPiece(NamedTuple):
     """One message, rendered: whole messages, or words and pictures still to be joined with their neighbours'."""
 
     whole: bytes = b""
     text: bytes = b""
     """The inside of a JSON string."""
-    pictures: bytes = b""
+    images: bytes = b""
     """Content parts, joined by commas."""
 
     @property
     def size(self) -> int:
-        return len(self.whole) + len(self.text) + len(self.pictures)
+        return len(self.whole) + len(self.text) + len(self.images)
 
 
 class ChatRenderer:
@@ -69,15 +69,15 @@ class ChatRenderer:
         self._host = host
         self._blobs = blobs
         known_as = f"{host} {choice.model}".lower()
-        self._insists = any(name in known_as for name in _INSISTENT)
-        self._strict = any(name in known_as for name in _STRICT)
-        self._kept = Kept(self._piece, lambda piece: piece.size)
+        self._needs_reasoning_content = any(name in known_as for name in _NEED_REASONING_CONTENT)
+        self._needs_bridge = any(name in known_as for name in _NEED_BRIDGE)
+        self._cache = RenderCache(self._piece, lambda piece: piece.size)
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
 
     def render(self, prompt: Prompt) -> bytes:
         fields = [
             b'"model":' + encode(self._choice.model),
-            b'"messages":[' + b",".join(_system(prompt) + self._messages(prompt)) + b"]",
+            b'"messages":[' + b",".join(_system_message(prompt) + self._messages(prompt)) + b"]",
             b'"stream":true',
         ]
         if not self._host.endswith("mistral.ai"):
@@ -98,76 +98,82 @@ class ChatRenderer:
     def _messages(self, prompt: Prompt) -> list[bytes]:
         out: list[bytes] = []
         asked: list[tuple[bytes, bytes]] = []
-        get = self._kept.get
+        get = self._cache.get
         for message in prompt.messages:
             whole, text, seen = get(message)
             if whole:
                 if asked or not out:
-                    out.append(_user(asked or [(encode(OPENING)[1:-1], b"")]))
+                    out.append(_user_message(asked or [(encode(SESSION_START)[1:-1], b"")]))
                     asked = []
                 out.append(whole)
             if text or seen:
                 asked.append((text, seen))
-        last = prompt.tail or ("" if asked or _ends_with_results(prompt) else GO_ON)
+        last = prompt.tail or ("" if asked or _ends_with_results(prompt) else CONTINUE)
         if last:
             asked.append((encode(last)[1:-1], b""))
         if asked:
-            out.append(_user(asked))
-        return _bridged(out) if self._strict else out
+            out.append(_user_message(asked))
+        return _with_bridges(out) if self._needs_bridge else out
 
-    def _piece(self, message: Message) -> Piece:
+    def _piece(self, message: Message) -> ChatPiece:
         match message:
             case UserMessage(text=text, images=images):
-                return Piece(text=b"" if is_blank(text) else encode(text)[1:-1], pictures=self._pictures(images))
+                return ChatPiece(text=b"" if is_blank(text) else encode(text)[1:-1], images=self._image_parts(images))
             case AssistantMessage():
-                return Piece(self._assistant(message))
+                return ChatPiece(self._assistant_message(message))
             case ToolMessage(results=results):
                 outputs = b",".join(
-                    encode({"role": "tool", "tool_call_id": wire_id(r.call), "content": r.text or SILENCE})
+                    encode({"role": "tool", "tool_call_id": wire_id(r.call), "content": r.text or NO_OUTPUT})
                     for r in results
                 )
                 # A tool message holds words only, so its pictures follow as the person's.
-                seen = self._pictures(tuple(image for result in results for image in result.images))
-                return Piece(outputs, encode(PICTURE)[1:-1] if seen else b"", seen)
+                seen = self._image_parts(tuple(image for result in results for image in result.images))
+                return ChatPiece(outputs, encode(TOOL_IMAGE)[1:-1] if seen else b"", seen)
 
-    def _pictures(self, images: tuple[Image, ...]) -> bytes:
+    def _image_parts(self, images: tuple[Image, ...]) -> bytes:
         parts: list[bytes] = []
         for image in images:
-            found = picture(image, self._blobs)
-            part = {"type": "image_url", "image_url": {"url": found.url}} if found else {"type": "text", "text": LOST}
+            found = encode_image(image, self._blobs)
+            part = (
+                {"type": "image_url", "image_url": {"url": found.url}}
+                if found
+                else {"type": "text", "text": IMAGE_UNAVAILABLE}
+            )
             parts.append(encode(part))
         return b",".join(parts)
 
-    def _assistant(self, message: AssistantMessage) -> bytes:
+    def _assistant_message(self, message: AssistantMessage) -> bytes:
         said = None if is_blank(message.text) else message.text
         if said is None and not message.calls:
             return b""
         fields: dict[str, object] = {"role": "assistant", "content": said}
         if message.calls:
-            thoughts = [(part.text, thought) for part in message.reasoning if (thought := self._own(part))]
-            extras = self._extras([thought for _, thought in thoughts])
-            fields["tool_calls"] = [_call(call) | extras.get(n, {}) for n, call in enumerate(message.calls)]
-            fields.update(self._thoughts(thoughts))
+            thoughts = [
+                (part.text, thought) for part in message.reasoning if (thought := self._reasoning_of_host(part))
+            ]
+            extras = self._call_extras([thought for _, thought in thoughts])
+            fields["tool_calls"] = [_tool_call(call) | extras.get(n, {}) for n, call in enumerate(message.calls)]
+            fields.update(self._reasoning_fields(thoughts))
         return encode(fields)
 
-    def _own(self, part: Reasoning) -> Thought | None:
+    def _reasoning_of_host(self, part: Reasoning) -> ReasoningRecord | None:
         """What this host sent; reasoning of another is of no use to it."""
         if part.wire != WIRE or not part.opaque:
             return None
         try:
-            thought = msgspec.json.decode(part.opaque, type=Thought)
+            thought = msgspec.json.decode(part.opaque, type=ReasoningRecord)
         except msgspec.DecodeError:
             return None
         return thought if thought.host == self._host else None
 
-    def _extras(self, thoughts: list[Thought]) -> dict[int, dict[str, object]]:
+    def _call_extras(self, thoughts: list[ReasoningRecord]) -> dict[int, dict[str, object]]:
         """Signatures that came with single calls. Gemini refuses calls without one, save for this stand-in."""
         found = {at: {"extra_content": extra} for thought in thoughts for at, extra in thought.extras.items()}
         if not found and self._host.endswith("googleapis.com"):
-            return {0: {"extra_content": {"google": {"thought_signature": _UNSIGNED}}}}
+            return {0: {"extra_content": {"google": {"thought_signature": _NO_SIGNATURE}}}}
         return found
 
-    def _thoughts(self, thoughts: list[tuple[str, Thought]]) -> dict[str, object]:
+    def _reasoning_fields(self, thoughts: list[tuple[str, ReasoningRecord]]) -> dict[str, object]:
         """The reasoning to send back beside calls.
 
         DeepSeek and Kimi refuse a call of a thinking model without its `reasoning_content`, even an empty one;
@@ -180,15 +186,15 @@ class ChatRenderer:
                 fields["reasoning_content"] = text
             elif thought.details:
                 fields["reasoning_details"] = thought.details
-        return fields or ({"reasoning_content": ""} if self._insists else {})
+        return fields or ({"reasoning_content": ""} if self._needs_reasoning_content else {})
 
     def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
         if self._tools[0] is not tools:
-            self._tools = (tools, encode([_tool(tool) for tool in tools]))
+            self._tools = (tools, encode([_tool_definition(tool) for tool in tools]))
         return self._tools[1]
 
 
-def _system(prompt: Prompt) -> list[bytes]:
+def _system_message(prompt: Prompt) -> list[bytes]:
     return [] if is_blank(prompt.system) else [encode({"role": "system", "content": prompt.system})]
 
 
@@ -196,17 +202,17 @@ def _ends_with_results(prompt: Prompt) -> bool:
     return bool(prompt.messages) and isinstance(prompt.messages[-1], ToolMessage)
 
 
-def _bridged(messages: list[bytes]) -> list[bytes]:
+def _with_bridges(messages: list[bytes]) -> list[bytes]:
     """Mistral's models want a word of their own between results and the person's words."""
     out: list[bytes] = []
     for message in messages:
         if message.startswith(b'{"role":"user"') and out and out[-1].startswith(b'{"role":"tool"'):
-            out.append(_BRIDGE)
+            out.append(_BRIDGE_MESSAGE)
         out.append(message)
     return out
 
 
-def _user(asked: list[tuple[bytes, bytes]]) -> bytes:
+def _user_message(asked: list[tuple[bytes, bytes]]) -> bytes:
     """One message of all these words and pictures, in their order."""
     words: list[bytes] = []
     parts: list[bytes] = []
@@ -214,23 +220,23 @@ def _user(asked: list[tuple[bytes, bytes]]) -> bytes:
         if text:
             words.append(text)
         if pictures:
-            parts += [_words(words), pictures] if words else [pictures]
+            parts += [_text_part(words), pictures] if words else [pictures]
             words = []
     if not parts:
-        return b'{"role":"user","content":"' + _GAP.join(words) + b'"}'
-    parts += [_words(words)] if words else []
+        return b'{"role":"user","content":"' + _PARAGRAPH_BREAK.join(words) + b'"}'
+    parts += [_text_part(words)] if words else []
     return b'{"role":"user","content":[' + b",".join(parts) + b"]}"
 
 
-def _words(words: list[bytes]) -> bytes:
-    return b'{"type":"text","text":"' + _GAP.join(words) + b'"}'
+def _text_part(words: list[bytes]) -> bytes:
+    return b'{"type":"text","text":"' + _PARAGRAPH_BREAK.join(words) + b'"}'
 
 
-def _call(call: Call) -> dict[str, object]:
-    written = {"name": tool_name(call.tool), "arguments": encode(arguments(call)).decode()}
+def _tool_call(call: Call) -> dict[str, object]:
+    written = {"name": tool_name(call.tool), "arguments": encode(call_arguments(call)).decode()}
     return {"id": wire_id(call.id), "type": "function", "function": written}
 
 
-def _tool(tool: ToolSpec) -> dict[str, object]:
+def _tool_definition(tool: ToolSpec) -> dict[str, object]:
     described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
     return {"type": "function", "function": described}

@@ -6,38 +6,38 @@ from outrider.config.choice import ModelChoice
 from outrider.core.errors import Refused
 from outrider.core.ports import Blobs, Emit, Model
 from outrider.core.prompt import Prompt
-from outrider.models.asking import open_wire
-from outrider.models.errors import Peer
+from outrider.models.asking import open_wire_model
+from outrider.models.errors import ProviderEndpoint
 from outrider.models.openai_responses.parse import ResponsesParser
 from outrider.models.openai_responses.render import ResponsesRenderer
-from outrider.models.wire import Past, endpoint
+from outrider.models.wire import ReasoningReplay, endpoint_url
 
-_DEFAULT = "https://api.openai.com/v1"
+_DEFAULT_URL = "https://api.openai.com/v1"
 
 
 class ResponsesWire:
     """Responses, set up for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
-        self.url, self.host = endpoint(choice.url or _DEFAULT, "/responses")
+        self.url, self.host = endpoint_url(choice.url or _DEFAULT_URL, "/responses")
         self._key = choice.key
-        self._peer = Peer(self.host, choice.model, choice.key)
+        self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
         self._renderer = ResponsesRenderer(choice, blobs)
 
-    def headers(self, past: Past) -> dict[str, str]:
+    def headers(self, past: ReasoningReplay) -> dict[str, str]:
         key = {"authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
         return {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"} | key
 
-    def render(self, prompt: Prompt, past: Past) -> bytes:
+    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
         return self._renderer.render(prompt, past)
 
     def parser(self, emit: Emit) -> ResponsesParser:
-        return ResponsesParser(emit, self._peer)
+        return ResponsesParser(emit, self._endpoint)
 
-    def milder(self, refusal: Refused) -> Past | None:
+    def degrade(self, refusal: Refused) -> ReasoningReplay | None:
         """Encrypted reasoning is readable to the account and the family of models that wrote it only."""
-        return Past.BARE if "encrypted" in str(refusal).lower() else None
+        return ReasoningReplay.NONE if "encrypted" in str(refusal).lower() else None
 
 
 def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:
-    return open_wire(choice, ResponsesWire(choice, blobs))
+    return open_wire_model(choice, ResponsesWire(choice, blobs))

@@ -6,11 +6,11 @@ from msgspec import Struct
 from outrider.core.events import Delta
 from outrider.core.parts import Reasoning, Usage
 from outrider.core.ports import Emit
-from outrider.models.draft import LENGTH, CallDraft, Draft
-from outrider.models.errors import GARBAGE, Peer, failure_inside, garbled
-from outrider.models.openai_responses.render import WIRE, Phase, ReasoningItem
+from outrider.models.draft import LENGTH_LIMIT, CallBuilder, ReplyBuilder
+from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
+from outrider.models.openai_responses.render import WIRE, MessagePhase, ReasoningItem
 
-_CUTS = {"max_output_tokens": LENGTH, "content_filter": "content filter"}
+_CUT_REASONS = {"max_output_tokens": LENGTH_LIMIT, "content_filter": "content filter"}
 _UNFINISHED = {"queued", "in_progress"}
 
 
@@ -70,51 +70,51 @@ class _Event(Struct):
     code: object = None
 
 
-_event = msgspec.json.Decoder(_Event).decode
-_response = msgspec.json.Decoder(_Response).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
 
 
 class ResponsesParser:
     """Takes the events of one reply in order."""
 
-    def __init__(self, emit: Emit, peer: Peer) -> None:
+    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
         self._emit = emit
         # Deltas go straight to the reader; the draft is filled from finished items, silently.
-        self.draft = Draft(lambda _: None)
+        self.builder = ReplyBuilder(lambda _: None)
         self.done = False
         self.complete = False
-        self._peer = peer
+        self._endpoint = peer
         self._items: dict[int, _Item] = {}
-        self._spoke_at: int | None = None
+        self._last_text_index: int | None = None
 
     def event(self, name: str, data: bytes) -> None:
         if data == b"[DONE]":
             return
         try:
-            event = _event(data)
-        except GARBAGE as error:
-            raise garbled(self._peer, f"what is no response event ({error})") from None
+            event = _decode_event(data)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no response event ({error})") from None
         kind = event.type or name
         if kind == "error" or event.error:
-            raise failure_inside(self._peer, event.error or {"message": event.message, "code": event.code})
-        self._take(kind, event)
+            raise failure_in_stream(self._endpoint, event.error or {"message": event.message, "code": event.code})
+        self._handle_event(kind, event)
 
     def body(self, content: bytes) -> None:
         try:
-            response = _response(content)
-        except GARBAGE as error:
-            raise garbled(self._peer, f"what is no response ({error})") from None
+            response = _decode_response(content)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no response ({error})") from None
         if response.output is None and not response.error:
-            raise garbled(self._peer, "JSON that is no response")
-        self._end(response)
+            raise malformed_response(self._endpoint, "JSON that is no response")
+        self._finish_response(response)
 
-    def finish(self) -> Draft:
-        return self.draft
+    def finish(self) -> ReplyBuilder:
+        return self.builder
 
-    def _take(self, kind: str, event: _Event) -> None:
+    def _handle_event(self, kind: str, event: _Event) -> None:
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._show(event)
+                self._emit_text(event)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 self._emit(Delta(str(event.delta or ""), "reasoning"))
             case "response.output_item.added":
@@ -122,59 +122,59 @@ class ResponsesParser:
                     self._emit(Delta(event.item.name or "", "call"))
             case "response.output_item.done":
                 if event.item:
-                    self._items[self._place(event)] = event.item
+                    self._items[self._output_index(event)] = event.item
             case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled":
-                self._end(event.response or _Response())
+                self._finish_response(event.response or _Response())
             case _:
                 pass
 
-    def _place(self, event: _Event) -> int:
+    def _output_index(self, event: _Event) -> int:
         return event.output_index if event.output_index is not None else len(self._items)
 
-    def _show(self, event: _Event) -> None:
+    def _emit_text(self, event: _Event) -> None:
         if not isinstance(event.delta, str) or not event.delta:
             return
         at = event.output_index or 0
-        gap = "\n\n" if self._spoke_at not in (None, at) else ""
-        self._spoke_at = at
+        gap = "\n\n" if self._last_text_index not in (None, at) else ""
+        self._last_text_index = at
         self._emit(Delta(gap + event.delta))
 
-    def _end(self, response: _Response) -> None:
+    def _finish_response(self, response: _Response) -> None:
         if response.error or response.status in ("failed", "cancelled"):
-            raise failure_inside(self._peer, response.error or f"the response {response.status}")
+            raise failure_in_stream(self._endpoint, response.error or f"the response {response.status}")
         if response.status in _UNFINISHED:
-            raise garbled(self._peer, "a response that is not finished")
+            raise malformed_response(self._endpoint, "a response that is not finished")
         items = [self._items[index] for index in sorted(self._items)] or response.output or []
         for item in items:
-            self._add(item)
+            self._add_item(item)
         if response.usage:
-            self.draft.usage = _usage(response.usage)
+            self.builder.usage = _usage_of(response.usage)
         if response.status == "incomplete":
             reason = response.incomplete_details.reason if response.incomplete_details else None
-            self.draft.cut = _CUTS.get(reason or "", reason or "incomplete")
+            self.builder.cut = _CUT_REASONS.get(reason or "", reason or "incomplete")
         self.done = self.complete = True
 
-    def _add(self, item: _Item) -> None:
+    def _add_item(self, item: _Item) -> None:
         match item.type:
             case "message":
                 self._add_message(item)
             case "function_call":
-                call: CallDraft = self.draft.begin_call(item.name or "")
+                call: CallBuilder = self.builder.start_call(item.name or "")
                 written = item.arguments
-                call.add(written if isinstance(written, str) else msgspec.json.encode(written or {}).decode())
+                call.add_arguments(written if isinstance(written, str) else msgspec.json.encode(written or {}).decode())
             case "reasoning":
                 self._add_reasoning(item)
             case _:
                 pass
 
     def _add_message(self, item: _Item) -> None:
-        self.draft.pause()
+        self.builder.start_paragraph()
         for part in item.content or ():
-            self.draft.say(part.text or part.refusal or "")
+            self.builder.add_text(part.text or part.refusal or "")
             if part.refusal:
-                self.draft.cut = "refusal"
+                self.builder.cut = "refusal"
         if item.phase:
-            self.draft.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(Phase(item.phase)).decode()))
+            self.builder.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(MessagePhase(item.phase)).decode()))
 
     def _add_reasoning(self, item: _Item) -> None:
         summary = item.summary or []
@@ -184,10 +184,10 @@ class ResponsesParser:
         keeps = item.id and item.encrypted_content
         whole = ReasoningItem(item.id or "", item.encrypted_content or "", summary)
         if keeps or text:
-            self.draft.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(whole).decode() if keeps else ""))
+            self.builder.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(whole).decode() if keeps else ""))
 
 
-def _usage(usage: _Usage) -> Usage:
+def _usage_of(usage: _Usage) -> Usage:
     read, wrote = usage.input_tokens_details or _InputDetails(), usage.output_tokens_details or _OutputDetails()
     return Usage(
         input=usage.input_tokens or 0,

@@ -10,21 +10,21 @@ from outrider.core.ports import Blobs
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.rendering import (
-    GO_ON,
-    LOST,
-    SILENCE,
-    Kept,
-    arguments,
+    CONTINUE,
+    IMAGE_UNAVAILABLE,
+    NO_OUTPUT,
+    RenderCache,
+    call_arguments,
     encode,
+    encode_image,
     is_blank,
-    picture,
     tool_name,
     wire_id,
 )
-from outrider.models.wire import Past
+from outrider.models.wire import ReasoningReplay
 
 WIRE = "openai-responses"
-_UNTHINKING = ("gpt-3.5", "gpt-4", "chatgpt-4o")
+_NO_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o")
 """Models that refuse to be asked for encrypted reasoning."""
 
 
@@ -36,13 +36,13 @@ class ReasoningItem(Struct, tag="reasoning", omit_defaults=True):
     summary: list[dict[str, object]]
 
 
-class Phase(Struct, tag="phase"):
+class MessagePhase(Struct, tag="phase"):
     """Which kind of message the words were; newer models want their label back."""
 
     phase: str
 
 
-_opaque: msgspec.json.Decoder[ReasoningItem | Phase] = msgspec.json.Decoder(ReasoningItem | Phase)
+_opaque_decoder: msgspec.json.Decoder[ReasoningItem | MessagePhase] = msgspec.json.Decoder(ReasoningItem | MessagePhase)
 
 
 class ResponsesRenderer:
@@ -51,16 +51,16 @@ class ResponsesRenderer:
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self._choice = choice
         self._blobs = blobs
-        self._kept = Kept(self._items, lambda pair: len(pair[0]) + len(pair[1]))
+        self._cache = RenderCache(self._items, lambda pair: len(pair[0]) + len(pair[1]))
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
 
-    def render(self, prompt: Prompt, past: Past) -> bytes:
+    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
         fields = [b'"model":' + encode(self._choice.model)]
         if not is_blank(prompt.system):
             fields.append(b'"instructions":' + encode(prompt.system))
         fields.append(b'"input":[' + b",".join(self._input(prompt, past)) + b"]")
         fields.append(b'"stream":true,"store":false')
-        if past is not Past.BARE and not self._choice.model.startswith(_UNTHINKING):
+        if past is not ReasoningReplay.NONE and not self._choice.model.startswith(_NO_REASONING):
             fields.append(b'"include":["reasoning.encrypted_content"]')
         if prompt.tools:
             fields.append(b'"tools":' + self._tool_list(prompt.tools))
@@ -70,9 +70,9 @@ class ResponsesRenderer:
             fields.append(b'"max_output_tokens":%d' % self._choice.max_output_tokens)
         return b"{" + b",".join(fields) + b"}"
 
-    def _input(self, prompt: Prompt, past: Past) -> list[bytes]:
-        get = self._kept.get
-        bare = past is Past.BARE
+    def _input(self, prompt: Prompt, past: ReasoningReplay) -> list[bytes]:
+        get = self._cache.get
+        bare = past is ReasoningReplay.NONE
         items: list[bytes] = []
         newest: Message | None = None
         for message in prompt.messages:
@@ -82,7 +82,7 @@ class ResponsesRenderer:
             if words:
                 items.append(words)
                 newest = message
-        last = prompt.tail or (GO_ON if newest is None or isinstance(newest, AssistantMessage) else "")
+        last = prompt.tail or (CONTINUE if newest is None or isinstance(newest, AssistantMessage) else "")
         if last:
             items.append(encode({"role": "user", "content": last}))
         return items
@@ -95,11 +95,11 @@ class ResponsesRenderer:
             case UserMessage(text=text, images=images):
                 return b"", encode({"role": "user", "content": self._parts(text, images)})
             case AssistantMessage():
-                return self._said(message)
+                return self._assistant_items(message)
             case ToolMessage(results=results):
-                return b"", b",".join(encode(self._output(result)) for result in results)
+                return b"", b",".join(encode(self._tool_output(result)) for result in results)
 
-    def _said(self, message: AssistantMessage) -> tuple[bytes, bytes]:
+    def _assistant_items(self, message: AssistantMessage) -> tuple[bytes, bytes]:
         thoughts, phase = _replayable(message.reasoning)
         items: list[bytes] = []
         if not is_blank(message.text):
@@ -110,7 +110,7 @@ class ResponsesRenderer:
                     "type": "function_call",
                     "call_id": wire_id(call.id),
                     "name": tool_name(call.tool),
-                    "arguments": encode(arguments(call)).decode(),
+                    "arguments": encode(call_arguments(call)).decode(),
                 }
             )
             for call in message.calls
@@ -118,24 +118,24 @@ class ResponsesRenderer:
         # Reasoning without what it led to is refused.
         return (b",".join(thoughts), b",".join(items)) if items else (b"", b"")
 
-    def _output(self, result: Result) -> dict[str, object]:
-        output = self._parts(result.text or SILENCE, result.images) if result.images else result.text or SILENCE
+    def _tool_output(self, result: Result) -> dict[str, object]:
+        output = self._parts(result.text or NO_OUTPUT, result.images) if result.images else result.text or NO_OUTPUT
         return {"type": "function_call_output", "call_id": wire_id(result.call), "output": output}
 
     def _parts(self, text: str, images: tuple[Image, ...]) -> list[dict[str, object]]:
         parts: list[dict[str, object]] = [] if is_blank(text) else [{"type": "input_text", "text": text}]
         for image in images:
-            found = picture(image, self._blobs)
+            found = encode_image(image, self._blobs)
             parts.append(
                 {"type": "input_image", "image_url": found.url, "detail": "auto"}
                 if found
-                else {"type": "input_text", "text": LOST}
+                else {"type": "input_text", "text": IMAGE_UNAVAILABLE}
             )
         return parts
 
     def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
         if self._tools[0] is not tools:
-            self._tools = (tools, encode([_tool(tool) for tool in tools]))
+            self._tools = (tools, encode([_tool_definition(tool) for tool in tools]))
         return self._tools[1]
 
 
@@ -146,17 +146,17 @@ def _replayable(reasoning: tuple[Reasoning, ...]) -> tuple[list[bytes], dict[str
         if part.wire != WIRE or not part.opaque:
             continue
         try:
-            found = _opaque.decode(part.opaque)
+            found = _opaque_decoder.decode(part.opaque)
         except msgspec.DecodeError:
             continue
-        if isinstance(found, Phase):
+        if isinstance(found, MessagePhase):
             phase = {"phase": found.phase}
         else:
             thoughts.append(encode(found))
     return thoughts, phase
 
 
-def _tool(tool: ToolSpec) -> dict[str, object]:
+def _tool_definition(tool: ToolSpec) -> dict[str, object]:
     return {
         "type": "function",
         "name": tool.name,
