@@ -25,7 +25,7 @@ from outrider.app.agent import Agent
 from outrider.core.outcome import TurnResult
 from outrider.models.script_server import Rule, Script, ScriptServer
 from outrider.models.scripted import call, says
-from outrider.runtimes.codex.faults import BACK
+from outrider.runtimes.codex.faults import USE_NATIVE_HINT
 
 SESSIONS = 4
 WARM = 8
@@ -160,7 +160,9 @@ async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
 def _judged(run: Soak, work: Path, *, kills: int, left: int, grown: tuple[int, float]) -> Verdict:
     paid = Counter((work / "paid").read_text().split())
     done = {bill for bill, turn in run.ended.items() if turn and turn.outcome == "done"}
-    failed = {bill for bill, turn in run.ended.items() if turn and turn.outcome == "failed" and BACK in turn.error}
+    failed = {
+        bill for bill, turn in run.ended.items() if turn and turn.outcome == "failed" and USE_NATIVE_HINT in turn.error
+    }
     return Verdict(
         turns=len(run.ended),
         kills=kills,

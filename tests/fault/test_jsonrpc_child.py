@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.runtimes.jsonrpc import ChildGone, Peer, PeerTraits, end_marked, new_mark
+from outrider.runtimes.jsonrpc import ConnectionOptions, ProcessExited, RpcConnection, new_marker, terminate_marked
 from tests.support.rpc import asked, program, talking, told
 from tests.support.survivors import end_all, living, survivors, until_none_survives
 
@@ -33,15 +33,15 @@ async def folder(tmp_path: Path) -> AsyncGenerator[Path]:
         end_all(tmp_path)
 
 
-def evidence(gone: ChildGone) -> tuple[int | None, int, str, str]:
+def evidence(gone: ProcessExited) -> tuple[int | None, int, str, str]:
     return gone.code, gone.signal, gone.stderr_tail, gone.reason
 
 
-async def lament(peer: Peer, heard: list[Any], method: str, params: Any = None) -> None:
+async def lament(peer: RpcConnection, heard: list[Any], method: str, params: Any = None) -> None:
     """Ask, and keep how it ended."""
     try:
         heard.append(await asked(peer, method, params))
-    except ChildGone as gone:
+    except ProcessExited as gone:
         heard.append(evidence(gone))
 
 
@@ -58,8 +58,8 @@ async def test_a_death_in_the_middle_of_a_line_is_told_to_all_who_wait(
         assert heard == [(*end, "goodbye", "")] * 3
         # What it said before is still told, in order, and then its end, as often as it is asked for.
         assert [await told(peer), await told(peer)] == [("note", [0, "x"]), ("note", [1, "x"])]
-        for attempt in (peer.next(), peer.request("echo"), peer.notify("x"), peer.answer(0)):
-            with pytest.raises(ChildGone) as caught:
+        for attempt in (peer.next_message(), peer.request("echo"), peer.notify("x"), peer.respond(0)):
+            with pytest.raises(ProcessExited) as caught:
                 await attempt
             assert evidence(caught.value) == (*end, "goodbye", "")
 
@@ -67,14 +67,14 @@ async def test_a_death_in_the_middle_of_a_line_is_told_to_all_who_wait(
 async def test_an_end_is_noticed_though_others_hold_the_pipes_open(folder: Path) -> None:
     async with talking(program(folder)) as (_, peer):
         assert await asked(peer, "spawn", "session") in living(folder)
-        with pytest.raises(ChildGone, match=r"^python\S* was killed by SIGKILL$"):
+        with pytest.raises(ProcessExited, match=r"^python\S* was killed by SIGKILL$"):
             await peer.request("die", -9)
 
 
 async def test_stderr_never_stops_a_child_and_only_its_end_is_kept(folder: Path) -> None:
     async with talking(program(folder)) as (child, peer):
         assert await asked(peer, "scold", 2_000_000) == 2_000_000
-        with pytest.raises(ChildGone) as caught:
+        with pytest.raises(ProcessExited) as caught:
             await peer.request("die", 1)
         assert child.stderr_tail() == caught.value.stderr_tail == "x" * (64 * 1024 - 7) + "goodbye"
 
@@ -82,7 +82,7 @@ async def test_stderr_never_stops_a_child_and_only_its_end_is_kept(folder: Path)
 async def test_a_line_that_does_not_end_is_given_up(folder: Path) -> None:
     async with talking(program(folder, longest=1_000_000)) as (_, peer):
         assert len(await asked(peer, "big", 900_000)) == 900_000
-        with pytest.raises(ChildGone, match="wrote a line of more than 1,000,000 bytes"):
+        with pytest.raises(ProcessExited, match="wrote a line of more than 1,000,000 bytes"):
             await peer.request("big", 20_000_000)
 
 
@@ -99,19 +99,22 @@ async def test_a_child_that_stops_reading_is_given_up(folder: Path) -> None:
 async def test_a_child_that_closes_its_output_is_given_up(folder: Path) -> None:
     async with talking(program(folder, **SWIFT)) as (_, peer):
         await peer.request("mute")
-        with pytest.raises(ChildGone, match="closed its output"):
-            await peer.next()
+        with pytest.raises(ProcessExited, match="closed its output"):
+            await peer.next_message()
 
 
 async def test_a_slow_owner_loses_nothing_and_costs_no_memory(folder: Path) -> None:
-    async with talking(program(folder), PeerTraits(room=10_000)) as (_, peer), anyio.create_task_group() as group:
+    async with (
+        talking(program(folder), ConnectionOptions(max_queued_bytes=10_000)) as (_, peer),
+        anyio.create_task_group() as group,
+    ):
         group.start_soon(peer.request, "flood", [5_000, 1_000])
         assert [(await told(peer))[1][0] for _ in range(5_000)] == list(range(5_000))
 
 
 async def test_beyond_a_bound_nothing_is_read_and_the_end_is_told_all_the_same(folder: Path) -> None:
     heard: list[Any] = []
-    async with talking(program(folder), PeerTraits(room=10_000)) as (child, peer):
+    async with talking(program(folder), ConnectionOptions(max_queued_bytes=10_000)) as (child, peer):
         async with anyio.create_task_group() as group:
             group.start_soon(lament, peer, heard, "flood", [20_000, 1_000])
             await until_it_waits(child.pid)
@@ -122,13 +125,13 @@ async def test_beyond_a_bound_nothing_is_read_and_the_end_is_told_all_the_same(f
     assert 10 <= len(seen) < 2_000
 
 
-async def rest(peer: Peer) -> list[int]:
+async def rest(peer: RpcConnection) -> list[int]:
     """The numbers of all notes there are before its end."""
     seen: list[int] = []
     try:
         while True:
             seen.append((await told(peer))[1][0])
-    except ChildGone:
+    except ProcessExited:
         return seen
 
 
@@ -154,7 +157,7 @@ async def test_what_a_child_started_ends_with_it(folder: Path, kind: str) -> Non
 async def test_what_a_child_left_behind_ends_too(folder: Path, kind: str) -> None:
     async with talking(program(folder)) as (_, peer):
         other = await asked(peer, "spawn", kind)
-        with pytest.raises(ChildGone):
+        with pytest.raises(ProcessExited):
             await peer.request("die", -9)
         assert other in living(folder)
     assert survivors(folder) == []
@@ -179,7 +182,7 @@ async def test_cancelling_whoever_speaks_with_it_ends_it_all_the_same(folder: Pa
         async with talking(program(folder, "stubborn", **SWIFT)) as (_, peer):
             await peer.request("spawn", "scrubbed session")
             scope.cancel()
-            await peer.next()
+            await peer.next_message()
     assert scope.cancelled_caught
     assert survivors(folder) == []
 
@@ -192,21 +195,21 @@ async def test_processes_of_others_are_left_alone(folder: Path, tmp_path_factory
             await peer.request("spawn", "session")
         assert survivors(folder) == []
         assert {stranger.pid, other} <= living(elsewhere).keys()
-        assert await end_marked(new_mark()) == 0
+        assert await terminate_marked(new_marker()) == 0
         assert await asked(beside, "echo", "well") == "well"
     assert survivors(elsewhere) == []
 
 
 async def test_the_orphans_of_a_killed_owner_are_found_by_their_mark(folder: Path) -> None:
-    mark = new_mark()
+    mark = new_marker()
     with owner_of(folder, mark) as owner:
         assert owner.stdout
         assert await anyio.to_thread.run_sync(owner.stdout.readline) == b"ready\n"
         owner.kill()
     assert survivors(folder) != []
     with anyio.fail_after(60):
-        assert await end_marked(mark) >= 3
-        assert await end_marked(mark) == 0
+        assert await terminate_marked(mark) >= 3
+        assert await terminate_marked(mark) == 0
     assert survivors(folder) == []
 
 
@@ -217,4 +220,4 @@ def owner_of(folder: Path, mark: str) -> subprocess.Popen[bytes]:
 async def test_a_mark_that_would_fit_others_is_refused() -> None:
     for mark in ("", "short", "x" * 16 + "\0", "=" * 20):
         with pytest.raises(Refused, match="tells processes apart"):
-            await end_marked(mark)
+            await terminate_marked(mark)

@@ -12,9 +12,9 @@ from outrider.config.load import load
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
 from outrider.core.parts import Call, Usage
 from outrider.models.scripted import ScriptedModel, says
-from outrider.runtimes.acp.faults import STOPS
+from outrider.runtimes.acp.faults import STOP_REASONS
 from outrider.runtimes.calls import DENIED
-from outrider.runtimes.outside.ledger import call_id
+from outrider.runtimes.outside.ledger import external_call_id
 from tests.support.acp import PIPE, TERMINAL, World, deltas, do, rest, said, text, tool
 from tests.support.asks import asked
 
@@ -43,7 +43,7 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
     async with world.opened() as agent:
         await said(agent, words)
         journal = await rest(agent)
-    run = call_id("acp", "s0/prompt-1.2/c1")
+    run = external_call_id("acp", "s0/prompt-1.2/c1")
     assert journal == [
         Input(words, person="owner", address=TERMINAL),
         Started("acp"),
@@ -215,7 +215,7 @@ async def test_why_an_agent_stopped_early_is_told(world: World, reason: str) -> 
     async with world.opened() as agent:
         await said(agent, do(["say", "so far"], ["stop", reason]))
         journal = await rest(agent)
-    assert journal[-3:] == [Reply("so far", 1), Reply("", 1, cut=STOPS[reason]), Ended("done", 1)]
+    assert journal[-3:] == [Reply("so far", 1), Reply("", 1, cut=STOP_REASONS[reason]), Ended("done", 1)]
 
 
 async def test_files_and_terminals_of_ours_are_not_offered(world: World) -> None:

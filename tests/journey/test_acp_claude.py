@@ -15,7 +15,7 @@ from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Re
 from outrider.core.prompt import UNKNOWN
 from outrider.models.script_server import Rule, Script, ScriptServer, Stall
 from outrider.models.scripted import call, says
-from outrider.runtimes.acp.pool import mark_of
+from outrider.runtimes.acp.pool import marker_of
 from outrider.runtimes.calls import DENIED
 from tests.journey.support import Person
 from tests.support.acp import deltas, rest, said
@@ -64,7 +64,7 @@ def config(person: Person) -> Config:
 
 def pids(person: Person) -> list[int]:
     """The processes of the agent: itself, and what it started."""
-    mark = f"OUTRIDER_CHILD={mark_of(person.home, 'owner', str(person.project))}".encode()
+    mark = f"OUTRIDER_CHILD={marker_of(person.home, 'owner', str(person.project))}".encode()
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from outrider.core.events import Bound, Ended, Reply, Result
 from outrider.core.prompt import UNKNOWN
-from outrider.runtimes.acp.faults import BACK, CANNOT_GO_ON
+from outrider.runtimes.acp.faults import CANNOT_RESUME, USE_NATIVE_HINT
 from tests.journey.support import Person, Ran
 from tests.support.acp import World, deltas, do, rest, said, text, tool
 from tests.support.asks import asked
@@ -35,11 +35,14 @@ def reason(journal: list[Any]) -> str:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("dies-at-initialize", f"python ended with exit status 4: it was all too much; {BACK}"),
-        ("dies-at-session/new", f"python ended with exit status 4: it was all too much; {BACK}"),
-        ("dies-at-session/prompt", f"python ended with exit status 4: it was all too much; {BACK}"),
-        ("login", f"scripted wants you to log in: Log in on the web (run `scripted login`). Then say it again; {BACK}"),
-        ("version-2", f"python speaks version 2 of ACP, and this Outrider speaks version 1; {BACK}"),
+        ("dies-at-initialize", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
+        ("dies-at-session/new", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
+        ("dies-at-session/prompt", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
+        (
+            "login",
+            f"scripted wants you to log in: Log in on the web (run `scripted login`). Then say it again; {USE_NATIVE_HINT}",
+        ),
+        ("version-2", f"python speaks version 2 of ACP, and this Outrider speaks version 1; {USE_NATIVE_HINT}"),
     ],
 )
 async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: World, word: str, told: str) -> None:
@@ -71,7 +74,7 @@ async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(w
         journal = await rest(agent)
         await said(agent, do(["say", "better"]))
         after = await rest(agent)
-    assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {BACK}'
+    assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {USE_NATIVE_HINT}'
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert isinstance(after[-1], Ended)
     assert after[-1].outcome == "done"
@@ -101,7 +104,7 @@ async def test_an_agent_that_dies_every_time_is_given_up_after_the_second(world:
     async with world.opened() as agent:
         await said(agent, do(["say", "well"], ["die"]))
         journal = await rest(agent)
-    assert reason(journal) == f"python ended with exit status 3: something broke inside; {BACK}"
+    assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply)] == ["well"]
     assert len(world.prompts()) == 2
 
@@ -126,7 +129,7 @@ async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_be
         session = await said(agent, do(["say", "anew"]))
         notes = [delta.text for delta in await deltas(agent, session, "is told what") if delta.kind == "note"]
         after = await rest(agent)
-    assert reason(journal) == f"python ended with exit status 3: something broke inside; {BACK}"
+    assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert notes == [
         "scripted cannot take up a session of an earlier process. A new one begins",
@@ -226,5 +229,5 @@ def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)
     assert again.code != 0
-    assert CANNOT_GO_ON in again.err.replace("\n", " ")
+    assert CANNOT_RESUME in again.err.replace("\n", " ")
     assert len(owner.world.prompts()) == 1

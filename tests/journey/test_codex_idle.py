@@ -15,11 +15,11 @@ async def test_of_many_idle_processes_the_newest_few_are_kept(tmp_path: Path) ->
     codex = ScriptedCodex(tmp_path)
     async with codex.opened() as agent:
         with anyio.fail_after(60):
-            for number in range(pool.SPARE + 2):
+            for number in range(pool.MAX_IDLE + 2):
                 await agent.in_workspace(None).say("hi", session=f"s{number}")
-            while len(codex.alive()) > pool.SPARE:
+            while len(codex.alive()) > pool.MAX_IDLE:
                 await anyio.sleep(0.02)
-            assert codex.alive() == codex.lives[-pool.SPARE :]
+            assert codex.alive() == codex.lives[-pool.MAX_IDLE :]
             assert (await agent.say("again", session="s0")).outcome == "done"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import outrider
-from outrider.runtimes.check import Examine
+from outrider.runtimes.check import RuntimeProbe
 from tests.shape.repository import ROOT, SRC, name_of, tracked
 
 _PINNED = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>[^ ;\\]+)", re.MULTILINE)
@@ -40,7 +40,7 @@ def test_every_entry_point_leads_somewhere() -> None:
     points = [EntryPoint(name, target, group) for group, named in groups.items() for name, target in named.items()]
     found = [(point, point.load()) for point in points]
     assert [
-        point for point, it in found if not callable(it) and not hasattr(it, "run") and not isinstance(it, Examine)
+        point for point, it in found if not callable(it) and not hasattr(it, "run") and not isinstance(it, RuntimeProbe)
     ] == []
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import anyio
 import msgspec
 
-from outrider.runtimes.jsonrpc import Child, Notification, Peer, PeerTraits, Program, Request, open_child, open_peer
+from outrider.runtimes.jsonrpc import (
+    Child,
+    ConnectionOptions,
+    Program,
+    RpcConnection,
+    RpcNotification,
+    RpcRequest,
+    open_child,
+    open_connection,
+)
 
 SCRIPT = Path(__file__).with_name("rpc_child.py")
 _PATIENCE = 60.0
@@ -21,24 +30,26 @@ def program(folder: Path, *words: str, **more: Any) -> Program:
 
 
 @asynccontextmanager
-async def talking(what: Program, traits: PeerTraits | None = None) -> AsyncGenerator[tuple[Child, Peer]]:
+async def talking(
+    what: Program, traits: ConnectionOptions | None = None
+) -> AsyncGenerator[tuple[Child, RpcConnection]]:
     """The child and a peer of it; everything in the block is bounded."""
     with anyio.fail_after(_PATIENCE):
-        async with open_child(what) as child, open_peer(child, traits) as peer:
+        async with open_child(what) as child, open_connection(child, traits) as peer:
             yield child, peer
 
 
-async def asked(peer: Peer, method: str, params: Any = None) -> Any:
+async def asked(peer: RpcConnection, method: str, params: Any = None) -> Any:
     """The decoded result."""
     return msgspec.json.decode(await peer.request(method, params))
 
 
-async def told(peer: Peer) -> tuple[Any, ...]:
+async def told(peer: RpcConnection) -> tuple[Any, ...]:
     """The next message as plain values: its id if it has one, its method, its params."""
-    match await peer.next():
-        case Request(id=number, method=method, params=params):
+    match await peer.next_message():
+        case RpcRequest(id=number, method=method, params=params):
             return number, method, msgspec.json.decode(params)
-        case Notification(method=method, params=params):
+        case RpcNotification(method=method, params=params):
             return method, msgspec.json.decode(params)
 
 

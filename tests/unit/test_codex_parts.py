@@ -5,31 +5,31 @@ import pytest
 from msgspec import Raw
 
 from outrider.core.approve import ApprovalRequest
-from outrider.runtimes.codex.faults import is_login, of_fault, of_gone, of_rpc
-from outrider.runtimes.codex.items import is_aborted, missing, outcome, parse_deed, plain_command
+from outrider.runtimes.codex.faults import is_login_error, process_exited, request_failed, turn_failed
+from outrider.runtimes.codex.items import call_of_item, call_without_item, is_aborted, outcome_of_item, plain_command
 from outrider.runtimes.codex.launch import trust
 from outrider.runtimes.codex.recover import client_id, parse_client_id
-from outrider.runtimes.codex.watch import Watch
+from outrider.runtimes.codex.watch import TurnWatchdog
 from outrider.runtimes.codex.wire import (
-    Fault,
+    CodexError,
     RawItem,
-    Wish,
-    parse_is_barred,
+    ServerRequestParams,
     parse_item,
+    parse_needs_login,
+    parse_notification,
     parse_thread_id,
-    parse_told,
 )
 from outrider.runtimes.codex.wishes import (
     COMMAND,
     ELICITATION,
     PATCH,
-    Asker,
-    can_be_asked,
-    parse_request,
-    render_answer,
+    ApprovalContext,
+    is_yes_no,
+    parse_approval_request,
+    render_response,
 )
-from outrider.runtimes.jsonrpc import ChildGone, RpcError
-from outrider.runtimes.outside.ledger import Deed, Outcome
+from outrider.runtimes.jsonrpc import ProcessExited, RpcError
+from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall
 
 
 def raw(value: object) -> Raw:
@@ -62,58 +62,62 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
         (
             {"type": "commandExecution", "id": "1", "command": "/bin/bash -lc 'echo a'", "cwd": "/w", "exitCode": 0}
             | {"status": "completed", "aggregatedOutput": "a\n", "something": "new"},
-            Deed("1", "shell", {"command": "echo a", "cwd": "/w"}),
-            Outcome("a\n", details="exit 0"),
+            ExternalCall("1", "shell", {"command": "echo a", "cwd": "/w"}),
+            CallOutcome("a\n", details="exit 0"),
         ),
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "failed", "exitCode": -1},
-            Deed("1", "shell", {"command": "x", "cwd": ""}),
-            Outcome("\n[it was ended before its time]", failed=True, details="exit -1"),
+            ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
+            CallOutcome("\n[it was ended before its time]", failed=True, details="exit -1"),
         ),
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "declined"},
-            Deed("1", "shell", {"command": "x", "cwd": ""}),
-            Outcome("not run: the person did not allow it", failed=True),
+            ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
+            CallOutcome("not run: the person did not allow it", failed=True),
         ),
         (
             {"type": "fileChange", "id": "2", "status": "completed"}
             | {"changes": [{"path": "/w/a", "kind": {"type": "update"}, "diff": "@@"}]},
-            Deed("2", "patch", {"changes": [{"path": "/w/a", "kind": "update", "diff": "@@"}]}),
-            Outcome("update /w/a", details="1 file"),
+            ExternalCall("2", "patch", {"changes": [{"path": "/w/a", "kind": "update", "diff": "@@"}]}),
+            CallOutcome("update /w/a", details="1 file"),
         ),
         (
             {"type": "mcpToolCall", "id": "3", "server": "pk", "tool": "poke", "arguments": {"a": 1}}
             | {"status": "completed", "result": {"content": [{"type": "text", "text": "ouch"}]}},
-            Deed("3", "mcp_pk_poke", {"a": 1}),
-            Outcome("ouch"),
+            ExternalCall("3", "mcp_pk_poke", {"a": 1}),
+            CallOutcome("ouch"),
         ),
         (
             {"type": "mcpToolCall", "id": "3", "server": "pk", "tool": "poke", "status": "failed"}
             | {"error": {"message": "no"}},
-            Deed("3", "mcp_pk_poke", {}),
-            Outcome("no", failed=True),
+            ExternalCall("3", "mcp_pk_poke", {}),
+            CallOutcome("no", failed=True),
         ),
-        ({"type": "webSearch", "id": "4", "query": "q"}, Deed("4", "web_search", {"query": "q"}), Outcome("done")),
+        (
+            {"type": "webSearch", "id": "4", "query": "q"},
+            ExternalCall("4", "web_search", {"query": "q"}),
+            CallOutcome("done"),
+        ),
     ],
 )
-def test_what_codex_did_is_told_in_our_words(item: object, deed: Deed, came: Outcome) -> None:
+def test_what_codex_did_is_told_in_our_words(item: object, deed: ExternalCall, came: CallOutcome) -> None:
     parsed = parse_item(raw(item))
-    assert (parse_deed(parsed), outcome(parsed)) == (deed, came)
+    assert (call_of_item(parsed), outcome_of_item(parsed)) == (deed, came)
 
 
 @pytest.mark.parametrize("kind", ["userMessage", "agentMessage", "reasoning", "dynamicToolCall", "tomorrow's", ""])
 def test_what_does_nothing_or_is_not_known_is_no_deed(kind: str) -> None:
-    assert parse_deed(parse_item(raw({"type": kind, "id": "1"}))) is None
+    assert call_of_item(parse_item(raw({"type": kind, "id": "1"}))) is None
 
 
 def test_a_command_without_an_item_is_taken_from_what_the_model_wrote_and_read() -> None:
     call = RawItem("function_call", "c", "exec_command", '{"cmd":"cat x"}')
     said = "Process exited with code 1\nOutput:\nno x"
-    assert missing(call, RawItem("function_call_output", "c", output=said)) == (
-        Deed("c", "shell", {"command": "cat x", "cwd": ""}),
-        Outcome(said, failed=True),
+    assert call_without_item(call, RawItem("function_call_output", "c", output=said)) == (
+        ExternalCall("c", "shell", {"command": "cat x", "cwd": ""}),
+        CallOutcome(said, failed=True),
     )
-    assert missing(RawItem("function_call", "c", "view_image"), RawItem(output="")) is None
+    assert call_without_item(RawItem("function_call", "c", "view_image"), RawItem(output="")) is None
 
 
 @pytest.mark.parametrize(
@@ -151,36 +155,38 @@ def test_an_aborted_turn_is_known_by_its_mark(text: str, aborted: bool) -> None:
 )
 def test_refused_credentials_are_told_as_codex_login_wherever_they_show(words: str) -> None:
     errors = (
-        of_fault(Fault(words)),
-        of_fault(Fault("it failed", words)),
-        of_rpc(RpcError(-32600, words), "the turn"),
-        of_gone(ChildGone("codex", 1, 0, f"2026 ERROR {words}\n")),
+        turn_failed(CodexError(words)),
+        turn_failed(CodexError("it failed", words)),
+        request_failed(RpcError(-32600, words), "the turn"),
+        process_exited(ProcessExited("codex", 1, 0, f"2026 ERROR {words}\n")),
     )
     assert all("run `codex login`" in str(error) for error in errors)
-    assert is_login(words)
+    assert is_login_error(words)
 
 
 @pytest.mark.behaviour("A13")
 def test_other_errors_are_told_as_they_are_with_the_way_back() -> None:
-    said = str(of_fault(Fault("model is asleep", "other", "try at 14:01")))
+    said = str(turn_failed(CodexError("model is asleep", "other", "try at 14:01")))
     assert said.startswith("model is asleep (try at 14:01). To go on without Codex: `/runtime native`")
-    gone = str(of_gone(ChildGone("codex", 101, 0, "thread 'main' panicked at x\n")))
+    gone = str(process_exited(ProcessExited("codex", 101, 0, "thread 'main' panicked at x\n")))
     assert gone.startswith("codex ended with exit status 101. It said last: thread 'main' panicked at x.")
     assert "codex login" not in said + gone
 
 
 def test_who_must_log_in_is_known_beforehand() -> None:
-    assert parse_is_barred(raw({"account": None, "requiresOpenaiAuth": True}))
-    assert not parse_is_barred(raw({"account": None, "requiresOpenaiAuth": False}))
-    assert not parse_is_barred(raw({"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}))
+    assert parse_needs_login(raw({"account": None, "requiresOpenaiAuth": True}))
+    assert not parse_needs_login(raw({"account": None, "requiresOpenaiAuth": False}))
+    assert not parse_needs_login(raw({"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}))
 
 
 def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
-    wish = Wish(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
-    asked = parse_request(COMMAND, wish, None, Asker("/w"))
+    wish = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
+    asked = parse_approval_request(COMMAND, wish, None, ApprovalContext("/w"))
     assert asked == ApprovalRequest("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
-    wants_network = Wish(command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}})
-    assert parse_request(COMMAND, wants_network, None, Asker("/w")) == ApprovalRequest(
+    wants_network = ServerRequestParams(
+        command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}}
+    )
+    assert parse_approval_request(COMMAND, wants_network, None, ApprovalContext("/w")) == ApprovalRequest(
         "shell", "curl x", ("network",), "/w"
     )
 
@@ -188,17 +194,19 @@ def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
 def test_a_patch_is_put_to_the_person_with_every_file_it_writes() -> None:
     changes = [{"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"}]
     item = parse_item(raw({"type": "fileChange", "id": "1", "changes": changes}))
-    asked = parse_request(PATCH, Wish(item_id="1"), item, Asker("/w"))
+    asked = parse_approval_request(PATCH, ServerRequestParams(item_id="1"), item, ApprovalContext("/w"))
     assert asked == ApprovalRequest("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
 
 
 def test_a_form_to_fill_in_is_no_question_that_yes_or_no_answers() -> None:
-    form = Wish(server_name="pk", requested_schema={"type": "object", "properties": {"name": {"type": "string"}}})
-    assert not can_be_asked(ELICITATION, form)
-    assert can_be_asked(ELICITATION, Wish(requested_schema={"type": "object", "properties": {}}))
-    assert render_answer(ELICITATION, form, "allow") == {"action": "accept", "content": {}}
-    assert render_answer(ELICITATION, form, "deny") == {"action": "decline"}
-    assert render_answer(COMMAND, form, "allow") == {"decision": "accept"}
+    form = ServerRequestParams(
+        server_name="pk", requested_schema={"type": "object", "properties": {"name": {"type": "string"}}}
+    )
+    assert not is_yes_no(ELICITATION, form)
+    assert is_yes_no(ELICITATION, ServerRequestParams(requested_schema={"type": "object", "properties": {}}))
+    assert render_response(ELICITATION, form, "allow") == {"action": "accept", "content": {}}
+    assert render_response(ELICITATION, form, "deny") == {"action": "decline"}
+    assert render_response(COMMAND, form, "allow") == {"decision": "accept"}
 
 
 @pytest.mark.parametrize(("text", "seq"), [(client_id(17), 17), ("outrider-x", 0), ("17", 0), (None, 0), ("", 0)])
@@ -207,11 +215,11 @@ def test_an_input_is_known_again_by_its_number(text: str | None, seq: int) -> No
 
 
 def test_what_is_unknown_or_missing_in_a_message_does_no_harm() -> None:
-    assert parse_told(Raw(b"null")).thread_id == ""
-    told = parse_told(
+    assert parse_notification(Raw(b"null")).thread_id == ""
+    told = parse_notification(
         raw({"threadId": "t", "turn": {"id": "u", "status": "failed", "error": {"message": "m"}}, "x": 1})
     )
-    assert (told.thread_id, told.turn.id, told.turn.error) == ("t", "u", Fault("m"))
+    assert (told.thread_id, told.turn.id, told.turn.error) == ("t", "u", CodexError("m"))
 
 
 def test_a_folder_is_marked_as_not_trusted_unless_the_person_decided_otherwise() -> None:
@@ -222,24 +230,24 @@ def test_a_folder_is_marked_as_not_trusted_unless_the_person_decided_otherwise()
 
 @pytest.mark.behaviour("A10")
 def test_only_the_time_that_codex_works_is_counted() -> None:
-    watch = Watch(0, seconds=10, quiet=90)
-    watch.owes(4)
-    assert (watch.due(500), watch.is_waiting) == ("", True)
-    watch.gave(500)
-    assert (watch.due(505.9), watch.due(506)) == ("", "late")
+    watch = TurnWatchdog(0, seconds=10, quiet=90)
+    watch.answer_pending(4)
+    assert (watch.check(500), watch.is_waiting) == ("", True)
+    watch.answer_sent(500)
+    assert (watch.check(505.9), watch.check(506)) == ("", "late")
 
 
 @pytest.mark.behaviour("A11")
 def test_silence_is_looked_into_only_after_a_tool_and_while_nothing_is_outstanding() -> None:
-    watch = Watch(0, seconds=1000, quiet=5)
-    assert watch.due(100) == ""
-    watch.tool_began("a")
-    watch.tool_began("b")
+    watch = TurnWatchdog(0, seconds=1000, quiet=5)
+    assert watch.check(100) == ""
+    watch.tool_started("a")
+    watch.tool_started("b")
     watch.tool_ended("a", 100)
-    assert watch.due(200) == ""
+    assert watch.check(200) == ""
     watch.tool_ended("b", 200)
-    assert (watch.due(204.9), watch.due(205)) == ("", "quiet")
-    watch.probed(205)
-    assert (watch.due(209), watch.due(210)) == ("", "quiet")
-    watch.heard(211)
-    assert watch.due(400) == ""
+    assert (watch.check(204.9), watch.check(205)) == ("", "quiet")
+    watch.confirmed_alive(205)
+    assert (watch.check(209), watch.check(210)) == ("", "quiet")
+    watch.message_received(211)
+    assert watch.check(400) == ""

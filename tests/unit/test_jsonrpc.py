@@ -13,16 +13,16 @@ from msgspec import Raw, Struct
 
 from outrider.core.errors import Refused
 from outrider.runtimes.jsonrpc import (
-    ChildGone,
-    NoAnswer,
-    Notification,
-    PeerTraits,
+    ConnectionOptions,
+    ProcessExited,
     Program,
-    Request,
+    RequestTimeout,
     RpcError,
+    RpcNotification,
+    RpcRequest,
     open_child,
 )
-from outrider.runtimes.jsonrpc.wire import Answer, mended, parse, render
+from outrider.runtimes.jsonrpc.wire import RpcResponse, parse_message, render_message, repair_unicode
 from tests.support.rpc import SCRIPT, asked, program, talking, told
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def test_a_child_is_started_exactly_as_told_in_a_session_of_its_own(tmp_pa
         assert await asked(peer, "facts") == {
             "argv": [str(SCRIPT), "a b", ""],
             "cwd": str(tmp_path),
-            "environ": {"LANG": "C.UTF-8", "OUTRIDER_CHILD": child.mark},
+            "environ": {"LANG": "C.UTF-8", "OUTRIDER_CHILD": child.marker},
             "pid": child.pid,
             "session": child.pid,
             "group": child.pid,
@@ -69,8 +69,8 @@ async def test_requests_and_notifications_of_the_child_come_in_order_and_its_ids
             ("x", "three", None),
             ("four", {"a": 1}),
         ]
-        await peer.answer(0, {"decision": "accept"})
-        await peer.refuse("x", RpcError(-32601, "no such method", Raw(b"[7]")))
+        await peer.respond(0, {"decision": "accept"})
+        await peer.respond_error("x", RpcError(-32601, "no such method", Raw(b"[7]")))
         await peer.notify("initialized")
         error = {"code": -32601, "message": "no such method", "data": [7]}
         assert [await told(peer) for _ in range(3)] == [
@@ -87,7 +87,7 @@ async def test_messages_can_be_left_and_taken_up_again(tmp_path: Path) -> None:
         for _ in range(5):
             with anyio.CancelScope() as scope:
                 scope.cancel()
-                await peer.next()
+                await peer.next_message()
             async for message in peer.messages():
                 seen.append(msgspec.json.decode(message.params)[0])
                 break
@@ -95,7 +95,7 @@ async def test_messages_can_be_left_and_taken_up_again(tmp_path: Path) -> None:
 
 
 async def test_the_version_is_said_to_those_who_want_it(tmp_path: Path) -> None:
-    async with talking(program(tmp_path), PeerTraits(version="2.0")) as (_, peer):
+    async with talking(program(tmp_path), ConnectionOptions(version="2.0")) as (_, peer):
         await peer.notify("hello", [1])
         assert await told(peer) == ("heard", {"jsonrpc": "2.0", "method": "hello", "params": [1]})
 
@@ -132,7 +132,7 @@ async def test_a_second_answer_is_dropped(tmp_path: Path) -> None:
 
 async def test_a_request_without_an_answer_ends_and_a_late_answer_is_dropped(tmp_path: Path) -> None:
     async with talking(program(tmp_path)) as (_, peer):
-        with pytest.raises(NoAnswer, match=r"did not answer hold within 0\.01 s"):
+        with pytest.raises(RequestTimeout, match=r"did not answer hold within 0\.01 s"):
             await peer.request("hold", patience=0.01)
         assert await asked(peer, "release") == "released"
         assert await asked(peer, "echo", 3) == 3
@@ -173,12 +173,12 @@ async def test_characters_arrive_whole_however_they_are_cut(tmp_path: Path) -> N
 
 async def test_whoever_still_waits_when_the_block_is_left_is_told(tmp_path: Path) -> None:
     async def wait(call: Callable[[], Awaitable[object]]) -> None:
-        with pytest.raises(ChildGone, match="was let go"):
+        with pytest.raises(ProcessExited, match="was let go"):
             await call()
 
     async with anyio.create_task_group() as group, talking(program(tmp_path)) as (_, peer):
         group.start_soon(wait, lambda: peer.request("hold"))
-        group.start_soon(wait, peer.next)
+        group.start_soon(wait, peer.next_message)
         await anyio.wait_all_tasks_blocked()
 
 
@@ -195,7 +195,7 @@ async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
         (Program(("/none/such",), Path("/"), {}), "/none/such was not started: No such file or directory"),
         (Program(("sh\0",), Path("/"), {}), "this cannot be started: embedded null byte"),
         (Program(("sh",), Path("/none/such"), {}), "there is no folder /none/such to start sh in"),
-        (Program(("sh",), Path("/"), {}, mark=""), "a mark of at least 16"),
+        (Program(("sh",), Path("/"), {}, marker=""), "a mark of at least 16"),
     ],
 )
 async def test_what_cannot_be_started_is_refused(what: Program, why: str) -> None:
@@ -221,7 +221,7 @@ class Named(Struct):
     ],
 )
 def test_what_is_written_is_one_line_of_unicode(params: Any, line: str) -> None:
-    assert render({"id": 1, "params": params}) == f'{{"id":1,"params":{line}}}\n'.encode()
+    assert render_message({"id": 1, "params": params}) == f'{{"id":1,"params":{line}}}\n'.encode()
 
 
 @pytest.mark.parametrize(
@@ -237,20 +237,20 @@ def test_what_is_written_is_one_line_of_unicode(params: Any, line: str) -> None:
     ],
 )
 def test_half_characters_are_mended_and_whole_ones_left_alone(before: bytes, after: bytes) -> None:
-    assert mended(before) == after
+    assert repair_unicode(before) == after
 
 
 def test_what_a_line_says_is_told_by_its_keys() -> None:
     def found(line: str) -> Any:
-        said = parse(line.encode())
+        said = parse_message(line.encode())
         match said:
-            case Answer(id=number, outcome=RpcError() as error):
+            case RpcResponse(id=number, outcome=RpcError() as error):
                 return number, str(error)
-            case Answer(id=number, outcome=Raw() as result):
+            case RpcResponse(id=number, outcome=Raw() as result):
                 return number, bytes(result)
-            case Request(id=number, method=method, params=params):
+            case RpcRequest(id=number, method=method, params=params):
                 return number, method, bytes(params)
-            case Notification(method=method, params=params):
+            case RpcNotification(method=method, params=params):
                 return method, bytes(params)
             case _:
                 return None

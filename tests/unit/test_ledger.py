@@ -6,7 +6,7 @@ from outrider.core.events import Begun, Body, Delta, Entry, Input, Reply, Result
 from outrider.core.plan import State, fold
 from outrider.core.ports import Session
 from outrider.core.prompt import Transcript
-from outrider.runtimes.outside.ledger import GOES_ON, Deed, Ledger, Outcome
+from outrider.runtimes.outside.ledger import CONTINUES_IN_BACKGROUND, CallOutcome, ExternalCall, TurnRecorder
 
 pytestmark = pytest.mark.anyio
 
@@ -60,24 +60,24 @@ def _shown(body: Body) -> str:
             return type(body).__name__
 
 
-def opened() -> tuple[Journal, Ledger]:
+def opened() -> tuple[Journal, TurnRecorder]:
     journal = Journal()
-    ledger = Ledger(journal, "x", lambda text: text)
+    ledger = TurnRecorder(journal, "x", lambda text: text)
     ledger.saw = 1
     return journal, ledger
 
 
-def deed(name: str) -> Deed:
-    return Deed(name, "shell", {"n": name})
+def deed(name: str) -> ExternalCall:
+    return ExternalCall(name, "shell", {"n": name})
 
 
 async def test_each_call_stands_before_its_result_also_when_they_run_at_once() -> None:
     journal, ledger = opened()
-    await ledger.began(deed("a"))
-    await ledger.began(deed("b"))
-    await ledger.ended(deed("b"), Outcome("B"))
-    await ledger.ended(deed("a"), Outcome("A"))
-    await ledger.said("m", "done")
+    await ledger.call_announced(deed("a"))
+    await ledger.call_announced(deed("b"))
+    await ledger.call_finished(deed("b"), CallOutcome("B"))
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
+    await ledger.message_finished("m", "done")
     await ledger.close()
     assert journal.shown() == [
         "reply a",
@@ -92,34 +92,34 @@ async def test_each_call_stands_before_its_result_also_when_they_run_at_once() -
 
 async def test_what_still_runs_when_there_is_room_is_written_down_as_begun() -> None:
     journal, ledger = opened()
-    await ledger.began(deed("a"))
-    await ledger.began(deed("b"))
-    await ledger.ended(deed("a"), Outcome("A"))
+    await ledger.call_announced(deed("a"))
+    await ledger.call_announced(deed("b"))
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
     assert journal.shown() == ["reply a", "begun", "result A", "reply b", "begun"]
 
 
 async def test_a_held_call_begins_only_when_it_is_allowed_and_keeps_the_others_waiting() -> None:
     journal, ledger = opened()
-    await ledger.began(deed("a"), is_held=True)
-    await ledger.ended(deed("b"), Outcome("B"))
+    await ledger.call_announced(deed("a"), is_held=True)
+    await ledger.call_finished(deed("b"), CallOutcome("B"))
     assert journal.shown() == ["reply a"]
-    await ledger.begins("a")
-    await ledger.ended(deed("a"), Outcome("A"))
+    await ledger.call_started("a")
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
     assert journal.shown() == ["reply a", "begun", "result A", "reply b", "begun", "result B"]
 
 
 async def test_what_had_to_make_room_is_told_again_when_it_ends() -> None:
     journal, ledger = opened()
-    await ledger.began(deed("a"))
-    await ledger.began(deed("b"), is_held=True)
-    await ledger.begins("b")
-    await ledger.ended(deed("b"), Outcome("B"))
-    await ledger.ended(deed("a"), Outcome("A"))
-    await ledger.ended(deed("a"), Outcome("A"))
+    await ledger.call_announced(deed("a"))
+    await ledger.call_announced(deed("b"), is_held=True)
+    await ledger.call_started("b")
+    await ledger.call_finished(deed("b"), CallOutcome("B"))
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
     assert journal.shown() == [
         "reply a",
         "begun",
-        f"result {GOES_ON}",
+        f"result {CONTINUES_IN_BACKGROUND}",
         "reply b",
         "begun",
         "result B",
@@ -131,12 +131,12 @@ async def test_what_had_to_make_room_is_told_again_when_it_ends() -> None:
 
 async def test_what_is_told_again_is_written_down_once() -> None:
     journal, ledger = opened()
-    await ledger.ended(deed("a"), Outcome("A"))
-    await ledger.said("m", "done")
+    await ledger.call_finished(deed("a"), CallOutcome("A"))
+    await ledger.message_finished("m", "done")
     await ledger.close()
-    again = Ledger(journal, "x", lambda text: text)
-    await again.ended(deed("a"), Outcome("A"))
-    await again.said("m", "done")
+    again = TurnRecorder(journal, "x", lambda text: text)
+    await again.call_finished(deed("a"), CallOutcome("A"))
+    await again.message_finished("m", "done")
     await again.close()
     assert journal.shown() == ["reply a", "begun", "result A", "reply done"]
 

@@ -11,10 +11,10 @@ import pytest
 from anyio.abc import SocketStream
 from msgspec import Struct
 
-from outrider.runtimes.mcp import Door, Guest, Offer, Visit, door, http
+from outrider.runtimes.mcp import McpServer, McpSession, PendingCall, ToolListing, door, http
 
 pytestmark = pytest.mark.anyio
-POKE = Offer("poke", "Poke it.", {"type": "object", "properties": {"a": {"type": "string"}}})
+POKE = ToolListing("poke", "Poke it.", {"type": "object", "properties": {"a": {"type": "string"}}})
 
 
 class Told(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Told(Struct, frozen=True):
 class Wire:
     """One connection, on which anything can be sent."""
 
-    def __init__(self, guest: Guest, stream: SocketStream) -> None:
+    def __init__(self, guest: McpSession, stream: SocketStream) -> None:
         self._stream = stream
         self._token = guest.token
         self._host = guest.url.removeprefix("http://").removesuffix("/mcp")
@@ -80,23 +80,23 @@ class Wire:
 
 
 @asynccontextmanager
-async def opened() -> AsyncGenerator[Door]:
+async def opened() -> AsyncGenerator[McpServer]:
     async with anyio.create_task_group() as group:
-        yield Door(group)
+        yield McpServer(group)
         group.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def dialled(guest: Guest) -> AsyncGenerator[Wire]:
+async def dialled(guest: McpSession) -> AsyncGenerator[Wire]:
     port = int(guest.url.removesuffix("/mcp").rpartition(":")[2])
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         yield Wire(guest, stream)
 
 
 @asynccontextmanager
-async def visited() -> AsyncGenerator[tuple[Guest, Wire]]:
+async def visited() -> AsyncGenerator[tuple[McpSession, Wire]]:
     async with opened() as one:
-        guest = await one.guest([POKE], "what it is for")
+        guest = await one.open_session([POKE], "what it is for")
         async with dialled(guest) as wire:
             yield guest, wire
 
@@ -109,7 +109,7 @@ def result(value: Any) -> Told:
     return Told(200, {"jsonrpc": "2.0", "id": 1, "result": value})
 
 
-def answering(text: str) -> Callable[[Visit], None]:
+def answering(text: str) -> Callable[[PendingCall], None]:
     return lambda visit: visit.answer(f"{text} {visit.tool} {dict(visit.args)}")
 
 
@@ -119,7 +119,7 @@ async def test_a_client_is_greeted_told_of_the_tools_and_has_one_run() -> None:
         initialized = await wire.asks("notifications/initialized", None)
         listed = await wire.asks("tools/list")
         pinged = await wire.asks("ping")
-        with guest.served(answering("ran")):
+        with guest.deliver_to(answering("ran")):
             ran = await wire.pokes("c1", a="b")
     assert (greeted.body["result"]["protocolVersion"], greeted.body["result"]["instructions"]) == (
         "2025-03-26",
@@ -159,8 +159,8 @@ async def test_a_version_that_is_not_known_is_answered_with_one_that_is() -> Non
 )
 async def test_who_has_no_business_here_is_refused_and_nothing_runs(status: int, other: dict[str, str | None]) -> None:
     async with visited() as (guest, wire):
-        visits: list[Visit] = []
-        with guest.served(visits.append):
+        visits: list[PendingCall] = []
+        with guest.deliver_to(visits.append):
             body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"poke"}}'
             found = await wire.posts(body, **other)
             after = await wire.hear()
@@ -175,8 +175,8 @@ async def test_the_token_is_checked_before_any_of_the_body_is_read() -> None:
 
 async def test_each_guest_has_a_token_of_its_own_and_it_ends_with_the_guest() -> None:
     async with opened() as one:
-        first, second = await one.guest([POKE], ""), await one.guest([POKE], "")
-        with first.served(answering("first")), second.served(answering("second")):
+        first, second = await one.open_session([POKE], ""), await one.open_session([POKE], "")
+        with first.deliver_to(answering("first")), second.deliver_to(answering("second")):
             async with dialled(first) as near, dialled(second) as far:
                 assert (await near.pokes(), await far.pokes()) == (said("first poke {}"), said("second poke {}"))
                 second.close()
@@ -188,7 +188,7 @@ async def test_each_guest_has_a_token_of_its_own_and_it_ends_with_the_guest() ->
 async def test_outside_of_a_turn_a_call_is_not_run_and_says_so() -> None:
     async with visited() as (guest, wire):
         before = await wire.pokes()
-        with guest.served(answering("ran")):
+        with guest.deliver_to(answering("ran")):
             pass
         after = await wire.pokes()
     assert before == after == said("not run: no turn of Outrider is under way here", failed=True)
@@ -203,7 +203,7 @@ async def test_a_call_that_is_open_when_its_turn_ends_is_told_so() -> None:
             found.append(await wire.pokes("c1"))
 
         async with anyio.create_task_group() as group:
-            with guest.served(lambda _: came.set()), anyio.fail_after(30):
+            with guest.deliver_to(lambda _: came.set()), anyio.fail_after(30):
                 group.start_soon(poke)
                 await came.wait()
     assert found == [said("the turn ended before this was done; it may or may not have happened", failed=True)]
@@ -211,12 +211,12 @@ async def test_a_call_that_is_open_when_its_turn_ends_is_told_so() -> None:
 
 async def test_two_calls_at_once_are_each_answered_with_their_own() -> None:
     async with opened() as one:
-        guest = await one.guest([POKE], "")
-        visits: list[Visit] = []
+        guest = await one.open_session([POKE], "")
+        visits: list[PendingCall] = []
         found: dict[str, Told] = {}
         both = anyio.Event()
 
-        def take(visit: Visit) -> None:
+        def take(visit: PendingCall) -> None:
             visits.append(visit)
             if len(visits) == 2:
                 both.set()
@@ -225,7 +225,7 @@ async def test_two_calls_at_once_are_each_answered_with_their_own() -> None:
             async with dialled(guest) as wire:
                 found[name] = await wire.pokes(name, a=name)
 
-        with guest.served(take), anyio.fail_after(30):
+        with guest.deliver_to(take), anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(poke, "x")
                 group.start_soon(poke, "y")
@@ -239,11 +239,11 @@ async def test_a_call_that_is_sent_twice_is_run_once_and_answered_twice() -> Non
     async with visited() as (guest, wire):
         visits: list[str] = []
 
-        def take(visit: Visit) -> None:
+        def take(visit: PendingCall) -> None:
             visits.append(visit.id)
             visit.answer(f"number {len(visits)}")
 
-        with guest.served(take):
+        with guest.deliver_to(take):
             told = [await wire.pokes("c1"), await wire.pokes("c1"), await wire.pokes("c2"), await wire.pokes()]
     assert told == [said("number 1"), said("number 1"), said("number 2"), said("number 3")]
     assert visits == ["c1", "c2", ""]
@@ -268,7 +268,7 @@ async def test_what_is_not_known_or_not_understood_is_an_error_and_the_next_is_a
     body: bytes, status: int, code: int
 ) -> None:
     async with visited() as (guest, wire):
-        with guest.served(answering("ran")):
+        with guest.deliver_to(answering("ran")):
             told = await wire.posts(body)
             after = await wire.pokes()
     assert (told.status, told.body["error"]["code"]) == (status, code)
@@ -328,7 +328,7 @@ async def test_requests_that_are_broken_anywhere_do_no_harm() -> None:
     async with visited() as (guest, wire):
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"poke","arguments":{}}}'
         right = wire.head(f"content-length: {len(body)}", "connection: close") + body
-        with guest.served(answering("ran")):
+        with guest.deliver_to(answering("ran")):
             for _ in range(300):
                 broken = bytearray(right)
                 for _ in range(chance.randint(1, 4)):
@@ -364,7 +364,7 @@ async def test_connections_past_the_most_are_refused_and_there_is_room_again_whe
 ) -> None:
     monkeypatch.setattr(door, "CONNECTIONS", 1)
     async with opened() as one:
-        guest = await one.guest([POKE], "")
+        guest = await one.open_session([POKE], "")
         async with dialled(guest) as wire, dialled(guest) as other:
             assert (await wire.asks("ping"), await other.hear()) == (result({}), Told(503))
         with anyio.fail_after(30):
@@ -377,7 +377,7 @@ async def test_connections_past_the_most_are_refused_and_there_is_room_again_whe
 async def test_nothing_listens_until_a_guest_comes_and_after_it_is_closed() -> None:
     async with opened() as one:
         assert one.url == ""
-        guest = await one.guest([POKE], "")
+        guest = await one.open_session([POKE], "")
     with pytest.raises(OSError, match="connection attempts failed"):
         async with dialled(guest):
             pass

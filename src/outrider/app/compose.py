@@ -32,7 +32,7 @@ from outrider.engine.keeper import TaskSupervisor
 from outrider.engine.keeping import TaskServices
 from outrider.engine.worker import Worker, WorkerLimits
 from outrider.models.open import open_models
-from outrider.runtimes.kit import Kit, OpenRuntime
+from outrider.runtimes.kit import OpenRuntime, RuntimeContext
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
 from outrider.tools.define import Function
@@ -63,7 +63,7 @@ class _Models:
 class _Runtimes:
     """Runtimes by name, each opened when it is first asked for and kept until the home closes, in a task of its own."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: RuntimeContext) -> None:
         self._context = kit
         self._open: dict[str, Runtime] = {}
         self._opening = anyio.Lock()
@@ -183,7 +183,7 @@ def _build_services(
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     commands = open_commands(config)
     place = HomeToolEnvironment(config, store, store.blobs, open_local, _now)
-    runtimes = _Runtimes(Kit(config, models.get, tools, place, bounds, store.blobs))
+    runtimes = _Runtimes(RuntimeContext(config, models.get, tools, place, bounds, store.blobs))
     hub = EventHub(store)
     worker = Worker(store, hub, runtimes.get, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
     door = Inbox(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)

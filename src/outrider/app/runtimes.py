@@ -12,7 +12,7 @@ from outrider.config.settings import did_you_mean, lookup_setting
 from outrider.core.errors import Refused
 from outrider.core.events import Changed, Entry
 from outrider.core.ports import NATIVE, Session
-from outrider.runtimes.check import Check, Examine
+from outrider.runtimes.check import ProbeResult, RuntimeProbe
 
 _BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
 
@@ -70,13 +70,13 @@ def runtime_of(settings: Mapping[str, str], default: str) -> RuntimeChoice:
 def find_program(config: Config, name: str) -> str:
     """Where this runtime's program is; empty for one without. Starts nothing. Raises Refused with how to get it."""
     examine = _load_probe(name)
-    return examine.found(config) if examine else ""
+    return examine.locate(config) if examine else ""
 
 
 def takes_client_tools(name: str) -> bool:
     """Whether tools of whoever sent an input can be used in its turns."""
     examine = _load_probe(name)
-    return examine.lends if examine else name == NATIVE
+    return examine.takes_client_tools if examine else name == NATIVE
 
 
 def can_steer(name: str) -> bool:
@@ -90,18 +90,18 @@ def available_runtimes(config: Config) -> Sequence[str]:
     return [name for name in runtime_names() if name != NATIVE and _is_installed(config, name)]
 
 
-async def probe(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[Check, None]:
+async def probe(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[ProbeResult, None]:
     """Really try this runtime; at a glance, without leaving a trace in it. Nothing is asked of a model."""
     if name not in runtime_names():
-        yield Check("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
+        yield ProbeResult("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
         return
     examine = _load_probe(name)
     if examine is None:
-        yield Check("program", "fine", "built in" if name == NATIVE else "installed")
+        yield ProbeResult("program", "fine", "built in" if name == NATIVE else "installed")
         if version := plugins.origin("runtimes", name):
-            yield Check("version", "fine", version)
+            yield ProbeResult("version", "fine", version)
         return
-    checks = (examine.glance if is_glance else None) or examine.checks
+    checks = (examine.quick_checks if is_glance else None) or examine.checks
     async for check in checks(config):
         yield check
 
@@ -136,6 +136,6 @@ def _is_installed(config: Config, name: str) -> bool:
 
 
 @cache
-def _load_probe(name: str) -> Examine | None:
+def _load_probe(name: str) -> RuntimeProbe | None:
     """None where the runtime says nothing about itself."""
     return plugins.load("runtime_checks", name) if name in plugins.names("runtime_checks") else None

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from outrider.cli.checks import (
-    Check,
+    ProbeResult,
     check_discovered,
     check_home,
     check_installation,
@@ -44,9 +44,9 @@ async def _run_checks(home: Path, is_json: bool, is_online: bool, halt: SignalWa
     return await report(is_json, _checks(home, is_online))
 
 
-async def report(is_json: bool, *streams: AsyncGenerator[Check, None]) -> int:
+async def report(is_json: bool, *streams: AsyncGenerator[ProbeResult, None]) -> int:
     """Print findings as they come, and a summary; the exit code."""
-    found: list[Check] = []
+    found: list[ProbeResult] = []
     for stream in streams:
         async for check in stream:
             found.append(check)
@@ -60,7 +60,7 @@ async def report(is_json: bool, *streams: AsyncGenerator[Check, None]) -> int:
     return FAILED if is_broken else DONE
 
 
-async def _checks(home: Path, is_online: bool) -> AsyncGenerator[Check, None]:
+async def _checks(home: Path, is_online: bool) -> AsyncGenerator[ProbeResult, None]:
     for check in (*check_installation(), *check_home(home)):
         yield check
     config = _load_config()
@@ -88,12 +88,12 @@ def _load_config() -> Config | Refused:
         return error
 
 
-def _check_line(check: Check) -> str:
+def _check_line(check: ProbeResult) -> str:
     advice = f" → {check.advice}" if check.advice else ""
     return f"{_MARKS[check.verdict]} {check.name:<9} {check.text}{advice}"
 
 
-def _summary(found: Sequence[Check]) -> str:
+def _summary(found: Sequence[ProbeResult]) -> str:
     broken = sum(check.verdict == "broken" for check in found)
     odd = sum(check.verdict == "odd" for check in found)
     if not broken and not odd:

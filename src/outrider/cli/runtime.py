@@ -19,7 +19,7 @@ from outrider.config.load import CONFIG_FILE, Config, find_home, load
 from outrider.config.write import read_with_comment, set_value, unset_value
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
-from outrider.runtimes.check import Check
+from outrider.runtimes.check import ProbeResult
 
 _LABEL = "outrider runtime"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
@@ -84,7 +84,7 @@ async def _print_runtimes(config: Config, is_json: bool, halt: SignalWatch) -> i
     return DONE
 
 
-def _runtime_status(name: str, is_default: bool, checks: list[Check]) -> RuntimeStatus:
+def _runtime_status(name: str, is_default: bool, checks: list[ProbeResult]) -> RuntimeStatus:
     told = {check.name: check for check in checks}
     broken = next((check for check in checks if check.verdict == "broken"), None)
     return RuntimeStatus(

@@ -12,17 +12,17 @@ from outrider.core.ports import Tool, ToolContext, ToolEnvironment, Tools, Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.traits import Replay
 
-_SHOWN = 2_000
+_MAX_COMMAND_CHARS = 2_000
 """Characters of a call that are shown to whoever is asked about it."""
 DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
 
 
-class Calls:
+class ToolRunner:
     """The tools of a home, for whichever runtime a model calls them in."""
 
     def __init__(self, tools: Tools, place: ToolEnvironment) -> None:
         self._tools = tools
-        self._place = place
+        self._tool_environment = place
 
     def tools_of(self, turn: Turn) -> Tools:
         """The tools this session may use: all, unless it was begun with fewer."""
@@ -41,7 +41,7 @@ class Calls:
         elif call.broken:
             text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"
             await turn.record(Result(call.id, text, failed=True))
-        elif here := await self._allowed(turn, call, tool):
+        elif here := await self._authorize(turn, call, tool):
             if tool.spec.replay is Replay.NEVER:
                 await turn.record(Begun(call.id))
                 failpoint("J7")
@@ -52,32 +52,32 @@ class Calls:
             failpoint("J8")
             await self.record(turn, result)
 
-    async def settle(self, turn: Turn, call: Call) -> None:
+    async def reconcile(self, turn: Turn, call: Call) -> None:
         """A call began and the process died: what came of it is found out, or told as unknown."""
         # A call that was made of somebody else's tool is none of ours, whatever ours is called.
         tool = None if call.id in turn.state().abandoned_calls else self._tools.get(call.tool)
         result = None
         if tool:
-            here = await self._place.tool_context(turn.session, turn.state(), call)
+            here = await self._tool_environment.tool_context(turn.session, turn.state(), call)
             request = await tool.approval_request(call, here)  # it was allowed, or it would not have begun
             result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
         await self.record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
     async def record(self, turn: Turn, result: Result) -> None:
-        text, details = self._place.redact(result.text), self._place.redact(result.details)
+        text, details = self._tool_environment.redact(result.text), self._tool_environment.redact(result.details)
         await turn.record(replace(result, text=text, details=details))
 
-    async def _allowed(self, turn: Turn, call: Call, tool: Tool) -> ToolContext | None:
+    async def _authorize(self, turn: Turn, call: Call, tool: Tool) -> ToolContext | None:
         """Where the call may run; None when it was denied, or when a person is asked first."""
-        here = await self._place.tool_context(turn.session, turn.state(), call)
+        here = await self._tool_environment.tool_context(turn.session, turn.state(), call)
         try:
             request = await tool.approval_request(call, here)
         except Refused as error:
             await turn.record(Result(call.id, str(error), failed=True))
             return None
-        request = request or _plain(call, here)
+        request = request or _plain_request(call, here)
         answer = turn.state().answers.get(call.id)
-        verdict = await self._place.verdict(request, turn.session) if answer is None else meaning(answer)
+        verdict = await self._tool_environment.verdict(request, turn.session) if answer is None else verdict_of(answer)
         match verdict:
             case "allow":
                 return replace(here, granted=request.needs)
@@ -85,11 +85,11 @@ class Calls:
                 await turn.record(Result(call.id, DENIED, failed=True))
                 return None
             case "ask":
-                await ask(turn, call, request)
+                await record_question(turn, call, request)
                 return None
 
 
-async def ask(turn: Turn, call: Call, request: ApprovalRequest) -> None:
+async def record_question(turn: Turn, call: Call, request: ApprovalRequest) -> None:
     """Put a call to a person: the turn waits from here on."""
     # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
     choices = ANSWERS if request.needs else (ONCE, NO)
@@ -99,7 +99,7 @@ async def ask(turn: Turn, call: Call, request: ApprovalRequest) -> None:
     failpoint("J10")
 
 
-async def answer_for_nobody(turn: Turn, place: ToolEnvironment) -> bool:
+async def deny_unreachable(turn: Turn, place: ToolEnvironment) -> bool:
     """A question that nobody can answer is a no. True when at least one was answered so."""
     state = turn.state()
     answers = place.answer_unreachable(turn.session, tuple(state.questions.values()), state.address)
@@ -108,13 +108,13 @@ async def answer_for_nobody(turn: Turn, place: ToolEnvironment) -> bool:
     return bool(answers)
 
 
-def _plain(call: Call, here: ToolContext) -> ApprovalRequest:
+def _plain_request(call: Call, here: ToolContext) -> ApprovalRequest:
     """A call that wants nothing beyond what every call may do; a rule may still speak of it."""
     command = call.args.get("command")
     text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
-    return ApprovalRequest(call.tool, text[:_SHOWN], (), here.session.workspace)
+    return ApprovalRequest(call.tool, text[:_MAX_COMMAND_CHARS], (), here.session.workspace)
 
 
-def meaning(answer: str) -> Verdict:
+def verdict_of(answer: str) -> Verdict:
     """What an answer to an ask comes to."""
     return "deny" if answer == NO else "allow"

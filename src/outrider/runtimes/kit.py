@@ -10,17 +10,17 @@ from outrider.core.plan import Bounds
 from outrider.core.ports import Blobs, Models, Runtime, ToolEnvironment, Tools
 
 
-class Kit(Struct, frozen=True):
+class RuntimeContext(Struct, frozen=True):
     """A home, as runtimes see it."""
 
     config: Config
     models: Models
     """For our own loop alone."""
     tools: Tools
-    place: ToolEnvironment
+    tool_environment: ToolEnvironment
     bounds: Bounds
     blobs: Blobs
 
 
-OpenRuntime = Callable[[Kit], AbstractAsyncContextManager[Runtime]]
+OpenRuntime = Callable[[RuntimeContext], AbstractAsyncContextManager[Runtime]]
 """Opens a runtime for the life of a home. Raises Refused, in words, when it cannot be used on this machine."""

@@ -26,11 +26,11 @@ from outrider.core.plan import (
 from outrider.core.ports import Model, Models, ToolEnvironment, Tools, Turn
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.traits import Replay, RuntimeTraits
-from outrider.runtimes.calls import Calls, answer_for_nobody
-from outrider.runtimes.kit import Kit
+from outrider.runtimes.calls import ToolRunner, deny_unreachable
+from outrider.runtimes.kit import RuntimeContext
 from outrider.runtimes.system import system_prompt
 
-FULL = 0.8
+COMPACT_AT = 0.8
 """Compact when the last prompt took this part of the model's window."""
 
 
@@ -39,8 +39,8 @@ class NativeRuntime:
 
     def __init__(self, models: Models, tools: Tools, place: ToolEnvironment, bounds: Bounds) -> None:
         self._models = models
-        self._calls = Calls(tools, place)
-        self._place = place
+        self._tool_runner = ToolRunner(tools, place)
+        self._tool_environment = place
         self._bounds = bounds
         self._replay = {name: tool.spec.replay for name, tool in tools.items()}
 
@@ -55,11 +55,15 @@ class NativeRuntime:
         state = turn.state()
         wanted = state.settings.get("model", "")
         try:
-            return await self._models(wanted) if wanted or not state.model else await self._default_or(state.model)
+            return (
+                await self._models(wanted)
+                if wanted or not state.model
+                else await self._default_or_started_with(state.model)
+            )
         except Refused as error:
             raise NeedsAnotherProcess(str(error)) from error
 
-    async def _default_or(self, begun_with: str) -> Model:
+    async def _default_or_started_with(self, begun_with: str) -> Model:
         try:
             default = await self._models("")
         except Refused:
@@ -82,20 +86,20 @@ class NativeRuntime:
                     await self._run_calls(turn, calls)
                 case ReconcileCalls(calls=calls):
                     for call in calls:
-                        await self._calls.settle(turn, call)
+                        await self._tool_runner.reconcile(turn, call)
                 case AwaitAnswer():
-                    if not await answer_for_nobody(turn, self._place):
+                    if not await deny_unreachable(turn, self._tool_environment):
                         return
                 case Begin() | Finish() | Stop() | Idle():
                     return
 
     async def _ask(self, turn: Turn, model: Model) -> None:
-        if self._is_full(turn, model):
+        if self._should_compact(turn, model):
             await self._compact(turn, model, keep=0.25)
         keeps = iter((0.25, 0.0))
         while True:
             try:
-                reply = await model.reply(await self._prompt(turn), _watched(turn))
+                reply = await model.reply(await self._prompt(turn), _emitter(turn))
                 break
             except ContextTooLong as error:
                 turn.emit(Delta("the session has outgrown the model's window; summarising its earlier part", "reset"))
@@ -108,15 +112,15 @@ class NativeRuntime:
     async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
         lent = turn.state().client_tools
-        specs = (*(t.spec for name, t in self._calls.tools_of(turn).items() if name not in lent), *lent.values())
-        tail = await self._place.running_tasks_note(turn.session)
+        specs = (*(t.spec for name, t in self._tool_runner.tools_of(turn).items() if name not in lent), *lent.values())
+        tail = await self._tool_environment.running_tasks_note(turn.session)
         system = system_prompt(turn.session, turn.state().settings.get("instructions", ""))
         return Prompt(system, messages, specs, turn.state().head, tail)
 
-    def _is_full(self, turn: Turn, model: Model) -> bool:
+    def _should_compact(self, turn: Turn, model: Model) -> bool:
         state = turn.state()
         asked = int(state.settings.get("compact", "0"))
-        return asked > state.compacted or 0 < FULL * model.traits.window < state.context
+        return asked > state.compacted or 0 < COMPACT_AT * model.traits.window < state.context
 
     async def _compact(self, turn: Turn, model: Model, keep: float) -> bool:
         """Replace the older part of the prompt by a summary. False when nothing is left to replace."""
@@ -139,20 +143,20 @@ class NativeRuntime:
         """In the order the model wrote them; neighbours that only look run side by side."""
         for batch in _batches(calls, self._replay):
             if len(batch) == 1:
-                await self._calls.run(turn, batch[0])
+                await self._tool_runner.run(turn, batch[0])
                 continue
             try:
                 async with anyio.create_task_group() as group:
                     for call in batch:
-                        group.start_soon(self._calls.run, turn, call)
+                        group.start_soon(self._tool_runner.run, turn, call)
             except ExceptionGroup as several:
                 raise several.exceptions[0] from several
 
 
 @asynccontextmanager
-async def open_runtime(kit: Kit) -> AsyncGenerator[NativeRuntime]:
+async def open_runtime(kit: RuntimeContext) -> AsyncGenerator[NativeRuntime]:
     """Our own loop over the models and tools of a home."""
-    yield NativeRuntime(kit.models, kit.tools, kit.place, kit.bounds)
+    yield NativeRuntime(kit.models, kit.tools, kit.tool_environment, kit.bounds)
 
 
 def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[Call]]:
@@ -169,7 +173,7 @@ def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[
         yield batch
 
 
-def _watched(turn: Turn) -> Callable[[Delta], None]:
+def _emitter(turn: Turn) -> Callable[[Delta], None]:
     def emit(delta: Delta) -> None:
         turn.emit(delta)
         failpoint("J5")

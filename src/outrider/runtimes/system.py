@@ -2,7 +2,7 @@
 
 from outrider.core.ports import Session
 
-_TEXT = """\
+_SYSTEM_PROMPT = """\
 You are Outrider, an agent that finishes what it starts. You work for one person, in a workspace, with tools.
 
 - Use the tools to find out instead of guessing; do the work, then report in a few plain words what you did and found.
@@ -17,7 +17,7 @@ Workspace: {workspace}
 Session: {name}"""
 
 
-_MORE = """
+_SESSION_INSTRUCTIONS = """
 
 Instructions that came with this session:
 
@@ -26,5 +26,5 @@ Instructions that came with this session:
 
 def system_prompt(session: Session, instructions: str = "") -> str:
     """The standing instructions of this session's prompts, and after them what its client asked for."""
-    more = _MORE.format(instructions=instructions) if instructions else ""
-    return _TEXT.format(workspace=session.workspace, name=session.name) + more
+    more = _SESSION_INSTRUCTIONS.format(instructions=instructions) if instructions else ""
+    return _SYSTEM_PROMPT.format(workspace=session.workspace, name=session.name) + more

@@ -9,47 +9,47 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, Message, UserMessage
-from outrider.runtimes.acp.deeds import ENDS, Wanted, changed, deed_of, outcome_of
-from outrider.runtimes.acp.faults import CANNOT_GO_ON, STOPS, wants_login
-from outrider.runtimes.acp.hearing import Hearing, Settled
-from outrider.runtimes.acp.process import Agent, Prompting
-from outrider.runtimes.acp.wire import Prompted, Update
+from outrider.runtimes.acp.deeds import FINAL_STATUSES, AcpToolCall, apply_update, external_call_of, outcome_of
+from outrider.runtimes.acp.faults import CANNOT_RESUME, STOP_REASONS, wants_login
+from outrider.runtimes.acp.hearing import EarlierAnswer, UpdateReader
+from outrider.runtimes.acp.process import AcpAgent, RunningPrompt
+from outrider.runtimes.acp.wire import PromptResponse, SessionUpdate
 from outrider.runtimes.acp.words import (
     ALLOWED,
     DENIED,
     NAME,
-    NOT_KNOWN,
-    Beginning,
-    Known,
-    beginning,
-    is_cut_off,
+    OUTCOME_UNKNOWN,
+    InterruptedCall,
+    PromptStart,
+    build_prompt,
+    is_interrupted,
     prompt_name,
 )
-from outrider.runtimes.calls import meaning
-from outrider.runtimes.jsonrpc import ChildGone, RpcError
-from outrider.runtimes.jsonrpc.group import open_group
-from outrider.runtimes.kit import Kit
-from outrider.runtimes.outside.asking import Asking, News
-from outrider.runtimes.outside.ledger import Ledger, Outcome, call_id
+from outrider.runtimes.calls import verdict_of
+from outrider.runtimes.jsonrpc import ProcessExited, RpcError
+from outrider.runtimes.jsonrpc.group import background_group
+from outrider.runtimes.kit import RuntimeContext
+from outrider.runtimes.outside.asking import ApprovalGate, JournalWatcher
+from outrider.runtimes.outside.ledger import CallOutcome, TurnRecorder, external_call_id
 
-_PROBE = 5.0
+_ALIVE_TIMEOUT = 5.0
 """Seconds an agent has at least to say that it lives."""
-_NOT_TOLD = "the agent did not tell what came of this"
+_NO_RESULT = "the agent did not tell what came of this"
 _NOT_RUN = "not run: the turn was set aside until the question was answered"
 
 
-class Carrying:
+class AcpTurnRun:
     """One turn in the hands of one agent."""
 
-    def __init__(self, turn: Turn, agent: Agent, kit: Kit) -> None:
+    def __init__(self, turn: Turn, agent: AcpAgent, kit: RuntimeContext) -> None:
         self._turn = turn
         self._agent = agent
-        self._kit = kit
-        self._ledger = Ledger(turn, NAME, kit.place.redact)
-        self._news = News(turn)
-        self._answered: list[Settled] = []
-        asking = Asking(turn, kit.place, self._news)
-        self._hearing = Hearing(turn, agent, self._ledger, asking, self._answered)
+        self._context = kit
+        self._recorder = TurnRecorder(turn, NAME, kit.tool_environment.redact)
+        self._journal = JournalWatcher(turn)
+        self._earlier_answers: list[EarlierAnswer] = []
+        asking = ApprovalGate(turn, kit.tool_environment, self._journal)
+        self._updates = UpdateReader(turn, agent, self._recorder, asking, self._earlier_answers)
 
     async def run(self, *, has_died: bool = False) -> None:
         """Prompt the agent with what it has not seen, and hear it out.
@@ -58,30 +58,30 @@ class Carrying:
         Unavailable; Failed when the prompt did; Died when the agent did and can go on in another process.
         """
         bound = self._turn.state().threads.get(NAME)
-        is_cut = has_died or is_cut_off(self._turn.state(), bound.turn if bound else "")
-        thread, retold = await self._open(bound, is_cut=is_cut)
+        is_cut = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
+        thread, retold = await self._open_session(bound, is_cut=is_cut)
         is_new = bound is None or bound.thread != thread
-        unknown = self._unknown(bound if bound and not is_new else None)
-        known = await self._settle(bound, retold)
+        unknown = self._unseen_history(bound if bound and not is_new else None)
+        known = await self._close_interrupted_calls(bound, retold)
         state = self._turn.state()
-        begins = beginning(state, self._turn.transcript(), unknown, known if is_cut else None)
+        begins = build_prompt(state, self._turn.transcript(), unknown, known if is_cut else None)
         if unknown:
-            self._note(f"{self._agent.name} is told what was said here before")
+            self._emit_note(f"{self._agent.name} is told what was said here before")
         name = prompt_name(state)
-        self._ledger.saw = begins.saw
-        self._hearing.prompt = f"{thread}/{name}"
-        blocks = self._blocks(begins)
+        self._recorder.saw = begins.saw
+        self._updates.prompt_id = f"{thread}/{name}"
+        blocks = self._content_blocks(begins)
         await self._turn.record(Bound(NAME, thread, name, begins.saw))
         await self._prompt(thread, blocks, may_die=not has_died)
 
-    async def _open(self, bound: Bound | None, *, is_cut: bool) -> tuple[str, Sequence[Update]]:
+    async def _open_session(self, bound: Bound | None, *, is_cut: bool) -> tuple[str, Sequence[SessionUpdate]]:
         """The session to prompt, and what the agent told of what was done in it last."""
         agent, folder = self._agent, self._turn.session.workspace
-        if bound and bound.thread in agent.threads:
+        if bound and bound.thread in agent.sessions:
             return bound.thread, ()
-        if bound and (agent.can.can_load or agent.can.can_resume):
+        if bound and (agent.info.can_load or agent.info.can_resume):
             try:
-                return bound.thread, await agent.take_up(bound.thread, folder, is_retold=is_cut)
+                return bound.thread, await agent.load_session(bound.thread, folder, is_retold=is_cut)
             except RpcError as error:
                 if wants_login(error):
                     raise
@@ -89,14 +89,14 @@ class Carrying:
         else:
             why = f"{agent.name} cannot take up a session of an earlier process"
         if bound and is_cut:
-            await self._settle(bound, ())
-            await self._ledger.close()
-            raise Refused(f"{CANNOT_GO_ON} ({why})")
+            await self._close_interrupted_calls(bound, ())
+            await self._recorder.close()
+            raise Refused(f"{CANNOT_RESUME} ({why})")
         if bound:
-            self._note(f"{why}. A new one begins")
+            self._emit_note(f"{why}. A new one begins")
         return await agent.open_session(folder), ()
 
-    def _unknown(self, bound: Bound | None) -> Sequence[Message]:
+    def _unseen_history(self, bound: Bound | None) -> Sequence[Message]:
         """What was said and done here that the agent's session has not seen; all of it when the session is new."""
         state, transcript = self._turn.state(), self._turn.transcript()
         if bound is None:
@@ -104,109 +104,117 @@ class Carrying:
         # What was done in this turn was done by the agent itself.
         return transcript.after(bound.saw) if not state.steps else ()
 
-    async def _settle(self, bound: Bound | None, retold: Sequence[Update]) -> list[Known]:
+    async def _close_interrupted_calls(
+        self, bound: Bound | None, retold: Sequence[SessionUpdate]
+    ) -> list[InterruptedCall]:
         """Close what an earlier owner of this turn left open, and say what is known of it."""
         prompt = f"{bound.thread}/{bound.turn}" if bound else ""
-        calls: dict[str, Wanted] = {}
+        calls: dict[str, AcpToolCall] = {}
         for update in retold:
-            calls[update.tool_call_id] = changed(calls.get(update.tool_call_id), update)
-        ended = {call_id(NAME, deed_of(w, prompt).item): w for w in calls.values() if w.status in ENDS}
-        state, known = self._turn.state(), list[Known]()
+            calls[update.tool_call_id] = apply_update(calls.get(update.tool_call_id), update)
+        ended = {
+            external_call_id(NAME, external_call_of(w, prompt).item_id): w
+            for w in calls.values()
+            if w.status in FINAL_STATUSES
+        }
+        state, known = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
             answer = state.answers.get(call.id)
             if answer is not None and call.id not in state.begun:
-                self._answered.append(Settled(call, meaning(answer)))
-                known.append(Known(call, ALLOWED if meaning(answer) == "allow" else DENIED))
-                await self._ledger.settle(call, Outcome(_NOT_RUN, failed=True))
+                self._earlier_answers.append(EarlierAnswer(call, verdict_of(answer)))
+                known.append(InterruptedCall(call, ALLOWED if verdict_of(answer) == "allow" else DENIED))
+                await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
             elif wanted := ended.pop(call.id, None):
-                await self._ledger.settle(call, outcome_of(wanted), deed_of(wanted, prompt).item)
+                await self._recorder.finish_inherited_call(
+                    call, outcome_of(wanted), external_call_of(wanted, prompt).item_id
+                )
             else:
-                known.append(Known(call, NOT_KNOWN))
-                await self._ledger.settle(call, Outcome(UNKNOWN, failed=True))
+                known.append(InterruptedCall(call, OUTCOME_UNKNOWN))
+                await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
         for wanted in ended.values():
-            await self._ledger.ended(deed_of(wanted, prompt), outcome_of(wanted))
+            await self._recorder.call_finished(external_call_of(wanted, prompt), outcome_of(wanted))
         return known
 
-    def _blocks(self, begins: Beginning) -> list[Mapping[str, str]]:
-        texts = [begins.before] if begins.before else []
+    def _content_blocks(self, begins: PromptStart) -> list[Mapping[str, str]]:
+        texts = [begins.preamble] if begins.preamble else []
         images: list[Mapping[str, str]] = []
         for given in begins.inputs:
-            texts.append(_labelled(given))
+            texts.append(_render_input(given))
             for image in given.images:
-                if not self._agent.can.can_see:
+                if not self._agent.info.accepts_images:
                     texts.append("[a picture that you cannot be shown]")
                     continue
-                data = base64.b64encode(self._kit.blobs.get(image.blob)).decode()
+                data = base64.b64encode(self._context.blobs.get(image.blob)).decode()
                 images.append({"type": "image", "data": data, "mimeType": image.media})
         return [{"type": "text", "text": "\n\n".join(texts)}, *images]
 
     async def _prompt(self, thread: str, blocks: Sequence[Mapping[str, str]], *, may_die: bool) -> None:
-        agent, hearing = self._agent, self._hearing
+        agent, hearing = self._agent, self._updates
         prompting = agent.prompt(thread, blocks)
         try:
-            async with agent.heard(thread) as ear, open_group() as group:
-                group.start_soon(self._news.listen, lambda: None)
-                group.start_soon(self._until_over, thread, prompting)
-                group.start_soon(self._watch)
+            async with agent.subscribe(thread) as ear, background_group() as group:
+                group.start_soon(self._journal.listen, lambda: None)
+                group.start_soon(self._wait_for_end, thread, prompting)
+                group.start_soon(self._run_watchdog)
                 async for heard in ear:
-                    await hearing.take(heard)
+                    await hearing.handle(heard)
         finally:
-            if not prompting.over.is_set():
-                await agent.cancel(thread, prompting, hearing.asked)
+            if not prompting.done.is_set():
+                await agent.cancel(thread, prompting, hearing.pending_requests)
         await self._finish(thread, prompting, may_die=may_die)
 
-    async def _until_over(self, thread: str, prompting: Prompting) -> None:
-        await prompting.over.wait()
-        self._hearing.give_up_asking()
-        await self._agent.all_heard(thread, prompting)
+    async def _wait_for_end(self, thread: str, prompting: RunningPrompt) -> None:
+        await prompting.done.wait()
+        self._updates.cancel_question()
+        await self._agent.wait_drained(thread, prompting)
 
-    async def _watch(self) -> None:
+    async def _run_watchdog(self) -> None:
         """Silence is no verdict: when the agent should speak and does not, it is asked whether it lives."""
-        quiet = float(self._kit.config.acp.quiet)
+        quiet = float(self._context.config.acp.quiet)
         while True:
-            silent = anyio.current_time() - self._hearing.at
-            if silent < quiet or self._hearing.is_waiting:
+            silent = anyio.current_time() - self._updates.last_activity
+            if silent < quiet or self._updates.is_waiting:
                 await anyio.sleep(max(quiet - silent, 1.0))
                 continue
-            if not await self._agent.is_alive(min(max(quiet, _PROBE), 6 * _PROBE)):
+            if not await self._agent.is_alive(min(max(quiet, _ALIVE_TIMEOUT), 6 * _ALIVE_TIMEOUT)):
                 self._agent.retire(f"said nothing for {quiet:g} s and does not answer, so it was ended (acp.quiet)")
                 return
-            self._note(f"{self._agent.name} has said nothing for {quiet:g} s; it runs and answers")
-            self._hearing.at = anyio.current_time()
+            self._emit_note(f"{self._agent.name} has said nothing for {quiet:g} s; it runs and answers")
+            self._updates.last_activity = anyio.current_time()
 
-    async def _finish(self, thread: str, prompting: Prompting, *, may_die: bool) -> None:
-        can_go_on = self._agent.can.can_load or self._agent.can.can_resume
+    async def _finish(self, thread: str, prompting: RunningPrompt, *, may_die: bool) -> None:
+        can_go_on = self._agent.info.can_load or self._agent.info.can_resume
         match prompting.outcome:
-            case Prompted(stop_reason=reason) as prompted:
-                self._ledger.used(prompted.tokens())
-                await self._hearing.settle(_NOT_TOLD)
+            case PromptResponse(stop_reason=reason) as prompted:
+                self._recorder.add_usage(prompted.tokens())
+                await self._updates.close_open_calls(_NO_RESULT)
                 # Written down before its last words: whoever finds those finds that they were the last.
-                await self._turn.record(Bound(NAME, thread, saw=self._ledger.saw))
-                await self._hearing.speak()
-                await self._ledger.close()
-                if cut := STOPS.get(reason):
-                    await self._turn.record(Reply("", self._ledger.saw, cut=cut))
+                await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
+                await self._updates.finish_message()
+                await self._recorder.close()
+                if cut := STOP_REASONS.get(reason):
+                    await self._turn.record(Reply("", self._recorder.saw, cut=cut))
                 if reason == "cancelled":
                     raise Refused(f"{self._agent.name} ended this turn as cancelled, though nobody had stopped it")
-            case ChildGone() as gone if may_die and can_go_on:
-                raise Died(str(gone)) from gone
+            case ProcessExited() as gone if may_die and can_go_on:
+                raise AgentDied(str(gone)) from gone
             case RpcError() | Unavailable() as error:
-                await self._hearing.settle(UNKNOWN)
-                await self._hearing.speak()
-                await self._ledger.close()
-                raise Failed(error)
+                await self._updates.close_open_calls(UNKNOWN)
+                await self._updates.finish_message()
+                await self._recorder.close()
+                raise PromptFailed(error)
             case None:
                 raise Unavailable(f"{self._agent.name} was given up")
 
-    def _note(self, text: str) -> None:
+    def _emit_note(self, text: str) -> None:
         self._turn.emit(Delta(text, "note"))
 
 
-class Died(Exception):
+class AgentDied(Exception):
     """The agent died in the midst of a prompt. What it had begun is as open as it was."""
 
 
-class Failed(Exception):
+class PromptFailed(Exception):
     """A prompt ended with this error; all that was said and done is written down."""
 
     def __init__(self, error: RpcError | Unavailable) -> None:
@@ -214,5 +222,5 @@ class Failed(Exception):
         self.error = error
 
 
-def _labelled(given: UserMessage) -> str:
+def _render_input(given: UserMessage) -> str:
     return given.text if given.source == "person" else f"[notice] {given.text}"

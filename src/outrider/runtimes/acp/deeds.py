@@ -9,16 +9,24 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from outrider.core.approve import HOST, ApprovalRequest
-from outrider.runtimes.acp.wire import NULL, Content, Option, PlanEntry, ToolCall, lenient, objects
-from outrider.runtimes.outside.ledger import Deed, Outcome, bounded
+from outrider.runtimes.acp.wire import (
+    NULL,
+    ContentBlock,
+    PermissionOption,
+    PlanEntry,
+    ToolCallUpdate,
+    parse_object,
+    parse_or_none,
+)
+from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall, clip_middle
 
-ENDS = frozenset({"completed", "failed"})
-_LONGEST = 4_000
+FINAL_STATUSES = frozenset({"completed", "failed"})
+_MAX_REQUEST = 4_000
 """Characters of what is asked about."""
 _TOOLS = {"execute": "shell"} | {kind: kind for kind in ("read", "edit", "delete", "move", "search", "fetch", "think")}
 
 
-class Wanted(Struct, frozen=True):
+class AcpToolCall(Struct, frozen=True):
     """A tool call as far as it has been told."""
 
     id: str
@@ -30,14 +38,14 @@ class Wanted(Struct, frozen=True):
     output: Raw = NULL
 
     @property
-    def is_clear(self) -> bool:
+    def is_specified(self) -> bool:
         """Whether it is told what it does: some agents announce a call while its arguments are still being written."""
-        return self.status != "pending" or bool(objects(self.input))
+        return self.status != "pending" or bool(parse_object(self.input))
 
 
-def changed(before: Wanted | None, told: ToolCall) -> Wanted:
+def apply_update(before: AcpToolCall | None, told: ToolCallUpdate) -> AcpToolCall:
     """What is known of a call after this; nothing need have been told before."""
-    was = before or Wanted(told.tool_call_id)
+    was = before or AcpToolCall(told.tool_call_id)
     return replace(
         was,
         title=told.title or was.title,
@@ -49,36 +57,40 @@ def changed(before: Wanted | None, told: ToolCall) -> Wanted:
     )
 
 
-def deed_of(wanted: Wanted, prompt: str) -> Deed:
+def external_call_of(wanted: AcpToolCall, prompt: str) -> ExternalCall:
     """`prompt` is where the call was made: ids of calls need not differ from one to the next."""
-    args = objects(wanted.input)
-    return Deed(f"{prompt}/{wanted.id}", _TOOLS.get(wanted.kind, "tool"), args or {"what": wanted.title})
+    args = parse_object(wanted.input)
+    return ExternalCall(f"{prompt}/{wanted.id}", _TOOLS.get(wanted.kind, "tool"), args or {"what": wanted.title})
 
 
-def outcome_of(wanted: Wanted) -> Outcome:
+def outcome_of(wanted: AcpToolCall) -> CallOutcome:
     """What came of a call that has ended."""
-    text = _shown(wanted.content) or _plain(wanted.output)
+    text = _render_content(wanted.content) or _render_json(wanted.output)
     is_failed = wanted.status == "failed"
-    return Outcome(text or ("it failed" if is_failed else "done"), is_failed, details=wanted.title[:200])
+    return CallOutcome(text or ("it failed" if is_failed else "done"), is_failed, details=wanted.title[:200])
 
 
-def request_of(wanted: Wanted, workspace: str) -> ApprovalRequest:
+def approval_request_of(wanted: AcpToolCall, workspace: str) -> ApprovalRequest:
     """What the agent wants to be allowed. It does it itself, with no sandbox of ours around it."""
-    args = objects(wanted.input)
+    args = parse_object(wanted.input)
     command = _command(args)
     if not command:
-        shown = _shown(wanted.content) or (_plain(wanted.input) if args else "")
+        shown = _render_content(wanted.content) or (_render_json(wanted.input) if args else "")
         command = (
             "\n".join(part for part in (wanted.title, shown) if part) or wanted.kind or "something it does not name"
         )
     why = args.get("description")
     said = why if isinstance(why, str) and why != command else ""
     return ApprovalRequest(
-        _TOOLS.get(wanted.kind, "tool"), bounded(command, _LONGEST), (HOST,), workspace, bounded(said, _LONGEST)
+        _TOOLS.get(wanted.kind, "tool"),
+        clip_middle(command, _MAX_REQUEST),
+        (HOST,),
+        workspace,
+        clip_middle(said, _MAX_REQUEST),
     )
 
 
-def choose(options: Sequence[Option], *, is_allowed: bool) -> Option | None:
+def choose_option(options: Sequence[PermissionOption], *, is_allowed: bool) -> PermissionOption | None:
     """The option that means this and no more, by its kind: names and ids differ from agent to agent.
 
     A yes that reaches further is a grant of ours, which is listed and can be taken back; an agent might keep its own
@@ -88,14 +100,14 @@ def choose(options: Sequence[Option], *, is_allowed: bool) -> Option | None:
     return next((option for kind in kinds for option in options if option.kind == kind), None)
 
 
-def is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+def is_same_call(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Whether these arguments ask for the very same: what is only said about a command does not count."""
     return (_command(one) or dict(one)) == (_command(other) or dict(other))
 
 
-def text_of(raw: Raw) -> str:
+def content_text(raw: Raw) -> str:
     """The words of one piece of content; of what is no text, what it is."""
-    content = lenient(raw, Content)
+    content = parse_or_none(raw, ContentBlock)
     if content is None:
         return ""
     match content.type:
@@ -109,14 +121,14 @@ def text_of(raw: Raw) -> str:
             return f"[{kind.replace('_', ' ')}]"
 
 
-def plan_of(raw: Raw) -> str:
+def render_plan(raw: Raw) -> str:
     """The agent's plan in one line; empty when there is none."""
-    entries = lenient(raw, tuple[PlanEntry, ...]) or ()
+    entries = parse_or_none(raw, tuple[PlanEntry, ...]) or ()
     if not entries:
         return ""
     done = sum(entry.status == "completed" for entry in entries)
     now = next((entry.content for entry in entries if entry.status == "in_progress"), "")
-    return f"plan: {done} of {len(entries)} done" + (f"; now: {bounded(now, 200)}" if now else "")
+    return f"plan: {done} of {len(entries)} done" + (f"; now: {clip_middle(now, 200)}" if now else "")
 
 
 def _newer(told: Raw, was: Raw) -> Raw:
@@ -131,15 +143,15 @@ def _command(args: Mapping[str, object]) -> str:
     return words if isinstance(words, str) else shlex.join(words)
 
 
-def _shown(raw: Raw) -> str:
-    parts = lenient(raw, tuple[Content, ...]) or ()
-    return "\n".join(text for part in parts if (text := _part(part)))
+def _render_content(raw: Raw) -> str:
+    parts = parse_or_none(raw, tuple[ContentBlock, ...]) or ()
+    return "\n".join(text for part in parts if (text := _render_part(part)))
 
 
-def _part(part: Content) -> str:
+def _render_part(part: ContentBlock) -> str:
     match part.type:
         case "content":
-            return text_of(part.content)
+            return content_text(part.content)
         case "diff":
             path = part.path or "a file"
             old, new = (part.old_text or "").splitlines(), (part.new_text or "").splitlines()
@@ -148,8 +160,8 @@ def _part(part: Content) -> str:
             return ""
 
 
-def _plain(raw: Raw) -> str:
+def _render_json(raw: Raw) -> str:
     if bytes(raw) == b"null":
         return ""
-    value = lenient(raw, str)
+    value = parse_or_none(raw, str)
     return value if value is not None else msgspec.json.format(bytes(raw), indent=0).decode()

@@ -8,18 +8,18 @@ from pathlib import Path
 from outrider.config.childenv import child_environment
 from outrider.config.load import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
-from outrider.runtimes.acp.faults import NO_COMMAND, death, wants_login
-from outrider.runtimes.acp.process import Agent
-from outrider.runtimes.check import Check, Examine
-from outrider.runtimes.jsonrpc import ChildGone, PeerTraits, Program, RpcError, open_child, open_peer
-from outrider.runtimes.jsonrpc.group import open_group
+from outrider.runtimes.acp.faults import NO_COMMAND, describe_exit, wants_login
+from outrider.runtimes.acp.process import AcpAgent
+from outrider.runtimes.check import ProbeResult, RuntimeProbe
+from outrider.runtimes.jsonrpc import ConnectionOptions, ProcessExited, Program, RpcError, open_child, open_connection
+from outrider.runtimes.jsonrpc.group import background_group
 from outrider.runtimes.program import find_program
 
-TryLogin = Callable[[Agent, Program], Awaitable[Check]]
-_NAME_IT = "outrider config set acp.command claude-agent-acp, or the command of another agent"
+LoginCheck = Callable[[AcpAgent, Program], Awaitable[ProbeResult]]
+_SET_COMMAND = "outrider config set acp.command claude-agent-acp, or the command of another agent"
 
 
-def _found(config: Config) -> str:
+def _locate(config: Config) -> str:
     return _argv(config)[0]
 
 
@@ -42,69 +42,72 @@ def _environ(config: Config) -> dict[str, str]:
     return child_environment(more=config.acp.env)
 
 
-async def _checks(config: Config) -> AsyncGenerator[Check, None]:
-    async for check in _examined(config, _session):
+async def _checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
+    async for check in _probe(config, _try_login):
         yield check
 
 
-async def _glance(config: Config) -> AsyncGenerator[Check, None]:
-    async for check in _examined(config, _no_session):
+async def _quick_checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
+    async for check in _probe(config, _skip_login):
         yield check
 
 
-async def _examined(config: Config, try_login: TryLogin) -> AsyncGenerator[Check, None]:
+async def _probe(config: Config, try_login: LoginCheck) -> AsyncGenerator[ProbeResult, None]:
     if not config.acp.command:
-        yield Check("program", "broken", "no agent is named (acp.command)", _NAME_IT)
+        yield ProbeResult("program", "broken", "no agent is named (acp.command)", _SET_COMMAND)
         return
     try:
         argv = _argv(config)
     except Refused as error:
-        yield Check("program", "broken", str(error), "install the agent, or " + _NAME_IT)
+        yield ProbeResult("program", "broken", str(error), "install the agent, or " + _SET_COMMAND)
         return
-    yield Check("program", "fine", shlex.join(argv))
+    yield ProbeResult("program", "fine", shlex.join(argv))
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
-        for check in await _tried(Program(argv, Path(folder), _environ(config)), config.acp.start, try_login):
+        for check in await _probe_agent(Program(argv, Path(folder), _environ(config)), config.acp.start, try_login):
             yield check
 
 
-async def _tried(program: Program, patience: float, try_login: TryLogin) -> list[Check]:
+async def _probe_agent(program: Program, patience: float, try_login: LoginCheck) -> list[ProbeResult]:
     """The agent, started and ended again: what it says of itself, and of its login."""
-    found: list[Check] = []
+    found: list[ProbeResult] = []
     try:
         async with (
             open_child(program) as child,
-            open_peer(child, PeerTraits("2.0", patience)) as peer,
-            open_group() as group,
+            open_connection(child, ConnectionOptions("2.0", patience)) as peer,
+            background_group() as group,
         ):
-            agent = Agent(child, peer, patience)
+            agent = AcpAgent(child, peer, patience)
             group.start_soon(agent.route)
             await agent.initialize()
-            told = agent.can.agent_info
+            told = agent.info.agent_info
             version = (told and told.version) or "it does not say"
-            found += [Check("start", "fine", f"{agent.name} starts and answers"), Check("version", "fine", version)]
+            found += [
+                ProbeResult("start", "fine", f"{agent.name} starts and answers"),
+                ProbeResult("version", "fine", version),
+            ]
             found.append(await try_login(agent, program))
             group.cancel_scope.cancel()
     except (Refused, Unavailable, RpcError) as error:
-        told_last = death(error) if isinstance(error, ChildGone) else error
+        told_last = describe_exit(error) if isinstance(error, ProcessExited) else error
         words = " ".join(str(told_last).split())[:400]
-        found.append(Check("login" if found else "start", "broken", words, "see whether it starts by itself"))
+        found.append(ProbeResult("login" if found else "start", "broken", words, "see whether it starts by itself"))
     return found
 
 
-async def _session(agent: Agent, program: Program) -> Check:
+async def _try_login(agent: AcpAgent, program: Program) -> ProbeResult:
     try:
         await agent.open_session(str(program.cwd))
     except RpcError as error:
         if not wants_login(error):
             raise
-        ways = [method.name or method.id for method in agent.can.auth_methods or ()]
-        return Check("login", "broken", "not logged in", " or ".join(ways) or "log in with its own program")
-    return Check("login", "fine", "it opened a session, in which nothing was asked")
+        ways = [method.name or method.id for method in agent.info.auth_methods or ()]
+        return ProbeResult("login", "broken", "not logged in", " or ".join(ways) or "log in with its own program")
+    return ProbeResult("login", "fine", "it opened a session, in which nothing was asked")
 
 
-async def _no_session(agent: Agent, program: Program) -> Check:
+async def _skip_login(agent: AcpAgent, program: Program) -> ProbeResult:
     """Many agents keep every session that was opened in them, and none says otherwise whether somebody is logged in."""
-    return Check("login", "fine", "to try its login: outrider runtime doctor acp")
+    return ProbeResult("login", "fine", "to try its login: outrider runtime doctor acp")
 
 
-EXAMINE = Examine(_found, _checks, glance=_glance)
+PROBE = RuntimeProbe(_locate, _checks, quick_checks=_quick_checks)

@@ -6,18 +6,18 @@ import msgspec
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.runtimes.acp.wire import AuthMethod
-from outrider.runtimes.jsonrpc import ChildGone, RpcError
+from outrider.runtimes.jsonrpc import ProcessExited, RpcError
 
-BACK = "`/runtime native` (or `outrider run --runtime native`) goes on without it"
+USE_NATIVE_HINT = "`/runtime native` (or `outrider run --runtime native`) goes on without it"
 NO_COMMAND = (
     "say which agent carries turns: `outrider config set acp.command claude-agent-acp`, or any other program that"
-    f" speaks ACP over its stdin and stdout; {BACK}"
+    f" speaks ACP over its stdin and stdout; {USE_NATIVE_HINT}"
 )
-CANNOT_GO_ON = (
+CANNOT_RESUME = (
     "this agent cannot take up a session, so the turn that was cut off cannot go on. What it had done is kept; "
     "say what to do next, and a new session of the agent begins with that"
 )
-STOPS = {
+STOP_REASONS = {
     "max_tokens": "the agent's model reached its length limit",
     "max_turn_requests": "the agent reached its own limit of steps in one turn",
     "refusal": "the agent refused to go on",
@@ -37,15 +37,17 @@ def explain(
 ) -> Refused:
     """The end of a turn that met this error."""
     if isinstance(error, RpcError) and wants_login(error):
-        return Refused(redact(f"{name} wants you to log in: {_logins(methods)}. Then say it again; {BACK}"))
+        return Refused(
+            redact(f"{name} wants you to log in: {_login_methods(methods)}. Then say it again; {USE_NATIVE_HINT}")
+        )
     if isinstance(error, RpcError):
-        said = f"{name}: {_worded(error)}"
+        said = f"{name}: {_describe_error(error)}"
     else:
-        said = death(error) if isinstance(error, ChildGone) else str(error)
-    return Refused(redact(f"{said}; {BACK}"))
+        said = describe_exit(error) if isinstance(error, ProcessExited) else str(error)
+    return Refused(redact(f"{said}; {USE_NATIVE_HINT}"))
 
 
-def _worded(error: RpcError) -> str:
+def _describe_error(error: RpcError) -> str:
     details = b"" if error.data is None else bytes(error.data)
     if not details or details == b"null":
         return str(error)
@@ -56,7 +58,7 @@ def _worded(error: RpcError) -> str:
     return f"{error}: {value if isinstance(value, str) else details.decode(errors='replace')}"[:_TAIL]
 
 
-def _logins(methods: tuple[AuthMethod, ...]) -> str:
+def _login_methods(methods: tuple[AuthMethod, ...]) -> str:
     ways = [
         method.name or method.id if not method.description else f"{method.name or method.id} ({method.description})"
         for method in methods
@@ -64,7 +66,7 @@ def _logins(methods: tuple[AuthMethod, ...]) -> str:
     return " or ".join(ways) or "with its own program"
 
 
-def death(gone: ChildGone) -> str:
+def describe_exit(gone: ProcessExited) -> str:
     """The end of the agent's process, with the last it said."""
     tail = gone.stderr_tail.strip()
     return f"{gone}: {tail[-_TAIL:]}" if tail else str(gone)

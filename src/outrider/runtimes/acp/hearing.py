@@ -11,110 +11,116 @@ from outrider.core.events import Answered, Delta
 from outrider.core.parts import Call
 from outrider.core.ports import Turn
 from outrider.runtimes.acp.deeds import (
-    ENDS,
-    Wanted,
-    changed,
-    choose,
-    deed_of,
-    is_same,
+    FINAL_STATUSES,
+    AcpToolCall,
+    apply_update,
+    approval_request_of,
+    choose_option,
+    content_text,
+    external_call_of,
+    is_same_call,
     outcome_of,
-    plan_of,
-    request_of,
-    text_of,
+    render_plan,
 )
-from outrider.runtimes.acp.process import Agent, Heard
-from outrider.runtimes.acp.wire import Option, Permission, ToolCall, Update
+from outrider.runtimes.acp.process import AcpAgent, SessionMessage
+from outrider.runtimes.acp.wire import PermissionOption, PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.calls import DENIED
-from outrider.runtimes.jsonrpc import Id
-from outrider.runtimes.outside.asking import Asking
-from outrider.runtimes.outside.ledger import Deed, Ledger, Outcome, bounded
+from outrider.runtimes.jsonrpc import RequestId
+from outrider.runtimes.outside.asking import ApprovalGate
+from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 
-LONGEST = 1_000_000
+MAX_MESSAGE = 1_000_000
 """Characters of one message that are kept; of more, the beginning and the end."""
 _NOT_ONCE = "not run: it was allowed, and the agent offers no way to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 
 
-class Settled(Struct, frozen=True):
+class EarlierAnswer(Struct, frozen=True):
     """A person's answer about a call that was cut off: it holds for the very same, once more, without asking."""
 
     call: Call
     verdict: Verdict
 
-    def is_of(self, call: Call) -> bool:
-        return self.call.tool == call.tool and is_same(self.call.args, call.args)
+    def matches(self, call: Call) -> bool:
+        return self.call.tool == call.tool and is_same_call(self.call.args, call.args)
 
 
-class Hearing:
+class UpdateReader:
     """What is said in one prompt."""
 
-    def __init__(self, turn: Turn, agent: Agent, ledger: Ledger, asking: Asking, answered: list[Settled]) -> None:
+    def __init__(
+        self, turn: Turn, agent: AcpAgent, ledger: TurnRecorder, asking: ApprovalGate, answered: list[EarlierAnswer]
+    ) -> None:
         self._turn = turn
         self._agent = agent
-        self._ledger = ledger
-        self._asking = asking
-        self._answered = answered
-        self.prompt = ""
+        self._recorder = ledger
+        self._approvals = asking
+        self._earlier_answers = answered
+        self.prompt_id = ""
         """Where its calls are made; see `deed_of`."""
-        self.asked: list[Id] = []
+        self.pending_requests: list[RequestId] = []
         """The question that waits for its answer."""
-        self.at = anyio.current_time()
+        self.last_activity = anyio.current_time()
         """When something was heard last."""
-        self._question = anyio.CancelScope()
+        self._question_scope = anyio.CancelScope()
         self._is_over = False
-        self._calls: dict[str, Wanted] = {}
+        self._calls: dict[str, AcpToolCall] = {}
         self._open: set[str] = set()
         self._ended: set[str] = set()
         self._text: list[str] = []
         self._message: str | None = None
-        self._spoken = 0
+        self._message_count = 0
         # Messages have no ids that could be relied on, and none is ever read a second time.
-        self._own = secrets.token_hex(4)
+        self._run_id = secrets.token_hex(4)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the agent has a reason to be silent: a question is open, or a tool runs."""
-        return bool(self.asked or self._open)
+        return bool(self.pending_requests or self._open)
 
-    def give_up_asking(self) -> None:
+    def cancel_question(self) -> None:
         """The prompt is over: nobody there waits for an answer any more."""
         self._is_over = True
-        self._question.cancel()
+        self._question_scope.cancel()
 
-    async def take(self, heard: Heard) -> None:
+    async def handle(self, heard: SessionMessage) -> None:
         """Raises Parked when a question stays unanswered for long."""
-        self.at = anyio.current_time()
-        if not isinstance(heard, Update):
-            await self._permit(*heard)
+        self.last_activity = anyio.current_time()
+        if not isinstance(heard, SessionUpdate):
+            await self._request_permission(*heard)
             return
         match heard.session_update:
             case "agent_message_chunk":
-                self._say(heard)
+                self._message_chunk(heard)
             case "agent_thought_chunk":
-                self._turn.emit(Delta(text_of(heard.content), "reasoning"))
+                self._turn.emit(Delta(content_text(heard.content), "reasoning"))
             case "tool_call" | "tool_call_update":
-                await self._change(heard)
+                await self._tool_call_changed(heard)
             case "plan":
-                if plan := plan_of(heard.entries):
+                if plan := render_plan(heard.entries):
                     self._turn.emit(Delta(plan, "note"))
             case _:
                 pass
 
-    async def speak(self) -> None:
+    async def finish_message(self) -> None:
         """What was said up to here is one reply."""
         text, self._text = "".join(self._text), []
         if text.strip():
-            self._spoken += 1
-            await self._ledger.said(f"{self.prompt}/{self._own}/{self._spoken}", bounded(text, LONGEST))
+            self._message_count += 1
+            await self._recorder.message_finished(
+                f"{self.prompt_id}/{self._run_id}/{self._message_count}", clip_middle(text, MAX_MESSAGE)
+            )
 
-    async def settle(self, why: str) -> None:
+    async def close_open_calls(self, why: str) -> None:
         """The prompt is over: of what is open, no more will be told than this."""
         for call in sorted(self._open):
-            await self._end(call, deed_of(self._calls[call], self.prompt), Outcome(why, failed=True))
-        await self._ledger.flush()
+            await self._finish_call(
+                call, external_call_of(self._calls[call], self.prompt_id), CallOutcome(why, failed=True)
+            )
+        await self._recorder.flush()
 
-    def _say(self, update: Update) -> None:
-        text = text_of(update.content)
+    def _message_chunk(self, update: SessionUpdate) -> None:
+        text = content_text(update.content)
         is_next = bool(self._text and self._message and update.message_id) and self._message != update.message_id
         self._message = update.message_id
         for piece in ("\n\n", text) if is_next else (text,):
@@ -123,70 +129,70 @@ class Hearing:
                 self._turn.emit(Delta(piece))
                 failpoint("J5")
 
-    async def _known(self, told: ToolCall) -> tuple[Wanted, Deed]:
+    async def _update_call(self, told: ToolCallUpdate) -> tuple[AcpToolCall, ExternalCall]:
         """The call as it stands after this. Words said before a call are a reply of their own."""
         before = self._calls.get(told.tool_call_id)
-        wanted = self._calls[told.tool_call_id] = changed(before, told)
-        deed = deed_of(wanted, self.prompt)
+        wanted = self._calls[told.tool_call_id] = apply_update(before, told)
+        deed = external_call_of(wanted, self.prompt_id)
         if before is None:
-            await self.speak()
+            await self.finish_message()
             self._turn.emit(Delta(deed.tool, "call"))
         return wanted, deed
 
-    async def _change(self, told: ToolCall) -> None:
+    async def _tool_call_changed(self, told: ToolCallUpdate) -> None:
         if not told.tool_call_id or told.tool_call_id in self._ended:
             return
-        wanted, deed = await self._known(told)
-        if wanted.status in ENDS:
-            await self._end(wanted.id, deed, outcome_of(wanted))
+        wanted, deed = await self._update_call(told)
+        if wanted.status in FINAL_STATUSES:
+            await self._finish_call(wanted.id, deed, outcome_of(wanted))
         elif wanted.id in self._open:
             if told.status == "in_progress":
-                await self._ledger.begins(deed.item)
-        elif wanted.status == "in_progress" or (wanted.is_clear and not self._open):
+                await self._recorder.call_started(deed.item_id)
+        elif wanted.status == "in_progress" or (wanted.is_specified and not self._open):
             # While it is pending, the agent may still ask for it.
             self._open.add(wanted.id)
-            await self._ledger.began(deed, is_sure=wanted.status == "in_progress")
+            await self._recorder.call_announced(deed, is_sure=wanted.status == "in_progress")
 
-    async def _end(self, call: str, deed: Deed, outcome: Outcome) -> None:
+    async def _finish_call(self, call: str, deed: ExternalCall, outcome: CallOutcome) -> None:
         self._calls.pop(call, None)
         self._open.discard(call)
         self._ended.add(call)
-        await self._ledger.ended(deed, outcome)
+        await self._recorder.call_finished(deed, outcome)
 
-    async def _permit(self, number: Id, permission: Permission) -> None:
+    async def _request_permission(self, number: RequestId, permission: PermissionRequest) -> None:
         """One question at a time; what else is said waits meanwhile."""
-        wanted, deed = await self._known(permission.tool_call)
-        self.asked.append(number)
-        call = await self._ledger.began(deed, is_held=True)
+        wanted, deed = await self._update_call(permission.tool_call)
+        self.pending_requests.append(number)
+        call = await self._recorder.call_announced(deed, is_held=True)
         self._open.add(wanted.id)
         verdict: Verdict = "deny"
-        with anyio.CancelScope() as self._question:
+        with anyio.CancelScope() as self._question_scope:
             if self._is_over:
-                self._question.cancel()
-            verdict = self._settled(call) or await self._verdict(call, wanted)
-        if self._question.cancelled_caught:
+                self._question_scope.cancel()
+            verdict = self._earlier_verdict(call) or await self._verdict(call, wanted)
+        if self._question_scope.cancelled_caught:
             await self._turn.record(Answered(f"ask-{call.id}", NO), key=f"answer/ask-{call.id}")
-            await self._end(wanted.id, deed, Outcome(_GAVE_UP, failed=True))
+            await self._finish_call(wanted.id, deed, CallOutcome(_GAVE_UP, failed=True))
             return
         is_allowed = verdict == "allow"
-        option = choose(permission.options, is_allowed=is_allowed)
+        option = choose_option(permission.options, is_allowed=is_allowed)
         if is_allowed and option:
-            await self._ledger.begins(deed.item)
+            await self._recorder.call_started(deed.item_id)
         else:
-            await self._end(wanted.id, deed, Outcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
-        await self._answer(number, option or choose(permission.options, is_allowed=False))
+            await self._finish_call(wanted.id, deed, CallOutcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
+        await self._answer(number, option or choose_option(permission.options, is_allowed=False))
 
-    async def _verdict(self, call: Call, wanted: Wanted) -> Verdict:
-        return await self._asking.verdict(call, request_of(wanted, self._turn.session.workspace))
+    async def _verdict(self, call: Call, wanted: AcpToolCall) -> Verdict:
+        return await self._approvals.verdict(call, approval_request_of(wanted, self._turn.session.workspace))
 
-    async def _answer(self, number: Id, option: Option | None) -> None:
-        await self._agent.answer(number, option.option_id if option else "")
-        self.asked.remove(number)
-        self.at = anyio.current_time()
+    async def _answer(self, number: RequestId, option: PermissionOption | None) -> None:
+        await self._agent.answer_permission(number, option.option_id if option else "")
+        self.pending_requests.remove(number)
+        self.last_activity = anyio.current_time()
 
-    def _settled(self, call: Call) -> Verdict | None:
-        found = next((one for one in self._answered if one.is_of(call)), None)
+    def _earlier_verdict(self, call: Call) -> Verdict | None:
+        found = next((one for one in self._earlier_answers if one.matches(call)), None)
         if found is None:
             return None
-        self._answered.remove(found)
+        self._earlier_answers.remove(found)
         return found.verdict

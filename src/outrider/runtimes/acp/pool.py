@@ -14,35 +14,35 @@ from msgspec import Struct
 
 from outrider.core.errors import Unavailable
 from outrider.core.ports import Session
-from outrider.runtimes.acp.process import Agent
-from outrider.runtimes.jsonrpc import PeerTraits, Program, end_marked, open_child, open_peer
-from outrider.runtimes.jsonrpc.group import open_group
+from outrider.runtimes.acp.process import AcpAgent
+from outrider.runtimes.jsonrpc import ConnectionOptions, Program, open_child, open_connection, terminate_marked
+from outrider.runtimes.jsonrpc.group import background_group
 
-IDLE = 600.0
+IDLE_TIMEOUT = 600.0
 """Seconds an agent is kept while nobody needs it."""
-SPARE = 4
+MAX_IDLE = 4
 """Agents that are kept while nobody needs them, at most."""
 _log = logging.getLogger("outrider.acp")
 
 
-class Terms(Struct, frozen=True):
+class AcpCommand(Struct, frozen=True):
     """How agents are started."""
 
     argv: tuple[str, ...]
     environ: dict[str, str]
     home: Path
-    patience: float
-    idle: float = IDLE
+    request_timeout: float
+    idle_timeout: float = IDLE_TIMEOUT
 
 
-class _Held:
+class _PooledAgent:
     """An agent and who needs it."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AcpAgent) -> None:
         self.agent = agent
         self.users = 0
         self.changed = anyio.Event()
-        self.gone = anyio.Event()
+        self.closed = anyio.Event()
 
     def count(self, change: int) -> None:
         self.users += change
@@ -50,72 +50,72 @@ class _Held:
         self.changed = anyio.Event()
 
 
-class Pool:
+class AcpAgentPool:
     """Agents by person and folder."""
 
-    def __init__(self, terms: Terms, group: TaskGroup) -> None:
-        self._terms = terms
+    def __init__(self, terms: AcpCommand, group: TaskGroup) -> None:
+        self._command = terms
         self._group = group
-        self._held: dict[tuple[str, str], _Held] = {}
-        self._opening: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
+        self._agents: dict[tuple[str, str], _PooledAgent] = {}
+        self._start_locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def lent(self, session: Session) -> AsyncGenerator[Agent]:
+    async def acquire(self, session: Session) -> AsyncGenerator[AcpAgent]:
         """The agent for this session, started now if there is none. Raises Refused, Unavailable or RpcError."""
         key = (session.person, session.workspace)
-        lock = self._opening.setdefault(key, anyio.Lock())
+        lock = self._start_locks.setdefault(key, anyio.Lock())
         async with lock:
-            held = self._held.get(key)
+            held = self._agents.get(key)
             if held and held.agent.retired.is_set():
-                await held.gone.wait()
+                await held.closed.wait()
                 held = None
             if held is None:
-                self._make_room()
-                held = await self._group.start(self._hold, key)
+                self._retire_excess()
+                held = await self._group.start(self._run_agent, key)
             held.count(1)
         try:
             yield held.agent
         finally:
             held.count(-1)
 
-    def _make_room(self) -> None:
-        idle = [held.agent for held in self._held.values() if not held.users]
-        for agent in idle[: max(0, len(idle) - SPARE + 1)]:
+    def _retire_excess(self) -> None:
+        idle = [held.agent for held in self._agents.values() if not held.users]
+        for agent in idle[: max(0, len(idle) - MAX_IDLE + 1)]:
             agent.retired.set()
 
-    async def _hold(self, key: tuple[str, str], *, task_status: TaskStatus[_Held]) -> None:
-        terms, (person, folder) = self._terms, key
-        mark = mark_of(terms.home, person, folder)
+    async def _run_agent(self, key: tuple[str, str], *, task_status: TaskStatus[_PooledAgent]) -> None:
+        terms, (person, folder) = self._command, key
+        mark = marker_of(terms.home, person, folder)
         # What an earlier life of ours left behind must not write to the same sessions.
-        await end_marked(mark)
+        await terminate_marked(mark)
         program = Program(terms.argv, Path(folder), terms.environ, mark)
         try:
             async with (
                 open_child(program) as child,
-                open_peer(child, PeerTraits("2.0", terms.patience)) as peer,
-                open_group() as group,
+                open_connection(child, ConnectionOptions("2.0", terms.request_timeout)) as peer,
+                background_group() as group,
             ):
-                agent = Agent(child, peer, terms.patience)
+                agent = AcpAgent(child, peer, terms.request_timeout)
                 agent.group = group
                 group.start_soon(agent.route)
                 await agent.initialize()
-                held = self._held[key] = _Held(agent)
+                held = self._agents[key] = _PooledAgent(agent)
                 try:
                     task_status.started(held)
-                    await self._needed(held)
+                    await self._wait_until_idle(held)
                 finally:
                     agent.retired.set()
         except Unavailable as error:
-            if key not in self._held:
+            if key not in self._agents:
                 raise
             _log.warning("%s", error)
         finally:
-            if held := self._held.pop(key, None):
-                held.gone.set()
+            if held := self._agents.pop(key, None):
+                held.closed.set()
 
-    async def _needed(self, held: _Held) -> None:
+    async def _wait_until_idle(self, held: _PooledAgent) -> None:
         """Until it is retired, or nobody has needed it for a while."""
-        async with open_group() as group:
+        async with background_group() as group:
             over = anyio.CancelScope()
 
             async def until_retired() -> None:
@@ -125,12 +125,12 @@ class Pool:
             group.start_soon(until_retired)
             with over:
                 while True:
-                    with anyio.move_on_after(math.inf if held.users else self._terms.idle) as idle:
+                    with anyio.move_on_after(math.inf if held.users else self._command.idle_timeout) as idle:
                         await held.changed.wait()
                     if idle.cancelled_caught and not held.users:
                         return
 
 
-def mark_of(home: Path, person: str, folder: str) -> str:
+def marker_of(home: Path, person: str, folder: str) -> str:
     """The same in every life of this home, so that what was left behind is found."""
     return blake2b("\0".join(("acp", str(home), person, folder)).encode(), digest_size=16).hexdigest()

@@ -7,47 +7,47 @@ from msgspec import Raw, Struct
 
 from outrider.core.parts import Usage
 
-VERSION = 1
+PROTOCOL_VERSION = 1
 """Of the protocol."""
 NULL = Raw(b"null")
 T = TypeVar("T")
 
 
-class _Said(Struct, frozen=True, rename="camel"):
+class _AcpStruct(Struct, frozen=True, rename="camel"):
     """Something that came over the wire."""
 
 
-class PromptCapabilities(_Said, frozen=True):
+class PromptCapabilities(_AcpStruct, frozen=True):
     image: bool | None = None
 
 
-class SessionCapabilities(_Said, frozen=True):
+class SessionCapabilities(_AcpStruct, frozen=True):
     resume: dict[str, Any] | None = None
 
 
-class Capabilities(_Said, frozen=True):
+class AgentCapabilities(_AcpStruct, frozen=True):
     load_session: bool | None = None
     prompt_capabilities: PromptCapabilities | None = None
     session_capabilities: SessionCapabilities | None = None
 
 
-class AuthMethod(_Said, frozen=True):
+class AuthMethod(_AcpStruct, frozen=True):
     id: str = ""
     name: str | None = None
     description: str | None = None
 
 
-class Implementation(_Said, frozen=True):
+class Implementation(_AcpStruct, frozen=True):
     name: str = ""
     title: str | None = None
     version: str | None = None
 
 
-class Initialized(_Said, frozen=True):
+class InitializeResponse(_AcpStruct, frozen=True):
     """What the agent can do."""
 
     protocol_version: int = 0
-    agent_capabilities: Capabilities | None = None
+    agent_capabilities: AgentCapabilities | None = None
     auth_methods: tuple[AuthMethod, ...] | None = None
     agent_info: Implementation | None = None
 
@@ -61,16 +61,16 @@ class Initialized(_Said, frozen=True):
         return bool(found and found.resume is not None)
 
     @property
-    def can_see(self) -> bool:
+    def accepts_images(self) -> bool:
         found = self.agent_capabilities and self.agent_capabilities.prompt_capabilities
         return bool(found and found.image)
 
 
-class Opened(_Said, frozen=True):
+class NewSessionResponse(_AcpStruct, frozen=True):
     session_id: str
 
 
-class TokenUsage(_Said, frozen=True):
+class TokenUsage(_AcpStruct, frozen=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     thought_tokens: int | None = None
@@ -78,7 +78,7 @@ class TokenUsage(_Said, frozen=True):
     cached_write_tokens: int | None = None
 
 
-class Prompted(_Said, frozen=True):
+class PromptResponse(_AcpStruct, frozen=True):
     """How a prompt ended."""
 
     stop_reason: str = ""
@@ -86,7 +86,7 @@ class Prompted(_Said, frozen=True):
 
     def tokens(self) -> Usage:
         """Nothing where it is not told, or not in the way the protocol has it."""
-        used = lenient(self.usage, TokenUsage) or TokenUsage()
+        used = parse_or_none(self.usage, TokenUsage) or TokenUsage()
         cached, written = used.cached_read_tokens or 0, used.cached_write_tokens or 0
         return Usage(
             input=(used.input_tokens or 0) + cached + written,
@@ -97,7 +97,7 @@ class Prompted(_Said, frozen=True):
         )
 
 
-class ToolCall(_Said, frozen=True):
+class ToolCallUpdate(_AcpStruct, frozen=True):
     """A tool call or a change of one; what is not given stays as it was."""
 
     tool_call_id: str = ""
@@ -109,7 +109,7 @@ class ToolCall(_Said, frozen=True):
     raw_output: Raw = NULL
 
 
-class Update(ToolCall, frozen=True):
+class SessionUpdate(ToolCallUpdate, frozen=True):
     """Any `session/update`; which fields are given depends on its kind."""
 
     session_update: str = ""
@@ -117,27 +117,27 @@ class Update(ToolCall, frozen=True):
     entries: Raw = NULL
 
 
-class Told(_Said, frozen=True):
+class SessionNotification(_AcpStruct, frozen=True):
     """The parameters of `session/update`."""
 
     session_id: str
     update: Raw = NULL
 
 
-class Option(_Said, frozen=True):
+class PermissionOption(_AcpStruct, frozen=True):
     option_id: str
     kind: str = ""
 
 
-class Permission(_Said, frozen=True):
+class PermissionRequest(_AcpStruct, frozen=True):
     """The parameters of `session/request_permission`."""
 
     session_id: str
-    tool_call: ToolCall
-    options: tuple[Option, ...] = ()
+    tool_call: ToolCallUpdate
+    options: tuple[PermissionOption, ...] = ()
 
 
-class Content(_Said, frozen=True):
+class ContentBlock(_AcpStruct, frozen=True):
     """Content of a message, or of a tool call, where it is wrapped once more."""
 
     type: str = ""
@@ -150,12 +150,12 @@ class Content(_Said, frozen=True):
     name: str | None = None
 
 
-class PlanEntry(_Said, frozen=True):
+class PlanEntry(_AcpStruct, frozen=True):
     content: str = ""
     status: str = ""
 
 
-def lenient(raw: Raw, kind: type[T]) -> T | None:
+def parse_or_none(raw: Raw, kind: type[T]) -> T | None:
     """As this kind, or None when it is something else."""
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -163,6 +163,6 @@ def lenient(raw: Raw, kind: type[T]) -> T | None:
         return None
 
 
-def objects(raw: Raw) -> dict[str, object]:
+def parse_object(raw: Raw) -> dict[str, object]:
     """A JSON object, empty when it is anything else."""
-    return lenient(raw, cast("type[dict[str, object]]", dict)) or {}
+    return parse_or_none(raw, cast("type[dict[str, object]]", dict)) or {}

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from outrider.config.load import Config
 from outrider.core.errors import Refused, Unavailable
-from outrider.runtimes.check import Check, Examine
-from outrider.runtimes.codex.faults import last_words
+from outrider.runtimes.check import ProbeResult, RuntimeProbe
+from outrider.runtimes.codex.faults import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
-from outrider.runtimes.codex.process import Server
-from outrider.runtimes.jsonrpc import ChildGone, Program, RpcError, open_child, open_peer
-from outrider.runtimes.jsonrpc.group import open_group
+from outrider.runtimes.codex.process import AppServer
+from outrider.runtimes.jsonrpc import ProcessExited, Program, RpcError, open_child, open_connection
+from outrider.runtimes.jsonrpc.group import background_group
 
-_PATIENCE = 30.0
+_STEP_TIMEOUT = 30.0
 """Seconds for one step."""
 _LOGIN = "codex login"
 _UPDATE = "update Codex, then try again"
@@ -39,26 +39,26 @@ class _Login(Struct, rename="camel"):
     requires_openai_auth: bool = True
 
 
-def _found(config: Config) -> str:
+def _locate(config: Config) -> str:
     return codex_command(config, codex_environment(config))
 
 
-async def _checks(config: Config) -> AsyncGenerator[Check, None]:
+async def _checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
     try:
         program = codex_program(config, Path(tempfile.gettempdir()))
     except Refused as error:
-        yield Check("program", "broken", str(error).partition(INSTALL)[0].strip(), INSTALL)
+        yield ProbeResult("program", "broken", str(error).partition(INSTALL)[0].strip(), INSTALL)
         return
-    yield Check("program", "fine", program.argv[0])
+    yield ProbeResult("program", "fine", program.argv[0])
     version = await version_of(program)
     yield version
     if version.verdict == "broken":
         return
-    for check in await _tried(program):
+    for check in await _probe_app_server(program):
         yield check
 
 
-async def version_of(program: Program, patience: float = _PATIENCE) -> Check:
+async def version_of(program: Program, patience: float = _STEP_TIMEOUT) -> ProbeResult:
     """What the program says of its version. It is ended, with all that it started, when it takes longer."""
     asked = replace(program, argv=(program.argv[0], "--version"), grace=0.5, patience=1.0)
     said: list[str] = []
@@ -66,40 +66,46 @@ async def version_of(program: Program, patience: float = _PATIENCE) -> Check:
         async with open_child(asked) as child:
             with anyio.fail_after(patience):
                 while True:
-                    said.append((await child.line()).decode(errors="replace").strip())
-    except ChildGone as gone:
+                    said.append((await child.read_line()).decode(errors="replace").strip())
+    except ProcessExited as gone:
         if gone.code != 0 or gone.reason:
-            words = last_words(gone) or " ".join(said)
-            return Check("version", "broken", _short(f"`--version`: {gone}{f': {words}' if words else ''}"), INSTALL)
+            words = stderr_summary(gone) or " ".join(said)
+            return ProbeResult(
+                "version", "broken", _short(f"`--version`: {gone}{f': {words}' if words else ''}"), INSTALL
+            )
     except TimeoutError:
-        return Check("version", "broken", f"it did not answer `--version` within {patience:g} s", INSTALL)
+        return ProbeResult("version", "broken", f"it did not answer `--version` within {patience:g} s", INSTALL)
     except (Refused, Unavailable) as error:
-        return Check("version", "broken", f"it cannot be run: {error}", INSTALL)
+        return ProbeResult("version", "broken", f"it cannot be run: {error}", INSTALL)
     lines = [line for line in said if line]
     found = _VERSION.fullmatch(lines[0]) if len(lines) == 1 else None
     if found is None:
         told = _short(" ".join(lines))[:80] or "nothing"
-        return Check("version", "broken", f"`--version` says {told}, which is no version of Codex", INSTALL)
-    return Check("version", "fine", found[1])
+        return ProbeResult("version", "broken", f"`--version` says {told}, which is no version of Codex", INSTALL)
+    return ProbeResult("version", "fine", found[1])
 
 
-async def _tried(program: Program) -> list[Check]:
+async def _probe_app_server(program: Program) -> list[ProbeResult]:
     """The app-server, started and ended again, and what it says of its settings and its login."""
-    found: list[Check] = []
+    found: list[ProbeResult] = []
     try:
-        async with open_child(program) as child, open_peer(child) as peer, open_group() as group:
-            server = Server(child, peer)
+        async with open_child(program) as child, open_connection(child) as peer, background_group() as group:
+            server = AppServer(child, peer)
             group.start_soon(server.route)
-            await server.greet(_PATIENCE)
-            if complaint := await server.complaint():
-                return [Check("start", "broken", f"Codex cannot read its own settings: {_short(complaint)}", _CORRECT)]
-            found.append(Check("start", "fine", "the app-server starts and answers"))
-            login = msgspec.json.decode(await server.request("account/read", {}, _PATIENCE), type=_Login)
-            found.append(_judged(login))
+            await server.initialize(_STEP_TIMEOUT)
+            if complaint := await server.config_error():
+                return [
+                    ProbeResult("start", "broken", f"Codex cannot read its own settings: {_short(complaint)}", _CORRECT)
+                ]
+            found.append(ProbeResult("start", "fine", "the app-server starts and answers"))
+            login = msgspec.json.decode(await server.request("account/read", {}, _STEP_TIMEOUT), type=_Login)
+            found.append(_login_result(login))
     except (Refused, Unavailable, RpcError, msgspec.DecodeError) as error:
-        words = last_words(error) if isinstance(error, ChildGone) else ""
+        words = stderr_summary(error) if isinstance(error, ProcessExited) else ""
         text = _short(f"{error}{f': {words}' if words else ''}")
-        found.append(Check("login" if found else "start", "broken", text, _HOME if "CODEX_HOME" in words else _UPDATE))
+        found.append(
+            ProbeResult("login" if found else "start", "broken", text, _HOME if "CODEX_HOME" in words else _UPDATE)
+        )
     return found
 
 
@@ -107,14 +113,14 @@ def _short(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-def _judged(login: _Login) -> Check:
+def _login_result(login: _Login) -> ProbeResult:
     account = login.account
     if account is None:
         if login.requires_openai_auth:
-            return Check("login", "broken", "not logged in", _LOGIN)
-        return Check("login", "fine", "its model provider needs none")
+            return ProbeResult("login", "broken", "not logged in", _LOGIN)
+        return ProbeResult("login", "fine", "its model provider needs none")
     named = " ".join(part for part in (account.email, f"({account.plan_type})" if account.plan_type else "") if part)
-    return Check("login", "fine", f"logged in: {account.type}{f' {named}' if named else ''}")
+    return ProbeResult("login", "fine", f"logged in: {account.type}{f' {named}' if named else ''}")
 
 
-EXAMINE = Examine(_found, _checks, steers=True)
+PROBE = RuntimeProbe(_locate, _checks, steers=True)

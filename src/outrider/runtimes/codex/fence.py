@@ -12,43 +12,43 @@ from msgspec.structs import replace
 from outrider.config.folders import absolute_path
 from outrider.config.load import Config
 from outrider.core.approve import HOST, Rule
-from outrider.runtimes.codex.wire import RawItem, Wish, field
+from outrider.runtimes.codex.wire import RawItem, ServerRequestParams, get_field
 
-CODEX = "codex"
+CODEX_SANDBOX = "codex"
 """The need of a command that stays in Codex's own sandbox."""
 UNTRUSTED, OPEN = "untrusted", "danger-full-access"
 _PROFILE = "outrider"
 _EXTENDS = {"workspace-write": ":workspace", "read-only": ":read-only"}
-_RUNS = ("exec_command", "shell", "shell_command", "local_shell")
-_KEPT = frozenset({".git", ".codex", ".agents", ".aws"})
+_COMMAND_TOOLS = ("exec_command", "shell", "shell_command", "local_shell")
+_PROTECTED = frozenset({".git", ".codex", ".agents", ".aws"})
 """Folders of a workspace that Codex's sandbox keeps as they are."""
 
 
-class Fence(Struct, frozen=True):
+class SandboxPolicy(Struct, frozen=True):
     """On which terms the commands of a thread run."""
 
     approval: str = "on-request"
     """As the person set it."""
     sandbox: str = "workspace-write"
-    is_ruled: bool = False
+    has_rules: bool = False
     """A rule may speak of a command or a patch: Codex asks about each, and what no rule speaks of is allowed."""
-    holds: bool = False
+    is_enforced: bool = False
     """What was allowed stays in the sandbox. Without a profile of ours, Codex runs what its sandbox stopped once more,
     outside, when it was allowed under `untrusted`."""
-    rollout: str = ""
+    rollout_path: str = ""
     """The file that Codex keeps of the thread."""
 
     @property
-    def policy(self) -> str:
+    def approval_policy(self) -> str:
         """What Codex is told to ask about."""
-        return UNTRUSTED if self.is_ruled else self.approval
+        return UNTRUSTED if self.has_rules else self.approval
 
 
-def fence_of(config: Config, workspace: str) -> Fence:
-    return Fence(config.codex.approval, config.codex.sandbox, is_ruled=_is_ruled(config.rules, workspace))
+def sandbox_policy_of(config: Config, workspace: str) -> SandboxPolicy:
+    return SandboxPolicy(config.codex.approval, config.codex.sandbox, has_rules=_has_rules(config.rules, workspace))
 
 
-def profile(config: Config, settings: Raw | None) -> dict[str, Any]:
+def permission_profile(config: Config, settings: Raw | None) -> dict[str, Any]:
     """Parameters for a sandbox as it is set, which hides the home of Outrider. `settings` are those of Codex."""
     kind = config.codex.sandbox
     if kind not in _EXTENDS:
@@ -59,52 +59,54 @@ def profile(config: Config, settings: Raw | None) -> dict[str, Any]:
     if own and PurePath(own).is_relative_to(home):
         files[own] = "read"
     written: dict[str, Any] = {"extends": _EXTENDS[kind], "filesystem": files}
-    found = field(field(msgspec.json.decode(settings), "config"), "sandbox_workspace_write") if settings else None
+    found = (
+        get_field(get_field(msgspec.json.decode(settings), "config"), "sandbox_workspace_write") if settings else None
+    )
     if kind == "workspace-write":
-        roots = cast("list[object]", field(found, "writable_roots") or [])
+        roots = cast("list[object]", get_field(found, "writable_roots") or [])
         files |= {root: "write" for root in roots if isinstance(root, str)}
-        files |= {":slash_tmp": "read"} if field(found, "exclude_slash_tmp") else {}
-        files |= {":tmpdir": "read"} if field(found, "exclude_tmpdir_env_var") else {}
-        if config.sandbox.network or field(found, "network_access"):
+        files |= {":slash_tmp": "read"} if get_field(found, "exclude_slash_tmp") else {}
+        files |= {":tmpdir": "read"} if get_field(found, "exclude_tmpdir_env_var") else {}
+        if config.sandbox.network or get_field(found, "network_access"):
             written["network"] = {"enabled": True}
     return {"permissions": _PROFILE, "config": {"permissions": {_PROFILE: written}}}
 
 
-def without_profile(params: dict[str, Any], fence: Fence) -> dict[str, Any]:
+def without_profile(params: dict[str, Any], fence: SandboxPolicy) -> dict[str, Any]:
     """The same for a Codex that knows no profiles."""
     config = {name: value for name, value in params["config"].items() if name != "permissions"}
     rest = {name: value for name, value in params.items() if name != "permissions"}
     return {**rest, "config": config, "sandbox": fence.sandbox}
 
 
-def parse_fence(answer: Raw, fence: Fence) -> Fence:
+def parse_sandbox_policy(answer: Raw, fence: SandboxPolicy) -> SandboxPolicy:
     """What became of it: whether the thread is in the sandbox that was asked for."""
     found = msgspec.json.decode(answer)
-    path = field(field(found, "thread"), "path")
-    holds = field(field(found, "activePermissionProfile"), "id") == _PROFILE
+    path = get_field(get_field(found, "thread"), "path")
+    holds = get_field(get_field(found, "activePermissionProfile"), "id") == _PROFILE
     return replace(fence, holds=holds, rollout=path if isinstance(path, str) else "")
 
 
-def command_needs(fence: Fence, wish: Wish, called: RawItem | None) -> tuple[str, ...]:
+def command_needs(fence: SandboxPolicy, wish: ServerRequestParams, called: RawItem | None) -> tuple[str, ...]:
     """What a command needs; `called` is how the model called it. In doubt it leaves the sandbox."""
-    is_unasked = fence.is_ruled and fence.approval != UNTRUSTED
+    is_unasked = fence.has_rules and fence.approval != UNTRUSTED
     if is_unasked and fence.sandbox == OPEN:
         return ()
-    if not fence.holds or wish.reason or not _stays(called):
+    if not fence.is_enforced or wish.reason or not _stays_in_sandbox(called):
         return (HOST,)
-    return () if is_unasked else (CODEX,)
+    return () if is_unasked else (CODEX_SANDBOX,)
 
 
-def patch_needs(fence: Fence, paths: Iterable[str], workspace: str) -> tuple[str, ...]:
+def patch_needs(fence: SandboxPolicy, paths: Iterable[str], workspace: str) -> tuple[str, ...]:
     """What a patch needs. Codex applies what is allowed without its sandbox."""
-    is_unasked = fence.is_ruled and fence.approval != UNTRUSTED
+    is_unasked = fence.has_rules and fence.approval != UNTRUSTED
     if is_unasked and fence.sandbox == OPEN:
         return ()
     is_free = is_unasked and fence.sandbox == "workspace-write"
     return tuple(f"write:{path}" for path in paths if not (is_free and _is_within(path, workspace)))
 
 
-def _is_ruled(rules: Iterable[Rule], workspace: str) -> bool:
+def _has_rules(rules: Iterable[Rule], workspace: str) -> bool:
     return any(
         rule.verdict != "allow"
         and rule.tool in ("*", "shell", "patch")
@@ -113,8 +115,8 @@ def _is_ruled(rules: Iterable[Rule], workspace: str) -> bool:
     )
 
 
-def _stays(called: RawItem | None) -> bool:
-    if called is None or called.name not in _RUNS:
+def _stays_in_sandbox(called: RawItem | None) -> bool:
+    if called is None or called.name not in _COMMAND_TOOLS:
         return False
     try:
         found = msgspec.json.decode(called.arguments, type=dict[str, Any])
@@ -128,4 +130,4 @@ def _is_within(path: str, workspace: str) -> bool:
     """Whether Codex's sandbox would have let this be written: in the workspace, and not what is kept there."""
     root = PurePath(os.path.realpath(workspace))
     real = PurePath(os.path.realpath(root / path))
-    return real.is_relative_to(root) and not _KEPT.intersection(real.relative_to(root).parts)
+    return real.is_relative_to(root) and not _PROTECTED.intersection(real.relative_to(root).parts)

@@ -7,87 +7,89 @@ from typing import Any, cast
 import msgspec
 
 from outrider.runtimes.codex.tools import SERVER
-from outrider.runtimes.codex.wire import Change, Item, RawItem, field
-from outrider.runtimes.outside.ledger import Deed, Outcome
+from outrider.runtimes.codex.wire import FileUpdateChange, RawItem, ThreadItem, get_field
+from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall
 
-HAS_ENDED = "exited with code "
+EXITED_TEXT = "exited with code "
 """In what Codex tells its model of a command that does not go on."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
 """In Codex's own words, the turn is over."""
 _SHELLS = ("bash", "sh", "zsh", "dash")
-_ENDS = {"completed", "failed", "declined"}
+_FINAL_STATUSES = {"completed", "failed", "declined"}
 DECLINED = "not run: the person did not allow it"
 
 
-def parse_deed(item: Item) -> Deed | None:
+def call_of_item(item: ThreadItem) -> ExternalCall | None:
     """What this item does; None for what does nothing by itself, or is not known here."""
     match item.type:
         case "commandExecution":
-            return Deed(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
+            return ExternalCall(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
         case "fileChange":
-            return Deed(item.id, "patch", {"changes": [_change(change) for change in item.changes or ()]})
-        case "mcpToolCall" if not is_lent(item):
-            return Deed(item.id, f"mcp_{item.server or ''}_{item.tool or ''}", _args(item.arguments))
+            return ExternalCall(item.id, "patch", {"changes": [_change(change) for change in item.changes or ()]})
+        case "mcpToolCall" if not is_our_tool(item):
+            return ExternalCall(item.id, f"mcp_{item.server or ''}_{item.tool or ''}", _args(item.arguments))
         case "webSearch":
-            return Deed(item.id, "web_search", {"query": item.query or ""})
+            return ExternalCall(item.id, "web_search", {"query": item.query or ""})
         case "imageView":
-            return Deed(item.id, "view_image", {"path": item.path or ""})
+            return ExternalCall(item.id, "view_image", {"path": item.path or ""})
         case "imageGeneration":
-            return Deed(item.id, "generate_image", {"prompt": item.revised_prompt or item.prompt or ""})
+            return ExternalCall(item.id, "generate_image", {"prompt": item.revised_prompt or item.prompt or ""})
         case "collabAgentToolCall":
-            return Deed(item.id, f"codex_{item.tool or 'agent'}", {"prompt": item.prompt or ""})
+            return ExternalCall(item.id, f"codex_{item.tool or 'agent'}", {"prompt": item.prompt or ""})
         case _:
             return None
 
 
-def is_lent(item: Item) -> bool:
+def is_our_tool(item: ThreadItem) -> bool:
     """Whether it is a call of a tool of ours, which comes to us by itself and is written down there."""
     return item.type == "dynamicToolCall" or (item.type == "mcpToolCall" and item.server == SERVER)
 
 
-def is_sure(item: Item) -> bool:
+def is_running(item: ThreadItem) -> bool:
     """Whether it runs already. Of other items, the question whether they may comes after they are told."""
     return item.type == "commandExecution" and item.process_id is not None
 
 
-def outcome(item: Item) -> Outcome:
+def outcome_of_item(item: ThreadItem) -> CallOutcome:
     """What came of an item that is completed."""
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
-        return Outcome(DECLINED, failed=True)
+        return CallOutcome(DECLINED, failed=True)
     match item.type:
         case "commandExecution":
             code = item.exit_code
             ended = "" if not code else f"\n[exit status {code}]" if code > 0 else "\n[it was ended before its time]"
             details = "" if code is None else f"exit {code}"
-            return Outcome((item.aggregated_output or "") + ended, failed or bool(code), details)
+            return CallOutcome((item.aggregated_output or "") + ended, failed or bool(code), details)
         case "fileChange":
             count = len(item.changes or ())
             told = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
-            return Outcome(f"failed: {told}" if failed else told, failed, f"{count} file{'s' * (count != 1)}")
+            return CallOutcome(f"failed: {told}" if failed else told, failed, f"{count} file{'s' * (count != 1)}")
         case "mcpToolCall":
-            return Outcome(_message(item.error) or _content(item.result), failed)
+            return CallOutcome(_message(item.error) or _content(item.result), failed)
         case _:
-            return Outcome(_message(item.error) or item.status or "done", failed)
+            return CallOutcome(_message(item.error) or item.status or "done", failed)
 
 
-def missing(call: RawItem, answer: RawItem) -> tuple[Deed, Outcome] | None:
+def call_without_item(call: RawItem, answer: RawItem) -> tuple[ExternalCall, CallOutcome] | None:
     """A command or patch that Codex tells no item of: some that fail at once. None for what is told otherwise."""
     text = _content(answer.output)
     if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
-        args = _args_of(call.arguments)
+        args = _parse_args(call.arguments)
         command = args.get("cmd") or args.get("command") or call.arguments
         shown = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
-        deed = Deed(call.call_id, "shell", {"command": shown, "cwd": str(args.get("workdir") or "")})
-        return deed, Outcome(text, failed="exited with code 0" not in text)
+        deed = ExternalCall(call.call_id, "shell", {"command": shown, "cwd": str(args.get("workdir") or "")})
+        return deed, CallOutcome(text, failed="exited with code 0" not in text)
     if call.name == "apply_patch":
-        return Deed(call.call_id, "patch", {"patch": call.input or call.arguments}), Outcome(text, failed=True)
+        return ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments}), CallOutcome(
+            text, failed=True
+        )
     return None
 
 
-def is_over(item: Item) -> bool:
+def is_finished(item: ThreadItem) -> bool:
     """Whether a past item came to an end of its own."""
-    return item.status is None or item.status in _ENDS
+    return item.status is None or item.status in _FINAL_STATUSES
 
 
 def plain_command(command: str) -> str:
@@ -105,17 +107,17 @@ def is_aborted(text: str) -> bool:
     return any(mark in text for mark in ABORTED)
 
 
-def shown_changes(changes: list[Change]) -> str:
+def render_changes(changes: list[FileUpdateChange]) -> str:
     """Changes as people read them before they allow them."""
     return "\n".join(f"{_kind(change)} {change.path}\n{change.diff}".rstrip() for change in changes)
 
 
-def _change(change: Change) -> dict[str, object]:
+def _change(change: FileUpdateChange) -> dict[str, object]:
     return {"path": change.path, "kind": _kind(change), "diff": change.diff}
 
 
-def _kind(change: Change) -> str:
-    kind = field(change.kind, "type") or change.kind
+def _kind(change: FileUpdateChange) -> str:
+    kind = get_field(change.kind, "type") or change.kind
     return kind if isinstance(kind, str) else "change"
 
 
@@ -125,7 +127,7 @@ def _args(arguments: Any) -> Mapping[str, object]:
     return {} if arguments is None else {"arguments": arguments}
 
 
-def _args_of(text: str) -> dict[str, Any]:
+def _parse_args(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -134,7 +136,7 @@ def _args_of(text: str) -> dict[str, Any]:
 
 
 def _message(error: Any) -> str:
-    words = field(error, "message") or error
+    words = get_field(error, "message") or error
     return words if isinstance(words, str) else ""
 
 
@@ -142,9 +144,9 @@ def _content(result: Any) -> str:
     """The texts of an MCP result or of a model's function output, or else its JSON."""
     if isinstance(result, str):
         return result
-    parts = field(result, "content") or result
+    parts = get_field(result, "content") or result
     if isinstance(parts, list):
-        texts = [field(part, "text") for part in cast("list[object]", parts)]
+        texts = [get_field(part, "text") for part in cast("list[object]", parts)]
         if found := [text for text in texts if isinstance(text, str)]:
             return "\n".join(found)
     return "" if result is None else msgspec.json.encode(result).decode()

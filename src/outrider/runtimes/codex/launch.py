@@ -10,8 +10,8 @@ from outrider.config.childenv import child_environment
 from outrider.config.folders import absolute_path
 from outrider.config.load import Config
 from outrider.core.errors import NeedsAnotherProcess
-from outrider.runtimes.codex.faults import BACK
-from outrider.runtimes.jsonrpc import VARIABLE, Program, new_mark
+from outrider.runtimes.codex.faults import USE_NATIVE_HINT
+from outrider.runtimes.jsonrpc import MARKER_VARIABLE, Program, new_marker
 from outrider.runtimes.program import find_program
 
 INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-codex-cli-bin`), or set codex.command."
@@ -20,11 +20,11 @@ INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-co
 def codex_program(config: Config, cwd: Path) -> Program:
     """The app-server for a workspace. Nothing is written into the person's own settings. Raises Refused."""
     environ = codex_environment(config)
-    mark = new_mark()
+    mark = new_marker()
     settings = {
         # Its default gives every variable, keys among them, to commands.
         "shell_environment_policy.inherit": '"core"',
-        "shell_environment_policy.set": f'{{{VARIABLE}="{mark}"}}',
+        "shell_environment_policy.set": f'{{{MARKER_VARIABLE}="{mark}"}}',
     }
     if config.sandbox.network:
         settings["sandbox_workspace_write.network_access"] = "true"
@@ -39,14 +39,14 @@ def codex_command(config: Config, environ: Mapping[str, str]) -> str:
         try:
             return find_program(absolute_path(named) or named, environ.get("PATH", ""))
         except NeedsAnotherProcess as error:
-            raise NeedsAnotherProcess(f"{error} (codex.command). {INSTALL} {BACK}") from None
+            raise NeedsAnotherProcess(f"{error} (codex.command). {INSTALL} {USE_NATIVE_HINT}") from None
     if found := shutil.which("codex", path=environ.get("PATH")):
         return found
     wheel = find_spec("codex_cli_bin")
     for folder in (wheel.submodule_search_locations if wheel else None) or ():
         if os.access(Path(folder, "bin", "codex"), os.X_OK):
             return str(Path(folder, "bin", "codex"))
-    raise NeedsAnotherProcess(f"Codex is not installed. {INSTALL} {BACK}")
+    raise NeedsAnotherProcess(f"Codex is not installed. {INSTALL} {USE_NATIVE_HINT}")
 
 
 def codex_environment(config: Config) -> dict[str, str]:

@@ -12,28 +12,28 @@ from anyio.abc import TaskStatus
 from msgspec import Raw, Struct
 
 import outrider
-from outrider.runtimes.codex.fence import Fence
+from outrider.runtimes.codex.fence import SandboxPolicy
 from outrider.runtimes.codex.wire import parse_config_warning, parse_user_agent
 from outrider.runtimes.jsonrpc import (
     METHOD_NOT_FOUND,
     Child,
-    ChildGone,
-    Id,
-    Message,
-    Peer,
+    ProcessExited,
     Program,
-    Request,
+    RequestId,
+    RpcConnection,
     RpcError,
+    RpcMessage,
+    RpcRequest,
     open_child,
-    open_peer,
+    open_connection,
 )
-from outrider.runtimes.mcp import Guest
+from outrider.runtimes.mcp import McpSession
 
-HANDSHAKE = 60.0
-_WAITING = 256
+INITIALIZE_TIMEOUT = 60.0
+_MAX_QUEUED = 256
 """Messages of one thread that wait for it before the others have to wait, too."""
-_TESTED = ((0, 163), (0, 166))
-_UNUSED = (
+_TESTED_VERSIONS = ((0, 163), (0, 166))
+_UNUSED_NOTIFICATIONS = (
     "item/commandExecution/outputDelta",
     "item/fileChange/outputDelta",
     "turn/diff/updated",
@@ -48,28 +48,28 @@ _UNUSED = (
 log = logging.getLogger("outrider.codex")
 
 
-class _To(Struct, rename="camel"):
+class _ThreadParams(Struct, rename="camel"):
     thread_id: str = ""
 
 
-_to = msgspec.json.Decoder(_To)
+_thread_decoder = msgspec.json.Decoder(_ThreadParams)
 
 
-class Line:
+class ThreadMessages:
     """What one thread hears. For one listener."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "AppServer") -> None:
         self._server = server
-        self._sender, self._receiver = anyio.create_memory_object_stream[Message](_WAITING)
+        self._sender, self._receiver = anyio.create_memory_object_stream[RpcMessage](_MAX_QUEUED)
 
-    async def next(self) -> Message:
+    async def next(self) -> RpcMessage:
         """Raises ChildGone when the process is gone and all that it said was heard."""
         try:
             return await self._receiver.receive()
         except anyio.EndOfStream:
-            raise self._server.gone() from None
+            raise self._server.exit_error() from None
 
-    async def put(self, message: Message) -> None:
+    async def put(self, message: RpcMessage) -> None:
         try:
             await self._sender.send(message)
         except anyio.BrokenResourceError:
@@ -78,32 +78,32 @@ class Line:
     def end(self) -> None:
         self._sender.close()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._receiver.close()
 
 
-class Server:
+class AppServer:
     """A running app-server, past its handshake."""
 
-    def __init__(self, child: Child, peer: Peer) -> None:
-        self.mark = child.mark
+    def __init__(self, child: Child, peer: RpcConnection) -> None:
+        self.marker = child.marker
         self.pid = child.pid
-        self.loaded: dict[str, str] = {}
+        self.thread_models: dict[str, str] = {}
         """Threads that this process has open, each with the model it asks now."""
-        self.model = ""
+        self.default_model = ""
         """The model that Codex asks where we name none, once that is known."""
-        self.fences: dict[str, Fence] = {}
+        self.sandbox_policies: dict[str, SandboxPolicy] = {}
         """On which terms the commands of each of its threads run."""
-        self.guests: dict[str, Guest] = {}
+        self.mcp_sessions: dict[str, McpSession] = {}
         """Those of its threads that call our tools over MCP."""
-        self.is_checked = False
+        self.is_logged_in = False
         """Whether it was found to be logged in."""
         self.users = 0
         self.idle_since = anyio.current_time()
         self._child = child
-        self._peer = peer
-        self._lines: dict[str, Line] = {}
-        self._warned = ""
+        self._connection = peer
+        self._threads: dict[str, ThreadMessages] = {}
+        self._config_warning = ""
         """What it has said against a file of its settings."""
         self._retired = anyio.Event()
         self.closed = anyio.Event()
@@ -111,10 +111,10 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        return not self._retired.is_set() and not self._child.is_over
+        return not self._retired.is_set() and not self._child.is_closed
 
-    def gone(self) -> ChildGone:
-        return self._child.gone()
+    def exit_error(self) -> ProcessExited:
+        return self._child.exit_error()
 
     def retire(self) -> None:
         """No turn is carried by it any more; it is ended, with all it started."""
@@ -122,27 +122,27 @@ class Server:
 
     async def request(self, method: str, params: dict[str, Any], patience: float | None = None) -> Raw:
         """Raises RpcError, NoAnswer or ChildGone."""
-        return await self._peer.request(method, params, patience)
+        return await self._connection.request(method, params, patience)
 
-    async def answer(self, id: Id, result: Any) -> None:
-        await self._peer.answer(id, result)
+    async def respond(self, id: RequestId, result: Any) -> None:
+        await self._connection.respond(id, result)
 
-    async def refuse(self, id: Id, error: RpcError) -> None:
-        await self._peer.refuse(id, error)
+    async def respond_error(self, id: RequestId, error: RpcError) -> None:
+        await self._connection.respond_error(id, error)
 
     @contextmanager
-    def listening(self, thread: str) -> Generator[Line]:
+    def subscribe(self, thread: str) -> Generator[ThreadMessages]:
         """Hear what is said to this thread from now on."""
-        line = self._lines[thread] = Line(self)
-        if self._child.is_over:
+        line = self._threads[thread] = ThreadMessages(self)
+        if self._child.is_closed:
             line.end()
         try:
             yield line
         finally:
-            if self._lines.get(thread) is line:
-                del self._lines[thread]
+            if self._threads.get(thread) is line:
+                del self._threads[thread]
             line.end()
-            line.leave()
+            line.close()
 
     @contextmanager
     def in_use(self) -> Generator[None]:
@@ -153,15 +153,15 @@ class Server:
             self.users -= 1
             self.idle_since = anyio.current_time()
 
-    async def greet(self, patience: float = HANDSHAKE) -> None:
+    async def initialize(self, patience: float = INITIALIZE_TIMEOUT) -> None:
         """Say who we are, once. Raises what a request raises."""
         who = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
-        can = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED}
+        can = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED_NOTIFICATIONS}
         answer = await self.request("initialize", {"clientInfo": who, "capabilities": can}, patience)
-        await self._peer.notify("initialized")
+        await self._connection.notify("initialized")
         self.check_version(parse_user_agent(answer))
 
-    async def complaint(self) -> str:
+    async def config_error(self) -> str:
         """What keeps Codex from reading its own settings, with file and line where it says so; empty when nothing does.
 
         It goes on with its defaults then, among them another provider and another login. Raises Unavailable.
@@ -170,7 +170,7 @@ class Server:
             await self.request("config/read", {})
         except RpcError as error:
             # An older one may not know the request.
-            return (self._warned or " ".join(error.message.split())) if "configuration" in error.message else ""
+            return (self._config_warning or " ".join(error.message.split())) if "configuration" in error.message else ""
         return ""
 
     @staticmethod
@@ -178,31 +178,31 @@ class Server:
         """Say in the log when this is a Codex that nobody has tried with us."""
         found = re.search(r"/(\d+)\.(\d+)\.", agent)
         version = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not _TESTED[0] <= version <= _TESTED[1]:
-            tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED)
+        if not _TESTED_VERSIONS[0] <= version <= _TESTED_VERSIONS[1]:
+            tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED_VERSIONS)
             log.warning("this is %s; Outrider was tested with Codex %s", agent or "an unknown Codex", tested)
 
     async def route(self) -> None:
         """Give each thread what is meant for it, until the process is gone."""
         try:
-            async for message in self._peer.messages():
+            async for message in self._connection.messages():
                 if message.method == "configWarning":
-                    self._warned = parse_config_warning(message.params) or self._warned
-                line = self._lines.get(_thread_of(message.params))
+                    self._config_warning = parse_config_warning(message.params) or self._config_warning
+                line = self._threads.get(_thread_of(message.params))
                 if line:
                     await line.put(message)
-                elif isinstance(message, Request):
-                    await self.refuse(message.id, RpcError(METHOD_NOT_FOUND, "nobody is there to answer this"))
-        except ChildGone as gone:
+                elif isinstance(message, RpcRequest):
+                    await self.respond_error(message.id, RpcError(METHOD_NOT_FOUND, "nobody is there to answer this"))
+        except ProcessExited as gone:
             log.info("%s", gone)
         finally:
             self.retire()
-            for line in self._lines.values():
+            for line in self._threads.values():
                 line.end()
 
-    def leave(self) -> None:
+    def close_mcp_sessions(self) -> None:
         """Nobody calls our tools from there any more."""
-        for guest in self.guests.values():
+        for guest in self.mcp_sessions.values():
             guest.close()
 
     async def until_retired(self) -> None:
@@ -210,15 +210,15 @@ class Server:
         await self._retired.wait()
 
 
-async def serve(program: Program, *, task_status: TaskStatus[Server]) -> None:
+async def run_app_server(program: Program, *, task_status: TaskStatus[AppServer]) -> None:
     """Run a process until it ends, is retired, or this is cancelled. Raises only before it is ready."""
-    server: Server | None = None
+    server: AppServer | None = None
     try:
-        async with open_child(program) as child, open_peer(child) as peer:
-            server = Server(child, peer)
+        async with open_child(program) as child, open_connection(child) as peer:
+            server = AppServer(child, peer)
             async with anyio.create_task_group() as group:
                 group.start_soon(server.route)
-                await server.greet()
+                await server.initialize()
                 task_status.started(server)
                 await server.until_retired()
                 group.cancel_scope.cancel()
@@ -226,12 +226,12 @@ async def serve(program: Program, *, task_status: TaskStatus[Server]) -> None:
         raise several.exceptions[0] from several
     finally:
         if server:
-            server.leave()
+            server.close_mcp_sessions()
             server.closed.set()
 
 
 def _thread_of(params: Raw) -> str:
     try:
-        return _to.decode(params).thread_id
+        return _thread_decoder.decode(params).thread_id
     except msgspec.DecodeError:
         return ""

@@ -10,56 +10,56 @@ from outrider.core.parts import Call
 from outrider.core.plan import State
 from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import UNKNOWN
-from outrider.runtimes.calls import Calls, meaning
-from outrider.runtimes.codex.items import is_over, outcome, parse_deed
-from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.threads import NAME, Opened, has_unanswered
-from outrider.runtimes.codex.tools import Overheard, is_ours
-from outrider.runtimes.codex.wire import CodexTurn, Fault, Item, parse_turns
+from outrider.runtimes.calls import ToolRunner, verdict_of
+from outrider.runtimes.codex.items import call_of_item, is_finished, outcome_of_item
+from outrider.runtimes.codex.process import AppServer
+from outrider.runtimes.codex.threads import NAME, OpenThread, ends_unanswered
+from outrider.runtimes.codex.tools import ResultCapture, is_our_call
+from outrider.runtimes.codex.wire import CodexError, CodexTurn, ThreadItem, parse_turns
 from outrider.runtimes.jsonrpc import RpcError
-from outrider.runtimes.outside.asking import Asking
-from outrider.runtimes.outside.ledger import NOT_ALLOWED_YET, Ledger, Outcome, call_id
+from outrider.runtimes.outside.asking import ApprovalGate
+from outrider.runtimes.outside.ledger import NOT_ANSWERED_YET, CallOutcome, TurnRecorder, external_call_id
 
-_MARK = "outrider-"
-_TURNS = 5
-_FINAL = "final_answer"
+_CLIENT_ID_PREFIX = "outrider-"
+_MAX_TURNS = 5
+_FINAL_PHASE = "final_answer"
 
 
-class Standing(Struct):
+class RecoveredTurn(Struct):
     """How far Codex had come."""
 
     status: str = ""
     """Of the turn there; empty when it never heard of it."""
-    fault: Fault | None = None
+    error: CodexError | None = None
     notes: list[str] = []
     """What it is to be told about calls that were cut off."""
     answers: dict[str, Verdict] = {}
     """What a person answered about calls that were cut off, by what was asked."""
-    waits: bool = False
+    is_suspended: bool = False
     """A question is open again: nothing is to be done until it is answered."""
 
 
 def client_id(seq: int) -> str:
     """By which an input is known again."""
-    return f"{_MARK}{seq}"
+    return f"{_CLIENT_ID_PREFIX}{seq}"
 
 
 def parse_client_id(text: str | None) -> int:
     """The input's number; 0 when it is none of ours."""
-    number = (text or "").removeprefix(_MARK)
-    return int(number) if text and text.startswith(_MARK) and number.isdecimal() else 0
+    number = (text or "").removeprefix(_CLIENT_ID_PREFIX)
+    return int(number) if text and text.startswith(_CLIENT_ID_PREFIX) and number.isdecimal() else 0
 
 
-def asked_for(call: Call) -> str:
+def approval_key(call: Call) -> str:
     """By which what was asked is known when it is asked again: what would run, and where."""
     return f"{call.tool}\n{msgspec.json.encode(call.args, order='sorted').decode()}"
 
 
-async def find_turn(server: Server, turn: Turn, opened: Opened) -> CodexTurn | None:
+async def find_turn(server: AppServer, turn: Turn, opened: OpenThread) -> CodexTurn | None:
     """What Codex knows of the turn that is open in our journal; None when it knows nothing of it."""
     state = turn.state()
     bound = state.threads.get(NAME)
-    if opened.is_new or bound is None or not (opened.is_taken_up or state.steps):
+    if opened.is_new or bound is None or not (opened.is_resumed or state.steps):
         return None
     turns = await _newest_turns(server, opened)
     inputs = {seq for seq, _ in turn.transcript().unseen()}
@@ -70,14 +70,14 @@ async def find_turn(server: Server, turn: Turn, opened: Opened) -> CodexTurn | N
     return None
 
 
-async def newest_input(server: Server, turn: Turn, opened: Opened) -> int:
+async def newest_input(server: AppServer, turn: Turn, opened: OpenThread) -> int:
     """The number of the last input that the thread was given, where that matters; 0 when it is not known."""
-    turns = await _newest_turns(server, opened) if has_unanswered(turn) and not opened.is_new else ()
+    turns = await _newest_turns(server, opened) if ends_unanswered(turn) and not opened.is_new else ()
     return max((parse_client_id(item.client_id) for found in turns for item in found.items), default=0)
 
 
-async def _newest_turns(server: Server, opened: Opened) -> Sequence[CodexTurn]:
-    params = {"threadId": opened.id, "itemsView": "full", "limit": _TURNS}
+async def _newest_turns(server: AppServer, opened: OpenThread) -> Sequence[CodexTurn]:
+    params = {"threadId": opened.id, "itemsView": "full", "limit": _MAX_TURNS}
     try:
         return parse_turns(await server.request("thread/turns/list", params))
     except RpcError as error:
@@ -89,73 +89,77 @@ async def _newest_turns(server: Server, opened: Opened) -> Sequence[CodexTurn]:
 class Recovery:
     """One taking up."""
 
-    def __init__(self, turn: Turn, ledger: Ledger, calls: Calls, asking: Asking) -> None:
+    def __init__(self, turn: Turn, ledger: TurnRecorder, calls: ToolRunner, asking: ApprovalGate) -> None:
         self._turn = turn
-        self._ledger = ledger
-        self._calls = calls
-        self._asking = asking
+        self._recorder = ledger
+        self._tool_runner = calls
+        self._approvals = asking
 
-    async def run(self, found: CodexTurn | None) -> Standing:
+    async def run(self, found: CodexTurn | None) -> RecoveredTurn:
         """Close what is open, record what is missing, in the order in which it happened."""
         items = found.items if found else []
-        status = "completed" if _is_answered(items) else found.status if found else ""
-        standing = Standing(status, found.error if found else None, [], {})
-        tools = self._calls.tools_of(self._turn)
+        status = "completed" if _has_final_answer(items) else found.status if found else ""
+        standing = RecoveredTurn(status, found.error if found else None, [], {})
+        tools = self._tool_runner.tools_of(self._turn)
         state = self._turn.state()
         for call in state.calls:
             await self._close(call, state, items, tools, standing)
-        if standing.waits:
+        if standing.is_suspended:
             return standing
         for item in items:
-            await self._retell(item)
-        await self._ledger.flush()
+            await self._record_item(item)
+        await self._recorder.flush()
         if items:
-            await self._ledger.close()
+            await self._recorder.close()
         return standing
 
-    async def _close(self, call: Call, state: State, items: Sequence[Item], tools: Tools, standing: Standing) -> None:
-        item = next((item for item in items if call_id(NAME, item.id) == call.id), None)
-        if is_ours(call, tools):
-            await self._settle_own(call, state, standing)
-        elif item and parse_deed(item) and is_over(item):
-            await self._ledger.settle(call, outcome(item), item.id)
+    async def _close(
+        self, call: Call, state: State, items: Sequence[ThreadItem], tools: Tools, standing: RecoveredTurn
+    ) -> None:
+        item = next((item for item in items if external_call_id(NAME, item.id) == call.id), None)
+        if is_our_call(call, tools):
+            await self._finish_own_call(call, state, standing)
+        elif item and call_of_item(item) and is_finished(item):
+            await self._recorder.finish_inherited_call(call, outcome_of_item(item), item.id)
         elif call.id in state.answers and call.id not in state.begun:
-            verdict = meaning(state.answers[call.id])
-            standing.answers[asked_for(call)] = verdict
+            verdict = verdict_of(state.answers[call.id])
+            standing.answers[approval_key(call)] = verdict
             said = "the person allowed it" if verdict == "allow" else "it was not allowed"
-            standing.notes.append(f"You wanted to run {_shown(call)}. It was not run; {said}.")
-            await self._ledger.settle(call, Outcome(f"{NOT_ALLOWED_YET}; {said}", failed=True))
+            standing.notes.append(f"You wanted to run {_describe_call(call)}. It was not run; {said}.")
+            await self._recorder.finish_inherited_call(call, CallOutcome(f"{NOT_ANSWERED_YET}; {said}", failed=True))
         else:
-            standing.notes.append(f"Whether this was done, and how far, is not known: {_shown(call)}. Check it.")
-            await self._ledger.settle(call, Outcome(UNKNOWN, failed=True))
+            standing.notes.append(
+                f"Whether this was done, and how far, is not known: {_describe_call(call)}. Check it."
+            )
+            await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
 
-    async def _settle_own(self, call: Call, state: State, standing: Standing) -> None:
-        heard = Overheard(self._turn)
+    async def _finish_own_call(self, call: Call, state: State, standing: RecoveredTurn) -> None:
+        heard = ResultCapture(self._turn)
         if call.id in state.begun:
-            await self._calls.settle(heard, call)
+            await self._tool_runner.reconcile(heard, call)
         else:
-            await self._calls.run(heard, call)
-            if heard.result is None and await self._asking.answer_for_nobody():
-                await self._calls.run(heard, call)
+            await self._tool_runner.run(heard, call)
+            if heard.result is None and await self._approvals.deny_unreachable():
+                await self._tool_runner.run(heard, call)
         if heard.result is None:
-            standing.waits = True
+            standing.is_suspended = True
             return
-        standing.notes.append(f"Your call {_shown(call)} was carried out. Its result:\n{heard.result.text}")
+        standing.notes.append(f"Your call {_describe_call(call)} was carried out. Its result:\n{heard.result.text}")
 
-    async def _retell(self, item: Item) -> None:
+    async def _record_item(self, item: ThreadItem) -> None:
         if item.type == "userMessage":
-            self._ledger.saw = max(self._ledger.saw, parse_client_id(item.client_id))
+            self._recorder.saw = max(self._recorder.saw, parse_client_id(item.client_id))
         elif item.type == "agentMessage":
-            await self._ledger.said(item.id, item.text or "")
-        elif (deed := parse_deed(item)) and is_over(item):
-            await self._ledger.ended(deed, outcome(item))
+            await self._recorder.message_finished(item.id, item.text or "")
+        elif (deed := call_of_item(item)) and is_finished(item):
+            await self._recorder.call_finished(deed, outcome_of_item(item))
 
 
-def _is_answered(items: Sequence[Item]) -> bool:
+def _has_final_answer(items: Sequence[ThreadItem]) -> bool:
     """Whether its last words were the answer: nothing was left to do there but to say so."""
-    last = next((item for item in reversed(items) if item.type != "reasoning"), Item())
-    return last.type == "agentMessage" and last.phase == _FINAL
+    last = next((item for item in reversed(items) if item.type != "reasoning"), ThreadItem())
+    return last.type == "agentMessage" and last.phase == _FINAL_PHASE
 
 
-def _shown(call: Call) -> str:
+def _describe_call(call: Call) -> str:
     return f"`{call.args.get('command') or call.tool}`"

@@ -11,30 +11,30 @@ from msgspec import Struct
 
 from outrider.runtimes.codex.wire import RawItem
 
-_TAIL = 1 << 20
-_TRIES = 10
-_PAUSE = 0.1
+_ROLLOUT_TAIL = 1 << 20
+_ROLLOUT_TRIES = 10
+_ROLLOUT_PAUSE = 0.1
 log = logging.getLogger("outrider.codex")
 
 
-class _Line(Struct):
+class _RolloutLine(Struct):
     type: str = ""
     payload: RawItem | None = None
 
 
-async def find_call(path: str, call: str) -> RawItem | None:
+async def find_rollout_call(path: str, call: str) -> RawItem | None:
     """The call of this id, among the newest; None when it is not found within a second."""
-    for _ in range(_TRIES if path else 0):
-        if found := await anyio.to_thread.run_sync(_look, path, call):
+    for _ in range(_ROLLOUT_TRIES if path else 0):
+        if found := await anyio.to_thread.run_sync(_search_rollout, path, call):
             return found
-        await anyio.sleep(_PAUSE)
+        await anyio.sleep(_ROLLOUT_PAUSE)
     return None
 
 
-def _look(path: str, call: str) -> RawItem | None:
+def _search_rollout(path: str, call: str) -> RawItem | None:
     try:
         with Path(path).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _ROLLOUT_TAIL))
             lines = file.read().split(b"\n")
     except OSError as error:
         log.info("what Codex keeps of its thread cannot be read: %s", error)
@@ -42,7 +42,7 @@ def _look(path: str, call: str) -> RawItem | None:
     for line in reversed(lines):
         if call.encode() in line:
             try:
-                found = msgspec.json.decode(line, type=_Line).payload
+                found = msgspec.json.decode(line, type=_RolloutLine).payload
             except msgspec.DecodeError:
                 continue
             if found and found.call_id == call and found.type == "function_call":

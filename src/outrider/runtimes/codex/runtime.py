@@ -5,18 +5,18 @@ import logging
 from outrider.core.events import Started
 from outrider.core.ports import Turn
 from outrider.core.traits import RuntimeTraits
-from outrider.runtimes.calls import Calls
-from outrider.runtimes.codex.faults import bad_settings, not_logged_in, of_gone, of_rpc, told
-from outrider.runtimes.codex.lending import Lending
-from outrider.runtimes.codex.pool import Pool
-from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.threads import NAME, approach, wanted_model
-from outrider.runtimes.codex.turn import Carrying
-from outrider.runtimes.codex.wire import parse_is_barred
-from outrider.runtimes.jsonrpc import ChildGone, NoAnswer, RpcError
-from outrider.runtimes.kit import Kit
+from outrider.runtimes.calls import ToolRunner
+from outrider.runtimes.codex.faults import bad_settings, codex_failed, not_logged_in, process_exited, request_failed
+from outrider.runtimes.codex.lending import ToolProvider
+from outrider.runtimes.codex.pool import AppServerPool
+from outrider.runtimes.codex.process import AppServer
+from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
+from outrider.runtimes.codex.turn import CodexTurnRun
+from outrider.runtimes.codex.wire import parse_needs_login
+from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.kit import RuntimeContext
 from outrider.runtimes.outside import asking as outside
-from outrider.runtimes.outside.asking import Asking, News
+from outrider.runtimes.outside.asking import ApprovalGate, JournalWatcher
 
 log = logging.getLogger("outrider.codex")
 
@@ -24,59 +24,61 @@ log = logging.getLogger("outrider.codex")
 class CodexRuntime:
     traits = RuntimeTraits(NAME, steers=True, bounded=False, takes_client_tools=False)
 
-    def __init__(self, kit: Kit, pool: Pool, lending: Lending) -> None:
-        self._kit = kit
-        self._lending = lending
+    def __init__(self, kit: RuntimeContext, pool: AppServerPool, lending: ToolProvider) -> None:
+        self._context = kit
+        self._tool_provider = lending
         self._pool = pool
-        self._calls = Calls(kit.tools, kit.place)
+        self._tool_runner = ToolRunner(kit.tools, kit.tool_environment)
 
     async def started_entry(self, turn: Turn) -> Started:
-        return Started(NAME, wanted_model(turn, self._kit.config))
+        return Started(NAME, configured_model(turn, self._context.config))
 
     async def run(self, turn: Turn) -> None:
-        news = News(turn)
-        asking = Asking(turn, self._kit.place, news, outside.PATIENCE)
+        news = JournalWatcher(turn)
+        asking = ApprovalGate(turn, self._context.tool_environment, news, outside.ANSWER_TIMEOUT)
         if turn.state().questions:
-            await asking.answer_for_nobody()
+            await asking.deny_unreachable()
             if turn.state().questions:
                 return
-        await approach(turn)
+        await record_unstarted(turn)
         try:
-            if not await self._carried(turn, news, asking):
-                await self._carried(turn, news, asking)
-        except ChildGone as gone:
-            raise of_gone(gone) from gone
-        except NoAnswer as error:
-            raise told(str(error)) from error
+            if not await self._run_on_server(turn, news, asking):
+                await self._run_on_server(turn, news, asking)
+        except ProcessExited as gone:
+            raise process_exited(gone) from gone
+        except RequestTimeout as error:
+            raise codex_failed(str(error)) from error
         except RpcError as error:
-            raise of_rpc(error, "what was asked of it") from error
+            raise request_failed(error, "what was asked of it") from error
 
-    async def _carried(self, turn: Turn, news: News, asking: Asking) -> bool:
+    async def _run_on_server(self, turn: Turn, news: JournalWatcher, asking: ApprovalGate) -> bool:
         """False when the process turned out to have died since its last turn: another may have more luck."""
-        async with self._pool.lent(turn.session) as server:
-            is_used, steps = server.is_checked, turn.state().steps
+        async with self._pool.acquire(turn.session) as server:
+            is_used, steps = server.is_logged_in, turn.state().steps
             try:
                 await self._check_login(server)
-                await Carrying(self._kit, self._calls, server, turn, news, asking).run(self._lending)
-            except ChildGone as gone:
+                await CodexTurnRun(self._context, self._tool_runner, server, turn, news, asking).run(
+                    self._tool_provider
+                )
+            except ProcessExited as gone:
                 if not is_used or turn.state().steps > steps:
                     raise
                 log.warning("Codex is started anew: %s", gone)
                 return False
         return True
 
-    async def _check_login(self, server: Server) -> None:
+    async def _check_login(self, server: AppServer) -> None:
         """Ask before a model is: without a login it would try for a while and then say something else."""
-        if server.is_checked:
+        if server.is_logged_in:
             return
         try:
-            is_barred = parse_is_barred(await server.request("account/read", {}))
+            is_barred = parse_needs_login(await server.request("account/read", {}))
         except RpcError:
             is_barred = False
         if is_barred:
             # With settings that it cannot read it goes by its defaults, and asks for a login that is not wanted.
-            complaint = await server.complaint()
+            complaint = await server.config_error()
             # One that is started after a login knows of it.
             server.retire()
             raise bad_settings(complaint) if complaint else not_logged_in()
-        server.is_checked = True
+        server.is_logged_in = True

@@ -11,32 +11,32 @@ from outrider.config.load import Config
 from outrider.core.events import Bound, Delta
 from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import Message, UserMessage
-from outrider.runtimes.codex.faults import of_rpc, told
-from outrider.runtimes.codex.fence import fence_of, parse_fence, profile, without_profile
+from outrider.runtimes.codex.faults import codex_failed, request_failed
+from outrider.runtimes.codex.fence import parse_sandbox_policy, permission_profile, sandbox_policy_of, without_profile
 from outrider.runtimes.codex.launch import trust
-from outrider.runtimes.codex.lending import FOUND, Lending, Lent
-from outrider.runtimes.codex.process import Server
-from outrider.runtimes.codex.tools import declared
+from outrider.runtimes.codex.lending import MCP_TOOLS_HINT, ThreadTools, ToolProvider
+from outrider.runtimes.codex.process import AppServer
+from outrider.runtimes.codex.tools import dynamic_tools
 from outrider.runtimes.codex.wire import (
+    parse_configured_model,
     parse_default_model,
     parse_model,
     parse_projects,
-    parse_set_model,
     parse_thread_id,
 )
 from outrider.runtimes.jsonrpc import RpcError
 from outrider.runtimes.outside import past
 
 NAME = "codex"
-_PATIENCE = 60.0
+_OPEN_TIMEOUT = 60.0
 _TRIES = 20
 _PAUSE = 0.25
-_WHO = """\
+_DEVELOPER_INSTRUCTIONS = """\
 You work for one person within Outrider, which keeps the session and shows it to them.
 - What must outlive this turn (a server, a long build) you start with the tool `background`, not in your own terminal; \
 you are told when it has ended. The tool `tasks` looks after such tasks, and `delegate` hands work to a child session.
 - A note in [brackets] at the beginning of a message is from Outrider, not from the person."""
-_REFUSED = {
+_NOT_SUPPORTED = {
     "auto": "this Codex takes no tools that are declared to it, so it gets ours over MCP: %s",
     "dynamic": "this Codex takes no tools of ours, so it has no tasks and cannot delegate: %s",
     "mcp": "this Codex does not tell all that its model does, so some commands that fail at once are not shown: %s",
@@ -45,33 +45,33 @@ _REFUSED = {
 log = logging.getLogger("outrider.codex")
 
 
-async def approach(turn: Turn) -> None:
+async def record_unstarted(turn: Turn) -> None:
     """Write down that the thread has not heard of this turn yet, so that its words are not lost if it never does."""
     bound = turn.state().threads.get(NAME)
     if bound and bound.turn and not turn.state().steps:
         await turn.record(Bound(NAME, bound.thread, saw=bound.saw))
 
 
-class Opened(Struct, frozen=True):
+class OpenThread(Struct, frozen=True):
     """A thread that this process has open."""
 
     id: str
     model: str
     is_new: bool = False
-    is_taken_up: bool = False
+    is_resumed: bool = False
     """This process did not have it open before."""
 
 
-class Terms(Struct, frozen=True):
+class ThreadOptions(Struct, frozen=True):
     """On which a thread is opened."""
 
     config: Config
     tools: Tools
     """Those of ours that this session may use."""
-    lending: Lending
+    tool_provider: ToolProvider
 
 
-async def open_thread(server: Server, turn: Turn, terms: Terms) -> Opened:
+async def open_thread(server: AppServer, turn: Turn, terms: ThreadOptions) -> OpenThread:
     """The session's thread; a new one when it has none, or when Codex does not know it any more.
 
     Raises CodexFailed.
@@ -79,30 +79,30 @@ async def open_thread(server: Server, turn: Turn, terms: Terms) -> Opened:
     bound = turn.state().threads.get(NAME)
     if bound is None:
         return await _start(server, turn, terms)
-    if bound.thread in server.loaded:
-        return Opened(bound.thread, server.loaded[bound.thread])
+    if bound.thread in server.thread_models:
+        return OpenThread(bound.thread, server.thread_models[bound.thread])
     params = await _params(server, turn, terms.config)
-    is_by_mcp = await terms.lending.was_by_mcp(bound.thread)
+    is_by_mcp = await terms.tool_provider.uses_mcp(bound.thread)
     for _ in range(_TRIES):
         try:
             model = await _resume(server, bound.thread, params, terms, is_by_mcp=is_by_mcp)
-            return Opened(bound.thread, model, is_taken_up=True)
+            return OpenThread(bound.thread, model, is_resumed=True)
         except RpcError as error:
             if "no rollout found" in error.message or "not found" in error.message:
                 log.warning("Codex does not know its thread %s any more: %s", bound.thread, error.message)
                 turn.emit(Delta("Codex does not know this session any more; it is begun anew there", "note"))
                 return await _start(server, turn, terms)
             if "active writer" not in error.message:
-                raise of_rpc(error, "to take the session up again") from error
+                raise request_failed(error, "to take the session up again") from error
         # The process that had it is about to end.
         await anyio.sleep(_PAUSE)
-    raise told("another process of Codex has this session open; end that one, then say it again")
+    raise codex_failed("another process of Codex has this session open; end that one, then say it again")
 
 
-async def tell_past(server: Server, turn: Turn, opened: Opened, newest: int) -> None:
+async def inject_history(server: AppServer, turn: Turn, opened: OpenThread, newest: int) -> None:
     """Tell the thread what was said and done elsewhere, once; `newest` is the last input it got. Raises RpcError."""
-    messages = _not_known(turn, opened, newest)
-    text = past.told(messages)
+    messages = _unseen_history(turn, opened, newest)
+    text = past.render_history(messages)
     if not text:
         return
     turn.emit(Delta("Codex is told what was said and done in this session before", "note"))
@@ -110,7 +110,7 @@ async def tell_past(server: Server, turn: Turn, opened: Opened, newest: int) -> 
     await server.request("thread/inject_items", {"threadId": opened.id, "items": [item]})
 
 
-def has_unanswered(turn: Turn) -> bool:
+def ends_unanswered(turn: Turn) -> bool:
     """Whether what the thread may know ends with words that nobody answered: did they get there?"""
     bound = turn.state().threads.get(NAME)
     every, later = turn.transcript().after(0), turn.transcript().after(bound.saw if bound else 0)
@@ -118,7 +118,7 @@ def has_unanswered(turn: Turn) -> bool:
     return bool(known) and isinstance(known[-1], UserMessage)
 
 
-def _not_known(turn: Turn, opened: Opened, newest: int) -> Sequence[Message]:
+def _unseen_history(turn: Turn, opened: OpenThread, newest: int) -> Sequence[Message]:
     state = turn.state()
     bound = state.threads.get(NAME)
     if opened.is_new or bound is None:
@@ -134,73 +134,77 @@ def _not_known(turn: Turn, opened: Opened, newest: int) -> Sequence[Message]:
     return every[first:]
 
 
-async def _resume(server: Server, thread: str, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool) -> str:
-    async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
+async def _resume(
+    server: AppServer, thread: str, params: dict[str, Any], terms: ThreadOptions, *, is_by_mcp: bool
+) -> str:
+    async with terms.tool_provider.tools_for_thread(terms.tools, by_mcp=is_by_mcp) as lent:
         more = {"threadId": thread, "excludeTurns": True}
-        answer = await _asked(server, "thread/resume", {**_with(params, lent), **more}, terms)
-        server.fences[thread] = parse_fence(answer, fence_of(terms.config, params["cwd"]))
-        return _loaded(server, thread, answer, lent)
+        answer = await _request_thread(server, "thread/resume", {**_with_tools(params, lent), **more}, terms)
+        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(terms.config, params["cwd"]))
+        return _remember_thread(server, thread, answer, lent)
 
 
-async def _start(server: Server, turn: Turn, terms: Terms) -> Opened:
+async def _start(server: AppServer, turn: Turn, terms: ThreadOptions) -> OpenThread:
     params = await _params(server, turn, terms.config)
-    how = terms.lending.how
+    how = terms.tool_provider.mode
     more: dict[str, Any] = {"experimentalRawEvents": True}
     if how != "mcp":
-        more["dynamicTools"] = declared(terms.tools)
+        more["dynamicTools"] = dynamic_tools(terms.tools)
     try:
         try:
             return await _begin(server, {**params, **more}, terms, is_by_mcp=how == "mcp")
         except RpcError as error:
             if "dynamicTools" not in error.message and "experimental" not in error.message:
                 raise
-            log.warning(_REFUSED[how], error.message)
+            log.warning(_NOT_SUPPORTED[how], error.message)
             return await _begin(server, params, terms, is_by_mcp=how != "dynamic")
     except RpcError as error:
-        raise of_rpc(error, "to begin a session") from error
+        raise request_failed(error, "to begin a session") from error
 
 
-async def _begin(server: Server, params: dict[str, Any], terms: Terms, *, is_by_mcp: bool = False) -> Opened:
-    async with terms.lending.lent(terms.tools, by_mcp=is_by_mcp) as lent:
-        answer = await _asked(server, "thread/start", _with(params, lent), terms)
+async def _begin(
+    server: AppServer, params: dict[str, Any], terms: ThreadOptions, *, is_by_mcp: bool = False
+) -> OpenThread:
+    async with terms.tool_provider.tools_for_thread(terms.tools, by_mcp=is_by_mcp) as lent:
+        answer = await _request_thread(server, "thread/start", _with_tools(params, lent), terms)
         thread = parse_thread_id(answer)
         if not thread:
-            raise told("Codex began a session and did not say what it is called")
-        server.fences[thread] = parse_fence(answer, fence_of(terms.config, params["cwd"]))
+            raise codex_failed("Codex began a session and did not say what it is called")
+        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(terms.config, params["cwd"]))
         if is_by_mcp:
-            await terms.lending.keep(thread)
-        model = _loaded(server, thread, answer, lent)
-        server.model = server.model if "model" in params else model
-        return Opened(thread, model, is_new=True)
+            await terms.tool_provider.remember_mcp(thread)
+        model = _remember_thread(server, thread, answer, lent)
+        server.default_model = server.default_model if "model" in params else model
+        return OpenThread(thread, model, is_new=True)
 
 
-async def _asked(server: Server, method: str, params: dict[str, Any], terms: Terms) -> Raw:
+async def _request_thread(server: AppServer, method: str, params: dict[str, Any], terms: ThreadOptions) -> Raw:
     """Open a thread whose commands cannot read our home; or any, where Codex has no such thing."""
     try:
-        return await server.request(method, params, _PATIENCE)
+        return await server.request(method, params, _OPEN_TIMEOUT)
     except RpcError as error:
         if "permissions" not in params or "permission" not in error.message.lower():
             raise
         log.warning("this Codex cannot hide the home of Outrider from its commands: %s", error.message)
-    plain = without_profile(params, fence_of(terms.config, params["cwd"]))
-    return await server.request(method, plain, _PATIENCE)
+    plain = without_profile(params, sandbox_policy_of(terms.config, params["cwd"]))
+    return await server.request(method, plain, _OPEN_TIMEOUT)
 
 
-def _with(params: dict[str, Any], lent: Lent) -> dict[str, Any]:
-    if lent.guest is None:
+def _with_tools(params: dict[str, Any], lent: ThreadTools) -> dict[str, Any]:
+    if lent.mcp_session is None:
         return params
-    instructions = f"{params['developerInstructions']}\n{FOUND}"
+    instructions = f"{params['developerInstructions']}\n{MCP_TOOLS_HINT}"
     return {**params, "developerInstructions": instructions, "config": {**params["config"], **lent.config}}
 
 
-def _loaded(server: Server, thread: str, answer: Raw, lent: Lent) -> str:
-    if lent.guest:
-        server.guests[thread] = lent.guest
-    model = server.loaded[thread] = parse_model(answer)
+def _remember_thread(server: AppServer, thread: str, answer: Raw, lent: ThreadTools) -> str:
+    if lent.mcp_session:
+        server.mcp_sessions[thread] = lent.mcp_session
+    model = server.thread_models[thread] = parse_model(answer)
     return model
 
 
-async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:
+async def _params(server: AppServer, turn: Turn, config: Config) -> dict[str, Any]:
     workspace, decided, found = turn.session.workspace, frozenset[str](), None
     try:
         found = await server.request("config/read", {})
@@ -208,30 +212,30 @@ async def _params(server: Server, turn: Turn, config: Config) -> dict[str, Any]:
     except RpcError as error:
         log.info("Codex does not tell its settings: %s", error)
     more = turn.state().settings.get("instructions", "")
-    inside = profile(config, found)
+    inside = permission_profile(config, found)
     params: dict[str, Any] = {
         "cwd": workspace,
-        "approvalPolicy": fence_of(config, workspace).policy,
-        "developerInstructions": f"{_WHO}\n\n{more}" if more else _WHO,
+        "approvalPolicy": sandbox_policy_of(config, workspace).approval_policy,
+        "developerInstructions": f"{_DEVELOPER_INSTRUCTIONS}\n\n{more}" if more else _DEVELOPER_INSTRUCTIONS,
         **inside,
         "config": {**trust(workspace, decided), **inside["config"]},
     }
-    model = wanted_model(turn, config)
+    model = configured_model(turn, config)
     return {**params, "model": model} if model else params
 
 
-async def model_to_name(server: Server, turn: Turn, config: Config, opened: Opened) -> str:
+async def model_override(server: AppServer, turn: Turn, config: Config, opened: OpenThread) -> str:
     """The model to name for a turn: the one that is wanted, or Codex's own where the thread asks another by now."""
-    if wanted := wanted_model(turn, config):
+    if wanted := configured_model(turn, config):
         return wanted
     try:
-        server.model = server.model or parse_set_model(await server.request("config/read", {}))
-        server.model = server.model or parse_default_model(await server.request("model/list", {}))
+        server.default_model = server.default_model or parse_configured_model(await server.request("config/read", {}))
+        server.default_model = server.default_model or parse_default_model(await server.request("model/list", {}))
     except RpcError as error:
         log.info("Codex does not say which model it asks by itself: %s", error)
-    return server.model if opened.model != server.model else ""
+    return server.default_model if opened.model != server.default_model else ""
 
 
-def wanted_model(turn: Turn, config: Config) -> str:
+def configured_model(turn: Turn, config: Config) -> str:
     """The model this session asks for, or this home; empty for what Codex's own settings say."""
     return turn.state().settings.get("codex.model") or config.codex.model

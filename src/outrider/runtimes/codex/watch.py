@@ -3,7 +3,7 @@
 from typing import Literal
 
 
-class Watch:
+class TurnWatchdog:
     """The clocks of one turn. What Codex waits for, or runs, is counted as outstanding."""
 
     def __init__(self, now: float, seconds: float, quiet: float) -> None:
@@ -11,62 +11,62 @@ class Watch:
         self._quiet = quiet
         self._worked = 0.0
         self._since = now
-        self._heard = now
+        self._last_activity = now
         self._is_after_tool = False
-        self._answers = 0
+        self._pending_answers = 0
         """Answers of ours that it waits for: to a question, or of a tool."""
         self._running: set[str] = set()
 
-    def begins(self, now: float) -> None:
+    def turn_started(self, now: float) -> None:
         """The turn begins there now."""
-        self._since = self._heard = now
+        self._since = self._last_activity = now
 
-    def heard(self, now: float) -> None:
+    def message_received(self, now: float) -> None:
         """It said something."""
-        self._heard = now
+        self._last_activity = now
         self._is_after_tool = False
 
-    def tool_began(self, item: str) -> None:
+    def tool_started(self, item: str) -> None:
         self._running.add(item)
 
     def tool_ended(self, item: str, now: float) -> None:
         self._running.discard(item)
-        self._heard = now
+        self._last_activity = now
         self._is_after_tool = True
 
-    def owes(self, now: float) -> None:
+    def answer_pending(self, now: float) -> None:
         """It waits for an answer of ours: its clock stands still."""
-        if not self._answers:
+        if not self._pending_answers:
             self._worked += now - self._since
-        self._answers += 1
+        self._pending_answers += 1
 
-    def gave(self, now: float) -> None:
+    def answer_sent(self, now: float) -> None:
         """It was given one."""
-        self._answers -= 1
-        if not self._answers:
-            self._since = self._heard = now
+        self._pending_answers -= 1
+        if not self._pending_answers:
+            self._since = self._last_activity = now
 
-    def probed(self, now: float) -> None:
+    def confirmed_alive(self, now: float) -> None:
         """It was found to be alive: silence is counted from here."""
-        self._heard = now
+        self._last_activity = now
 
     @property
     def is_waiting(self) -> bool:
-        return self._answers > 0
+        return self._pending_answers > 0
 
-    def due(self, now: float) -> Literal["", "late", "quiet"]:
+    def check(self, now: float) -> Literal["", "late", "quiet"]:
         """`late`: it has worked too long. `quiet`: look whether it still works."""
-        if self._answers:
+        if self._pending_answers:
             return ""
         if self._worked + now - self._since >= self._seconds:
             return "late"
         is_idle = self._is_after_tool and not self._running
-        return "quiet" if is_idle and now - self._heard >= self._quiet else ""
+        return "quiet" if is_idle and now - self._last_activity >= self._quiet else ""
 
-    def rest(self, now: float) -> float:
+    def seconds_to_next_check(self, now: float) -> float:
         """Seconds until it is worth looking again."""
-        if self._answers:
+        if self._pending_answers:
             return 1.0
         late = self._seconds - self._worked - (now - self._since)
-        quiet = self._heard + self._quiet - now if self._is_after_tool and not self._running else late
+        quiet = self._last_activity + self._quiet - now if self._is_after_tool and not self._running else late
         return max(0.02, min(late, quiet, 1.0))

@@ -9,13 +9,13 @@ from msgspec import field as _default
 from outrider.core.parts import Usage
 
 
-class Change(Struct, rename="camel"):
+class FileUpdateChange(Struct, rename="camel"):
     path: str = ""
     kind: Any = None
     diff: str = ""
 
 
-class Item(Struct, rename="camel"):
+class ThreadItem(Struct, rename="camel"):
     """One thing in a turn, of whatever type: the fields of all types we know, side by side."""
 
     type: str = ""
@@ -29,7 +29,7 @@ class Item(Struct, rename="camel"):
     process_id: str | None = None
     aggregated_output: str | None = None
     exit_code: int | None = None
-    changes: list[Change] | None = None
+    changes: list[FileUpdateChange] | None = None
     server: str | None = None
     tool: str | None = None
     arguments: Any = None
@@ -41,7 +41,7 @@ class Item(Struct, rename="camel"):
     revised_prompt: str | None = None
 
 
-class Fault(Struct, rename="camel"):
+class CodexError(Struct, rename="camel"):
     """An error as Codex tells it."""
 
     message: str = ""
@@ -52,8 +52,8 @@ class Fault(Struct, rename="camel"):
 class CodexTurn(Struct, rename="camel"):
     id: str = ""
     status: str = ""
-    error: Fault | None = None
-    items: list[Item] = []
+    error: CodexError | None = None
+    items: list[ThreadItem] = []
 
 
 class Tokens(Struct, rename="camel"):
@@ -88,7 +88,7 @@ class RawItem(Struct):
     output: Any = None
 
 
-class Told(Struct, rename="camel"):
+class NotificationParams(Struct, rename="camel"):
     """The parameters of a notification, those of all kinds side by side."""
 
     thread_id: str = ""
@@ -97,14 +97,14 @@ class Told(Struct, rename="camel"):
     item: Raw = Raw(b"{}")
     turn: CodexTurn = _default(default_factory=CodexTurn)
     delta: str = ""
-    error: Fault = _default(default_factory=Fault)
+    error: CodexError = _default(default_factory=CodexError)
     will_retry: bool = False
     token_usage: _Usage = _default(default_factory=_Usage)
     message: str = ""
     request_id: Any = None
 
 
-class Wish(Struct, rename="camel"):
+class ServerRequestParams(Struct, rename="camel"):
     """The parameters of a question, those of all kinds side by side."""
 
     thread_id: str = ""
@@ -131,7 +131,7 @@ class _Turns(Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-class _Started(Struct):
+class _TurnStartResponse(Struct):
     turn: CodexTurn = _default(default_factory=CodexTurn)
 
 
@@ -140,105 +140,105 @@ class _Thread(Struct):
     turns: list[CodexTurn] = []
 
 
-class _Read(Struct):
+class _ThreadReadResponse(Struct):
     thread: _Thread = _default(default_factory=_Thread)
 
 
-class _Account(Struct, rename="camel"):
+class _AccountReadResponse(Struct, rename="camel"):
     account: Any = None
     requires_openai_auth: bool = False
 
 
-_told = msgspec.json.Decoder(Told)
-_wish = msgspec.json.Decoder(Wish)
-_item = msgspec.json.Decoder(Item)
-_raw = msgspec.json.Decoder(RawItem)
-_turns = msgspec.json.Decoder(_Turns)
+_notification_decoder = msgspec.json.Decoder(NotificationParams)
+_server_request_decoder = msgspec.json.Decoder(ServerRequestParams)
+_item_decoder = msgspec.json.Decoder(ThreadItem)
+_raw_item_decoder = msgspec.json.Decoder(RawItem)
+_turns_decoder = msgspec.json.Decoder(_Turns)
 
 
-def parse_told(params: Raw) -> Told:
+def parse_notification(params: Raw) -> NotificationParams:
     """Raises `msgspec.DecodeError` when a field that we know is of another type."""
-    return Told() if bytes(params) == b"null" else _told.decode(params)
+    return NotificationParams() if bytes(params) == b"null" else _notification_decoder.decode(params)
 
 
-def parse_wish(params: Raw) -> Wish:
-    return Wish() if bytes(params) == b"null" else _wish.decode(params)
+def parse_server_request(params: Raw) -> ServerRequestParams:
+    return ServerRequestParams() if bytes(params) == b"null" else _server_request_decoder.decode(params)
 
 
-def parse_item(item: Raw) -> Item:
-    return _item.decode(item)
+def parse_item(item: Raw) -> ThreadItem:
+    return _item_decoder.decode(item)
 
 
 def parse_raw_item(item: Raw) -> RawItem:
-    return _raw.decode(item)
+    return _raw_item_decoder.decode(item)
 
 
 def parse_turns(result: Raw) -> list[CodexTurn]:
-    return _turns.decode(result).data
+    return _turns_decoder.decode(result).data
 
 
 def parse_turn_id(result: Raw) -> str:
     """Of the answer to `turn/start`."""
-    return msgspec.json.decode(result, type=_Started).turn.id
+    return msgspec.json.decode(result, type=_TurnStartResponse).turn.id
 
 
 def parse_is_active(result: Raw) -> bool:
     """Whether the answer to `thread/read` says that a turn goes on there."""
-    status = msgspec.json.decode(result, type=_Read).thread.status
-    return _text(status, "type") == "active" or status == "active"
+    status = msgspec.json.decode(result, type=_ThreadReadResponse).thread.status
+    return _get_text(status, "type") == "active" or status == "active"
 
 
-def parse_is_barred(result: Raw) -> bool:
+def parse_needs_login(result: Raw) -> bool:
     """Whether the answer to `account/read` says that somebody must log in first."""
-    found = msgspec.json.decode(result, type=_Account)
+    found = msgspec.json.decode(result, type=_AccountReadResponse)
     return found.account is None and found.requires_openai_auth
 
 
 def parse_thread_id(result: Raw) -> str:
     """The thread's id, wherever this version puts it; empty when there is none."""
     found = msgspec.json.decode(result)
-    thread = field(found, "thread")
+    thread = get_field(found, "thread")
     places = ((thread, "id"), (thread, "sessionId"), (found, "sessionId"), (found, "threadId"), (thread, "threadId"))
-    return next((text for place, name in places if (text := _text(place, name))), "")
+    return next((text for place, name in places if (text := _get_text(place, name))), "")
 
 
 def parse_projects(result: Raw) -> frozenset[str]:
     """The folders about which Codex's own settings say whether they are trusted."""
-    found = field(field(msgspec.json.decode(result), "config"), "projects")
+    found = get_field(get_field(msgspec.json.decode(result), "config"), "projects")
     return frozenset(cast("dict[str, Any]", found)) if isinstance(found, dict) else frozenset()
 
 
 def parse_model(result: Raw) -> str:
-    return _text(msgspec.json.decode(result), "model")
+    return _get_text(msgspec.json.decode(result), "model")
 
 
-def parse_set_model(result: Raw) -> str:
+def parse_configured_model(result: Raw) -> str:
     """The model that Codex's own settings name; empty when they name none."""
-    return _text(field(msgspec.json.decode(result), "config"), "model")
+    return _get_text(get_field(msgspec.json.decode(result), "config"), "model")
 
 
 def parse_default_model(result: Raw) -> str:
     """The model that Codex takes by itself, of those it lists."""
-    listed = field(msgspec.json.decode(result), "data")
+    listed = get_field(msgspec.json.decode(result), "data")
     models = cast("list[object]", listed) if isinstance(listed, list) else []
-    return next((_text(model, "model") for model in models if field(model, "isDefault") is True), "")
+    return next((_get_text(model, "model") for model in models if get_field(model, "isDefault") is True), "")
 
 
 def parse_user_agent(result: Raw) -> str:
-    return _text(msgspec.json.decode(result), "userAgent")
+    return _get_text(msgspec.json.decode(result), "userAgent")
 
 
 def parse_config_warning(params: Raw) -> str:
     """What is wrong with a file of Codex's settings; empty when it warns of something else."""
     found = msgspec.json.decode(params)
-    return (_text(found, "details") or _text(found, "summary")) if _text(found, "path") else ""
+    return (_get_text(found, "details") or _get_text(found, "summary")) if _get_text(found, "path") else ""
 
 
-def field(place: object, name: str) -> Any:
+def get_field(place: object, name: str) -> Any:
     """A field of what may be an object; None when it is none, or has it not."""
     return cast("dict[str, Any]", place).get(name) if isinstance(place, dict) else None
 
 
-def _text(place: object, name: str) -> str:
-    found = field(place, name)
+def _get_text(place: object, name: str) -> str:
+    found = get_field(place, name)
     return found if isinstance(found, str) else ""

@@ -6,29 +6,31 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.approve import HOST, NETWORK, ApprovalRequest, Verdict
-from outrider.runtimes.codex.fence import Fence, command_needs, patch_needs
-from outrider.runtimes.codex.items import plain_command, shown_changes
-from outrider.runtimes.codex.wire import Item, RawItem, Wish, field
-from outrider.runtimes.outside.ledger import Deed
+from outrider.runtimes.codex.fence import SandboxPolicy, command_needs, patch_needs
+from outrider.runtimes.codex.items import plain_command, render_changes
+from outrider.runtimes.codex.wire import RawItem, ServerRequestParams, ThreadItem, get_field
+from outrider.runtimes.outside.ledger import ExternalCall
 
 COMMAND = "item/commandExecution/requestApproval"
 PATCH = "item/fileChange/requestApproval"
 PERMISSIONS = "item/permissions/requestApproval"
 ELICITATION = "mcpServer/elicitation/request"
 TOOL_CALL = "item/tool/call"
-QUESTIONS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
+QUESTION_METHODS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
 
 
-class Asker(Struct, frozen=True):
+class ApprovalContext(Struct, frozen=True):
     """The thread that asks."""
 
     workspace: str
-    fence: Fence = Fence()
-    called: RawItem | None = None
+    sandbox_policy: SandboxPolicy = SandboxPolicy()
+    raw_call: RawItem | None = None
     """How its model called what it asks about."""
 
 
-def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> ApprovalRequest:
+def parse_approval_request(
+    method: str, wish: ServerRequestParams, item: ThreadItem | None, asker: ApprovalContext
+) -> ApprovalRequest:
     """What a person is asked. The command is shown as it would run, a patch with all it changes."""
     workspace = asker.workspace
     why = wish.reason or ""
@@ -37,13 +39,13 @@ def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> A
             command, cwd = plain_command(wish.command or (item.command if item else "") or ""), wish.cwd or workspace
             shown = command if cwd == workspace else f"(in {cwd}) {command}"
             more = wish.additional_permissions
-            needs = _needs(more) if more else command_needs(asker.fence, wish, asker.called)
+            needs = _needs(more) if more else command_needs(asker.sandbox_policy, wish, asker.raw_call)
             return ApprovalRequest("shell", shown, needs, workspace, why)
         case "item/fileChange/requestApproval":
             changes = (item.changes if item else None) or []
             paths = dict.fromkeys(change.path for change in changes)
-            needs = patch_needs(asker.fence, paths, workspace) if paths else (HOST,)
-            return ApprovalRequest("patch", shown_changes(changes) or "(it did not say what)", needs, workspace, why)
+            needs = patch_needs(asker.sandbox_policy, paths, workspace) if paths else (HOST,)
+            return ApprovalRequest("patch", render_changes(changes) or "(it did not say what)", needs, workspace, why)
         case "item/permissions/requestApproval":
             return ApprovalRequest(
                 "codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace
@@ -51,30 +53,32 @@ def parse_request(method: str, wish: Wish, item: Item | None, asker: Asker) -> A
         case _:
             tool = f"mcp_{wish.server_name}"
             shown = wish.message or "use a tool"
-            args = item.arguments if item and item.arguments is not None else field(wish.meta, "tool_params")
+            args = item.arguments if item and item.arguments is not None else get_field(wish.meta, "tool_params")
             return ApprovalRequest(tool, f"{shown}\n{_json(args)}" if args else shown, (HOST,), workspace, why)
 
 
-def parse_deed(method: str, wish: Wish, number: object, workspace: str) -> Deed:
+def call_of_request(method: str, wish: ServerRequestParams, number: object, workspace: str) -> ExternalCall:
     """What a question is about that belongs to no item."""
     item = wish.item_id or f"{wish.turn_id}-asks-{number}"
     match method:
         case "item/commandExecution/requestApproval":
-            return Deed(item, "shell", {"command": plain_command(wish.command or ""), "cwd": wish.cwd or workspace})
+            return ExternalCall(
+                item, "shell", {"command": plain_command(wish.command or ""), "cwd": wish.cwd or workspace}
+            )
         case "item/permissions/requestApproval":
-            return Deed(item, "permissions", {"permissions": wish.permissions, "reason": wish.reason or ""})
+            return ExternalCall(item, "permissions", {"permissions": wish.permissions, "reason": wish.reason or ""})
         case "mcpServer/elicitation/request":
-            return Deed(item, f"mcp_{wish.server_name}", {"message": wish.message})
+            return ExternalCall(item, f"mcp_{wish.server_name}", {"message": wish.message})
         case _:
-            return Deed(item, "patch", {})
+            return ExternalCall(item, "patch", {})
 
 
-def can_be_asked(method: str, wish: Wish) -> bool:
+def is_yes_no(method: str, wish: ServerRequestParams) -> bool:
     """Whether yes or no is an answer: a form that wants to be filled in has none here."""
-    return method != ELICITATION or not field(wish.requested_schema, "properties")
+    return method != ELICITATION or not get_field(wish.requested_schema, "properties")
 
 
-def render_answer(method: str, wish: Wish, verdict: Verdict) -> dict[str, Any]:
+def render_response(method: str, wish: ServerRequestParams, verdict: Verdict) -> dict[str, Any]:
     """The answer as Codex wants it. A yes is for this once: how far it reaches is kept by us."""
     is_yes = verdict == "allow"
     match method:
@@ -86,14 +90,14 @@ def render_answer(method: str, wish: Wish, verdict: Verdict) -> dict[str, Any]:
             return {"decision": "accept" if is_yes else "decline"}
 
 
-def is_self_contained(method: str) -> bool:
+def has_no_item(method: str) -> bool:
     """Whether no item will tell what came of it."""
     return method == PERMISSIONS
 
 
 def _needs(permissions: Any) -> tuple[str, ...]:
     """Only the network when that is all that is wanted; else all there is."""
-    wanted = {name for name in ("network", "fileSystem") if field(permissions, name)}
+    wanted = {name for name in ("network", "fileSystem") if get_field(permissions, name)}
     return (NETWORK,) if wanted == {"network"} else (HOST,)
 
 

@@ -6,38 +6,38 @@ async with open_child(Program(argv, cwd, environ)) as child, open_peer(child) as
 """
 
 from outrider.runtimes.jsonrpc.child import Child, open_child
-from outrider.runtimes.jsonrpc.errors import ChildGone, NoAnswer, RpcError
-from outrider.runtimes.jsonrpc.orphans import VARIABLE, end_marked, new_mark
-from outrider.runtimes.jsonrpc.peer import Peer, PeerTraits, open_peer
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.jsonrpc.orphans import MARKER_VARIABLE, new_marker, terminate_marked
+from outrider.runtimes.jsonrpc.peer import ConnectionOptions, RpcConnection, open_connection
 from outrider.runtimes.jsonrpc.start import Program
 from outrider.runtimes.jsonrpc.wire import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    Id,
-    Message,
-    Notification,
-    Request,
+    RequestId,
+    RpcMessage,
+    RpcNotification,
+    RpcRequest,
 )
 
 __all__ = [
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
     "METHOD_NOT_FOUND",
-    "VARIABLE",
+    "MARKER_VARIABLE",
     "Child",
-    "ChildGone",
-    "Id",
-    "Message",
-    "NoAnswer",
-    "Notification",
-    "Peer",
-    "PeerTraits",
+    "ProcessExited",
+    "RequestId",
+    "RpcMessage",
+    "RequestTimeout",
+    "RpcNotification",
+    "RpcConnection",
+    "ConnectionOptions",
     "Program",
-    "Request",
+    "RpcRequest",
     "RpcError",
-    "end_marked",
-    "new_mark",
+    "terminate_marked",
+    "new_marker",
     "open_child",
-    "open_peer",
+    "open_connection",
 ]

@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 
 @asynccontextmanager
-async def open_group() -> AsyncGenerator[TaskGroup]:
+async def background_group() -> AsyncGenerator[TaskGroup]:
     """Its tasks are cancelled when the body ends, in whatever way. They must not raise errors of their own."""
     try:
         async with anyio.create_task_group() as group:

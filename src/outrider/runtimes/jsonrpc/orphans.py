@@ -17,19 +17,19 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused, Unavailable
 
-VARIABLE = "OUTRIDER_CHILD"
+MARKER_VARIABLE = "OUTRIDER_CHILD"
 """The variable whose value marks what a child started. A child that gives its commands an environment of their own
 must be told to put it there."""
 
-_GRACE = 1.0
-_PATIENCE = 10.0
-_ROUND = 0.02
-_LONGEST_ROUND = 0.3
-_MARK = re.compile(r"[0-9a-zA-Z_-]{16,128}")
-_log = logging.getLogger("outrider.jsonrpc")
+_SIGTERM_GRACE = 1.0
+_SIGKILL_TIMEOUT = 10.0
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.3
+_MARKER = re.compile(r"[0-9a-zA-Z_-]{16,128}")
+_processes_log = logging.getLogger("outrider.jsonrpc")
 
 
-class Process(Struct, frozen=True, order=True):
+class ProcessKey(Struct, frozen=True, order=True):
     """One process, never mistaken for a later one with its number. The oldest is the least."""
 
     started: int
@@ -37,42 +37,42 @@ class Process(Struct, frozen=True, order=True):
     pid: int
 
 
-class _Row(Struct, frozen=True):
-    process: Process
+class _TreeRow(Struct, frozen=True):
+    process: ProcessKey
     parent: int
     session: int
 
 
-def new_mark() -> str:
+def new_marker() -> str:
     """A value for `OUTRIDER_CHILD` that no other process carries. Write it down before the child is started."""
     return secrets.token_hex(16)
 
 
-async def end_marked(mark: str) -> int:
+async def terminate_marked(mark: str) -> int:
     """End all that carries this mark, with its descendants and sessions; how many there were.
 
     For what a child left behind when we were killed. They are gone when it returns. Raises Unavailable when the system
     does not let go of one, and Refused for a mark that is none of ours. Without /proc it finds nothing.
     """
-    return await Kin(mark).end()
+    return await ProcessTree(mark).terminate()
 
 
-class Kin:
+class ProcessTree:
     """All that one child started, as far as it was seen; the child itself is not among it."""
 
     def __init__(self, mark: str) -> None:
-        if not _MARK.fullmatch(mark):
+        if not _MARKER.fullmatch(mark):
             raise Refused(f"a mark of at least 16 letters and digits tells processes apart; {mark!r} does not")
-        self._variable = os.fsencode(f"{VARIABLE}={mark}")
-        self.child = 0
+        self._variable = os.fsencode(f"{MARKER_VARIABLE}={mark}")
+        self.leader_pid = 0
         """Who leads its session, if known. Its number must stay its own (running, or not waited for) meanwhile."""
-        self._known: set[Process] = set()
+        self._seen: set[ProcessKey] = set()
 
-    def look(self) -> set[Process]:
+    def scan(self) -> set[ProcessKey]:
         """Those that live now. Whoever was seen once is remembered, whatever it does to get lost."""
-        rows = {row.process.pid: row for row in _rows() if row.process.pid not in (1, os.getpid())}
-        child = {self.child} - {0}
-        found = {pid for pid, row in rows.items() if row.process in self._known or _carries(pid, self._variable)}
+        rows = {row.process.pid: row for row in _read_table() if row.process.pid not in (1, os.getpid())}
+        child = {self.leader_pid} - {0}
+        found = {pid for pid, row in rows.items() if row.process in self._seen or _has_marker(pid, self._variable)}
         # Never the session we live in, nor that of the kernel's threads, whoever else found a way into them.
         never = {0, os.getsid(0)}
         while True:
@@ -82,30 +82,30 @@ class Kin:
                 break
             found |= more
         living = {rows[pid].process for pid in found - child}
-        self._known |= living
+        self._seen |= living
         return living
 
-    async def end(self) -> int:
+    async def terminate(self) -> int:
         """Ask each to end, then make it; how many there were. Raises Unavailable when one does not go."""
-        asked: set[Process] = set()
-        begun, pause = anyio.current_time(), _ROUND
-        while rest := await anyio.to_thread.run_sync(self.look):
-            is_asked = anyio.current_time() < begun + _GRACE
+        asked: set[ProcessKey] = set()
+        begun, pause = anyio.current_time(), _FIRST_PAUSE
+        while rest := await anyio.to_thread.run_sync(self.scan):
+            is_asked = anyio.current_time() < begun + _SIGTERM_GRACE
             # The oldest first: whoever sees its child die has no time to start another, which nobody could trace.
             for process in sorted(rest if not is_asked else rest - asked):
-                _send(process, signal.SIGTERM if is_asked else signal.SIGKILL)
+                _send_signal(process, signal.SIGTERM if is_asked else signal.SIGKILL)
                 # One that is stopped would never notice.
-                _send(process, signal.SIGCONT)
+                _send_signal(process, signal.SIGCONT)
             asked |= rest
-            if anyio.current_time() > begun + _GRACE + _PATIENCE:
+            if anyio.current_time() > begun + _SIGTERM_GRACE + _SIGKILL_TIMEOUT:
                 named = ", ".join(str(process.pid) for process in list(rest)[:5])
                 raise Unavailable(f"processes that a child left behind do not die: {named}", retry_after=5)
             await anyio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_ROUND)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
         return len(asked)
 
 
-def _send(process: Process, number: int) -> None:
+def _send_signal(process: ProcessKey, number: int) -> None:
     """To this very process, or to none."""
     if sys.platform != "linux":
         return
@@ -115,24 +115,26 @@ def _send(process: Process, number: int) -> None:
         return
     try:
         # Looked at after it was opened, so that the descriptor is of this process and not of a later one.
-        row = _row(process.pid)
+        row = _read_process(process.pid)
         if row and row.process == process:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
     except PermissionError:
-        _log.warning("process %d was started by a child, runs as somebody else and cannot be ended", process.pid)
+        _processes_log.warning(
+            "process %d was started by a child, runs as somebody else and cannot be ended", process.pid
+        )
     finally:
         os.close(descriptor)
 
 
-def _rows() -> list[_Row]:
+def _read_table() -> list[_TreeRow]:
     if not os.path.exists("/proc/self/stat"):
         return []
     numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return [row for number in numbers if (row := _row(number))]
+    return [row for number in numbers if (row := _read_process(number))]
 
 
-def _row(pid: int) -> _Row | None:
+def _read_process(pid: int) -> _TreeRow | None:
     """None when it is gone or dead."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -141,10 +143,10 @@ def _row(pid: int) -> _Row | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, parent, _, session = fields[:4]
-    return None if state in b"ZXx" else _Row(Process(int(fields[19]), pid), int(parent), int(session))
+    return None if state in b"ZXx" else _TreeRow(ProcessKey(int(fields[19]), pid), int(parent), int(session))
 
 
-def _carries(pid: int, variable: bytes) -> bool:
+def _has_marker(pid: int, variable: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return variable in file.read().split(b"\0")

@@ -12,27 +12,27 @@ import msgspec
 from msgspec import Raw, Struct
 
 from outrider.runtimes.jsonrpc.child import Child
-from outrider.runtimes.jsonrpc.errors import ChildGone, NoAnswer, RpcError
-from outrider.runtimes.jsonrpc.group import open_group
-from outrider.runtimes.jsonrpc.wire import Answer, Id, Message, Version, parse, render
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.jsonrpc.group import background_group
+from outrider.runtimes.jsonrpc.wire import RequestId, RpcMessage, RpcResponse, Version, parse_message, render_message
 
 _OVERHEAD = 512
 """About what a message costs besides its bytes: many short ones would else take much more than they say."""
 _log = logging.getLogger("outrider.jsonrpc")
 
 
-class PeerTraits(Struct, frozen=True):
+class ConnectionOptions(Struct, frozen=True):
     """How this peer is spoken with."""
 
     version: Version = ""
     """Codex does without, ACP wants `2.0`."""
-    patience: float = 30.0
+    timeout: float = 30.0
     """Seconds that a request waits for its answer when it does not say otherwise."""
-    room: int = 16 * 1024 * 1024
+    max_queued_bytes: int = 16 * 1024 * 1024
     """Bytes of messages that wait for their owner before no more is read; one more line may come on top."""
 
 
-class _Waiting:
+class _PendingRequest:
     """A request of ours without an answer."""
 
     def __init__(self) -> None:
@@ -41,21 +41,21 @@ class _Waiting:
         """None when there will be none any more."""
 
 
-class Peer:
+class RpcConnection:
     """Speaks with one child until it is gone; made by `open_peer`.
 
     Answers come in the same pipe as messages. Whoever waits for an answer must see to it that messages are taken
     meanwhile: when more than `room` of them wait, nothing is read, and the child has to wait too. None is lost.
     """
 
-    def __init__(self, child: Child, traits: PeerTraits) -> None:
+    def __init__(self, child: Child, traits: ConnectionOptions) -> None:
         self._child = child
-        self._traits = traits
-        self._last = 0
-        self._pending: dict[int, _Waiting] = {}
-        self._messages: deque[tuple[Message, int]] = deque()
-        self._bytes = 0
-        self.heard = 0
+        self._options = traits
+        self._last_id = 0
+        self._pending: dict[int, _PendingRequest] = {}
+        self._messages: deque[tuple[RpcMessage, int]] = deque()
+        self._queued_bytes = 0
+        self.received = 0
         """How many messages have come: those before an answer came before it, taken or not."""
         self._changed = anyio.Event()
         self._is_closed = False
@@ -66,92 +66,92 @@ class Peer:
         Raises RpcError when the answer is an error, NoAnswer when none came in time, ChildGone when none will come.
         Cancelling it forgets it; the other side is not told.
         """
-        seconds = self._traits.patience if patience is None else patience
-        self._last += 1
-        number = self._last
-        waiting = self._pending[number] = _Waiting()
+        seconds = self._options.timeout if patience is None else patience
+        self._last_id += 1
+        number = self._last_id
+        waiting = self._pending[number] = _PendingRequest()
         try:
             with anyio.fail_after(seconds):
-                await self._send({"id": number, "method": method, **_given(params)})
+                await self._send({"id": number, "method": method, **_params_field(params)})
                 await waiting.answered.wait()
         except TimeoutError:
-            raise NoAnswer(f"{self._child.name} did not answer {method} within {seconds:g} s") from None
+            raise RequestTimeout(f"{self._child.name} did not answer {method} within {seconds:g} s") from None
         finally:
             self._pending.pop(number, None)
         if waiting.outcome is None:
-            raise self._child.gone()
+            raise self._child.exit_error()
         if isinstance(waiting.outcome, RpcError):
             raise waiting.outcome
         return waiting.outcome
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Tell something that has no answer. Raises ChildGone."""
-        await self._send({"method": method, **_given(params)})
+        await self._send({"method": method, **_params_field(params)})
 
-    async def answer(self, id: Id, result: Any = None) -> None:
+    async def respond(self, id: RequestId, result: Any = None) -> None:
         """Answer a request of the other side. Raises ChildGone."""
         await self._send({"id": id, "result": result})
 
-    async def refuse(self, id: Id, error: RpcError) -> None:
+    async def respond_error(self, id: RequestId, error: RpcError) -> None:
         """Answer a request of the other side with an error. Raises ChildGone."""
         data = {} if error.data is None else {"data": error.data}
         await self._send({"id": id, "error": {"code": error.code, "message": error.message, **data}})
 
-    def messages(self) -> AsyncIterator[Message]:
+    def messages(self) -> AsyncIterator[RpcMessage]:
         """Requests and notifications of the other side, in their order, each once; for one owner.
 
         Raises ChildGone after the last one. Leaving it and coming back loses nothing.
         """
         return _Messages(self)
 
-    async def next(self) -> Message:
+    async def next_message(self) -> RpcMessage:
         """The next of `messages`. May be cancelled: one that was taken is always returned."""
         await anyio.lowlevel.checkpoint()
         while not self._messages:
             if self._is_closed:
-                raise self._child.gone()
+                raise self._child.exit_error()
             await self._changed.wait()
         message, size = self._messages.popleft()
-        self._bytes -= size
-        self._change()
+        self._queued_bytes -= size
+        self._wake()
         return message
 
-    async def read(self) -> None:
+    async def read_loop(self) -> None:
         """Take line after line until the child is gone."""
         try:
             while True:
-                self._take(await self._child.line())
-                while self._bytes > self._traits.room and not self._child.is_over:
+                self._handle_line(await self._child.read_line())
+                while self._queued_bytes > self._options.max_queued_bytes and not self._child.is_closed:
                     await self._changed.wait()
-        except ChildGone as gone:
+        except ProcessExited as gone:
             _log.debug("%s", gone)
         finally:
             self._is_closed = True
-            self._change()
+            self._wake()
             for waiting in self._pending.values():
                 waiting.answered.set()
 
-    async def watch(self) -> None:
+    async def wake_on_exit(self) -> None:
         """Let the last words be read, however many wait already: they are few, and no more will come."""
-        await self._child.over()
-        self._change()
+        await self._child.wait_closed()
+        self._wake()
 
     async def _send(self, message: dict[str, object]) -> None:
-        await self._child.send(render(message, self._traits.version))
+        await self._child.send(render_message(message, self._options.version))
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         if not line.strip():
             return
         try:
-            found = parse(line)
+            found = parse_message(line)
         except msgspec.DecodeError as error:
             _log.warning("%s wrote a line of %d bytes that says nothing: %s", self._child.name, len(line), error)
             return
-        if not isinstance(found, Answer):
+        if not isinstance(found, RpcResponse):
             self._messages.append((found, len(line) + _OVERHEAD))
-            self.heard += 1
-            self._bytes += len(line) + _OVERHEAD
-            self._change()
+            self.received += 1
+            self._queued_bytes += len(line) + _OVERHEAD
+            self._wake()
             return
         waiting = self._pending.pop(found.id, None) if isinstance(found.id, int) else None
         if waiting is None:
@@ -160,32 +160,32 @@ class Peer:
         waiting.outcome = found.outcome
         waiting.answered.set()
 
-    def _change(self) -> None:
+    def _wake(self) -> None:
         """Wake whoever waits for messages, or for room for them."""
         self._changed.set()
         self._changed = anyio.Event()
 
 
 class _Messages:
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, peer: RpcConnection) -> None:
+        self._connection = peer
 
     def __aiter__(self) -> "_Messages":
         return self
 
-    async def __anext__(self) -> Message:
-        return await self._peer.next()
+    async def __anext__(self) -> RpcMessage:
+        return await self._connection.next_message()
 
 
 @asynccontextmanager
-async def open_peer(child: Child, traits: PeerTraits | None = None) -> AsyncGenerator[Peer]:
+async def open_connection(child: Child, traits: ConnectionOptions | None = None) -> AsyncGenerator[RpcConnection]:
     """Speak with a child, from here to the end of the block. The child is opened, and ended, around it."""
-    peer = Peer(child, traits or PeerTraits())
-    async with open_group() as group:
-        group.start_soon(peer.read)
-        group.start_soon(peer.watch)
+    peer = RpcConnection(child, traits or ConnectionOptions())
+    async with background_group() as group:
+        group.start_soon(peer.read_loop)
+        group.start_soon(peer.wake_on_exit)
         yield peer
 
 
-def _given(params: object) -> dict[str, object]:
+def _params_field(params: object) -> dict[str, object]:
     return {} if params is None else {"params": params}

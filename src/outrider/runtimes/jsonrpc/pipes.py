@@ -5,7 +5,7 @@ import os
 import anyio
 import anyio.lowlevel
 
-PIPE = 1024 * 1024
+PIPE_SIZE = 1024 * 1024
 """The most that a pipe holds, whoever enlarged it."""
 _CHUNK = 256 * 1024
 
@@ -20,7 +20,7 @@ async def read_some(descriptor: int) -> bytes:
             await anyio.wait_readable(descriptor)
 
 
-def read_now(descriptor: int, most: int) -> bytes:
+def read_nowait(descriptor: int, most: int) -> bytes:
     """What there is at this moment, up to about this much."""
     found = bytearray()
     while len(found) < most:

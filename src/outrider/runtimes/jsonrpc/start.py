@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.runtimes.jsonrpc.orphans import VARIABLE, new_mark
+from outrider.runtimes.jsonrpc.orphans import MARKER_VARIABLE, new_marker
 
 _BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
@@ -21,21 +21,21 @@ class Program(Struct, frozen=True):
     cwd: Path
     environ: Mapping[str, str]
     """All of it, besides `OUTRIDER_CHILD`, whose value is the mark."""
-    mark: str = field(default_factory=new_mark)
+    marker: str = field(default_factory=new_marker)
     """By which all that it starts is found; see `end_marked`."""
-    longest: int = 64 * 1024 * 1024
+    max_line: int = 64 * 1024 * 1024
     """Most bytes of one line; a child that says more is given up."""
-    stderr: int = 64 * 1024
+    max_stderr: int = 64 * 1024
     """Most bytes of stderr that are kept: the last ones."""
-    stall: float = 30.0
+    write_timeout: float = 30.0
     """Seconds in which it must read some of what is written to it, or it is given up."""
-    grace: float = 6.0
+    stdin_close_timeout: float = 6.0
     """Seconds it has to end after its stdin was closed, before it gets SIGTERM."""
-    patience: float = 3.0
+    sigterm_timeout: float = 3.0
     """Seconds it has to end after SIGTERM, before it gets SIGKILL."""
 
 
-class Started(Struct, frozen=True):
+class SpawnedProcess(Struct, frozen=True):
     """A process, and our ends of its pipes, none of which blocks."""
 
     process: subprocess.Popen[bytes]
@@ -44,7 +44,7 @@ class Started(Struct, frozen=True):
     stderr: int
 
 
-def start(program: Program) -> Started:
+def spawn(program: Program) -> SpawnedProcess:
     """In a session of its own. Raises Refused or Unavailable, and then there is nothing to end."""
     if not program.argv:
         raise Refused("there is no program to start")
@@ -61,19 +61,19 @@ def start(program: Program) -> Started:
             stdout=their_out,
             stderr=their_err,
             cwd=program.cwd,
-            env={**program.environ, VARIABLE: program.mark},
+            env={**program.environ, MARKER_VARIABLE: program.marker},
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         for descriptor in opened:
             os.close(descriptor)
-        raise _explained(error, program) from error
+        raise _spawn_error(error, program) from error
     for descriptor in (theirs, their_out, their_err):
         os.close(descriptor)
-    return Started(process, in_, out, err)
+    return SpawnedProcess(process, in_, out, err)
 
 
-def _explained(error: OSError | ValueError, program: Program) -> Refused | Unavailable:
+def _spawn_error(error: OSError | ValueError, program: Program) -> Refused | Unavailable:
     if isinstance(error, ValueError):
         return Refused(f"this cannot be started: {error}")
     if error.errno in _BUSY:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from outrider.runtimes.jsonrpc.errors import RpcError
 
-Id = int | str
+RequestId = int | str
 """Of a request that the other side sent. Its ids have nothing to do with ours, and 0 is one of them."""
 Version = Literal["", "2.0"]
 """The `jsonrpc` key of what we write; left out when empty."""
@@ -23,16 +23,16 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..
 """One escape in a JSON string; a pair of surrogates is one, and half a pair is the group."""
 
 
-class Request(Struct, frozen=True):
+class RpcRequest(Struct, frozen=True):
     """The other side wants an answer: `Peer.answer` or `Peer.refuse`, with this id."""
 
-    id: Id
+    id: RequestId
     method: str
     params: Raw
     """`null` when there were none."""
 
 
-class Notification(Struct, frozen=True):
+class RpcNotification(Struct, frozen=True):
     """The other side tells something."""
 
     method: str
@@ -40,17 +40,17 @@ class Notification(Struct, frozen=True):
     """`null` when there were none."""
 
 
-class Answer(Struct, frozen=True):
+class RpcResponse(Struct, frozen=True):
     """To a request of ours."""
 
-    id: Id | None
+    id: RequestId | None
     outcome: Raw | RpcError
 
 
-Message = Request | Notification
+RpcMessage = RpcRequest | RpcNotification
 
 
-class _Line(Struct):
+class _WireMessage(Struct):
     id: int | str | None = None
     method: str | UnsetType = UNSET
     params: Raw = _NULL
@@ -58,41 +58,41 @@ class _Line(Struct):
     error: Raw = _NULL
 
 
-class _Error(Struct):
+class _WireError(Struct):
     code: int
     message: str = ""
     data: Raw | UnsetType = UNSET
 
 
-_lines = msgspec.json.Decoder(_Line)
-_errors = msgspec.json.Decoder(_Error)
+_message_decoder = msgspec.json.Decoder(_WireMessage)
+_error_decoder = msgspec.json.Decoder(_WireError)
 _encode = msgspec.json.Encoder().encode
 
 
-def parse(line: bytes) -> Message | Answer:
+def parse_message(line: bytes) -> RpcMessage | RpcResponse:
     """What a line says. Text that is no Unicode is mended with U+FFFD. Raises `msgspec.DecodeError` for nonsense."""
-    found = _lines.decode(mended(line))
+    found = _message_decoder.decode(repair_unicode(line))
     if found.method is UNSET:
         if found.result is UNSET and bytes(found.error) == b"null":
             raise msgspec.ValidationError("neither a method, nor a result, nor an error")
-        return Answer(found.id, _outcome(found))
+        return RpcResponse(found.id, _outcome(found))
     if found.id is None:
-        return Notification(found.method, found.params)
-    return Request(found.id, found.method, found.params)
+        return RpcNotification(found.method, found.params)
+    return RpcRequest(found.id, found.method, found.params)
 
 
-def render(message: Mapping[str, object], version: Version = "") -> bytes:
+def render_message(message: Mapping[str, object], version: Version = "") -> bytes:
     """One line, its end included: valid UTF-8 with no half of a surrogate pair, which some readers drop unheard."""
     whole = {"jsonrpc": version, **message} if version else message
     try:
         line = _encode(whole)
     except UnicodeEncodeError:
-        line = _encode(_readable(msgspec.to_builtins(whole, builtin_types=(Raw,))))
+        line = _encode(_replace_surrogates(msgspec.to_builtins(whole, builtin_types=(Raw,))))
     # A newline can stand in a `Raw` of the caller's only, between two words: within strings it is escaped.
-    return mended(line).replace(b"\n", b" ") + b"\n"
+    return repair_unicode(line).replace(b"\n", b" ") + b"\n"
 
 
-def mended(text: bytes) -> bytes:
+def repair_unicode(text: bytes) -> bytes:
     """JSON with everything that is not Unicode replaced by U+FFFD; the same bytes when there is nothing of the kind."""
     if not text.isascii():
         try:
@@ -104,26 +104,26 @@ def mended(text: bytes) -> bytes:
     return text
 
 
-def _outcome(line: _Line) -> Raw | RpcError:
+def _outcome(line: _WireMessage) -> Raw | RpcError:
     if bytes(line.error) == b"null":
         return _NULL if line.result is UNSET else line.result
     try:
-        error = _errors.decode(line.error)
+        error = _error_decoder.decode(line.error)
     except msgspec.DecodeError:
         # Whatever shape it has: the request it answers must not wait any longer.
         return RpcError(INTERNAL_ERROR, "an error that is not one of JSON-RPC", line.error)
     return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
 
 
-def _readable(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     match value:
         case str():
             # By way of UTF-16, so that two halves that belong together become one again.
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         case dict():
             pairs = cast("dict[Any, Any]", value).items()
-            return {_readable(key): _readable(inner) for key, inner in pairs}
+            return {_replace_surrogates(key): _replace_surrogates(inner) for key, inner in pairs}
         case list() | tuple():
-            return [_readable(inner) for inner in cast("Sequence[Any]", value)]
+            return [_replace_surrogates(inner) for inner in cast("Sequence[Any]", value)]
         case _:
             return value

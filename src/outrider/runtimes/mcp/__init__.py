@@ -1,7 +1,7 @@
 """Our tools in another program's turn, over MCP: a small server of our own process, on loopback, behind tokens."""
 
-from outrider.runtimes.mcp.door import Door, Guest
-from outrider.runtimes.mcp.speech import Offer
-from outrider.runtimes.mcp.visit import Visit
+from outrider.runtimes.mcp.door import McpServer, McpSession
+from outrider.runtimes.mcp.speech import ToolListing
+from outrider.runtimes.mcp.visit import PendingCall
 
-__all__ = ["Door", "Guest", "Offer", "Visit"]
+__all__ = ["McpServer", "McpSession", "ToolListing", "PendingCall"]

@@ -13,15 +13,15 @@ from hashlib import blake2b
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskGroup, TaskStatus
 
-from outrider.runtimes.mcp.http import SLOWEST, Heard, Talk, Unfit
-from outrider.runtimes.mcp.speech import Offer, reply
-from outrider.runtimes.mcp.visit import Visit
+from outrider.runtimes.mcp.http import REQUEST_TIMEOUT, HTTPException, McpHttpConnection, McpHttpRequest
+from outrider.runtimes.mcp.speech import ToolListing, handle_message
+from outrider.runtimes.mcp.visit import PendingCall
 
 PATH = "/mcp"
-CONNECTIONS = 256
-IDLE = 600.0
+MAX_CONNECTIONS = 256
+IDLE_TIMEOUT = 600.0
 """Seconds a connection of a guest may be silent; longer than clients keep one for the next request."""
-_KEPT = 256
+_MAX_CALLS = 256
 _NO_TURN = "not run: no turn of Outrider is under way here"
 _ENDED = "the turn ended before this was done; it may or may not have happened"
 _FULL = "not run: too many calls at once"
@@ -33,66 +33,66 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Guest:
+class McpSession:
     """Who holds one token. Its calls are taken while a turn of it goes on, and refused in words otherwise."""
 
-    def __init__(self, door: "Door", offers: Sequence[Offer], about: str) -> None:
-        self.offers = offers
-        self.about = about
+    def __init__(self, door: "McpServer", offers: Sequence[ToolListing], about: str) -> None:
+        self.tools = offers
+        self.instructions = about
         self.token = new_token()
-        self._door = door
-        self._take: Callable[[Visit], None] | None = None
-        self._known: dict[str, Visit] = {}
-        self._open: set[Visit] = set()
+        self._server = door
+        self._deliver: Callable[[PendingCall], None] | None = None
+        self._calls_by_id: dict[str, PendingCall] = {}
+        self._pending: set[PendingCall] = set()
 
     @property
     def url(self) -> str:
-        return self._door.url
+        return self._server.url
 
     @contextmanager
-    def served(self, take: Callable[[Visit], None]) -> Generator[None]:
+    def deliver_to(self, take: Callable[[PendingCall], None]) -> Generator[None]:
         """Calls go to `take` until this is left; what is not answered then is told that the turn is over."""
-        self._take = take
+        self._deliver = take
         try:
             yield
         finally:
-            self._take = None
-            for visit in list(self._open):
+            self._deliver = None
+            for visit in list(self._pending):
                 visit.answer(_ENDED, failed=True)
 
-    async def call(self, visit: Visit) -> Visit:
+    async def call(self, visit: PendingCall) -> PendingCall:
         """One that comes twice under the same id is done once, and both are told what came of it."""
-        if visit.id in self._known:
-            visit = self._known[visit.id]
-            await visit.until_answered()
+        if visit.id in self._calls_by_id:
+            visit = self._calls_by_id[visit.id]
+            await visit.wait()
             return visit
-        if self._take is None or len(self._open) >= _KEPT:
-            visit.answer(_FULL if self._take else _NO_TURN, failed=True)
+        if self._deliver is None or len(self._pending) >= _MAX_CALLS:
+            visit.answer(_FULL if self._deliver else _NO_TURN, failed=True)
             return visit
         if visit.id:
-            self._known[visit.id] = visit
-            self._forget()
-        self._open.add(visit)
+            self._calls_by_id[visit.id] = visit
+            self._evict()
+        self._pending.add(visit)
         try:
-            self._take(visit)
-            await visit.until_answered()
+            self._deliver(visit)
+            await visit.wait()
         finally:
-            self._open.discard(visit)
+            self._pending.discard(visit)
         return visit
 
     def close(self) -> None:
         """The token is worth nothing from now on."""
-        self._door.forget(self)
+        self._server.revoke(self)
 
-    def _forget(self) -> None:
-        for id, visit in list(self._known.items()):
-            if len(self._known) <= _KEPT:
+    def _evict(self) -> None:
+        for id, visit in list(self._calls_by_id.items()):
+            if len(self._calls_by_id) <= _MAX_CALLS:
                 return
-            if visit not in self._open:
-                del self._known[id]
+            if visit not in self._pending:
+                del self._calls_by_id[id]
 
 
-class Door:
+class McpServer:
     """The listener and its guests."""
 
     def __init__(self, group: TaskGroup) -> None:
@@ -101,21 +101,21 @@ class Door:
         """Empty until somebody needed it."""
         self._group = group
         self._host = ""
-        self._opening = anyio.Lock()
-        self._guests: dict[bytes, Guest] = {}
+        self._start_lock = anyio.Lock()
+        self._sessions: dict[bytes, McpSession] = {}
         self._connections = 0
 
-    async def guest(self, offers: Sequence[Offer], about: str) -> Guest:
+    async def open_session(self, offers: Sequence[ToolListing], about: str) -> McpSession:
         """A new guest with a token of its own. Raises OSError when there is no port to be had."""
-        async with self._opening:
+        async with self._start_lock:
             if not self.url:
                 await self._group.start(self._listen)
-        guest = Guest(self, offers, about)
-        self._guests[_digest(guest.token)] = guest
+        guest = McpSession(self, offers, about)
+        self._sessions[_digest(guest.token)] = guest
         return guest
 
-    def forget(self, guest: Guest) -> None:
-        self._guests.pop(_digest(guest.token), None)
+    def revoke(self, guest: McpSession) -> None:
+        self._sessions.pop(_digest(guest.token), None)
 
     async def _listen(self, *, task_status: TaskStatus[None]) -> None:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
@@ -123,58 +123,58 @@ class Door:
             self.url = f"http://{self._host}{PATH}"
             task_status.started()
             try:
-                await listener.serve(self._converse)
+                await listener.serve(self._handle_connection)
             except OSError as error:
                 # Who comes next finds another one.
                 log.warning("our tools cannot be called any more: %s", error)
                 self.url = ""
 
-    async def _converse(self, stream: SocketStream) -> None:
+    async def _handle_connection(self, stream: SocketStream) -> None:
         self._connections += 1
-        talk = Talk(stream, self._admit)
+        talk = McpHttpConnection(stream, self._check_head)
         try:
             async with stream:
-                await self._answer_all(talk)
+                await self._serve_requests(talk)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError) as error:
             log.debug("a connection ended: %r", error)
         finally:
             self._connections -= 1
 
-    async def _answer_all(self, talk: Talk) -> None:
+    async def _serve_requests(self, talk: McpHttpConnection) -> None:
         try:
-            if self._connections > CONNECTIONS:
-                log.warning("more than %d connections at once; one was refused", CONNECTIONS)
-                raise Unfit(503)
-            patience = SLOWEST
-            while heard := await talk.next(patience):
-                guest = self._guest_of(heard)
-                status, body = await reply(bytes(heard.body), guest)
-                await talk.answer(status, body, is_last=heard.is_last)
-                if heard.is_last:
+            if self._connections > MAX_CONNECTIONS:
+                log.warning("more than %d connections at once; one was refused", MAX_CONNECTIONS)
+                raise HTTPException(503)
+            patience = REQUEST_TIMEOUT
+            while heard := await talk.next_request(patience):
+                guest = self._authenticate(heard)
+                status, body = await handle_message(bytes(heard.body), guest)
+                await talk.respond(status, body, is_last=heard.closes_connection)
+                if heard.closes_connection:
                     return
-                patience = IDLE
-        except Unfit as unfit:
+                patience = IDLE_TIMEOUT
+        except HTTPException as unfit:
             await talk.refuse(unfit)
 
-    def _admit(self, heard: Heard) -> None:
+    def _check_head(self, heard: McpHttpRequest) -> None:
         if heard.headers.get("host") != self._host:
-            raise Unfit(421)
+            raise HTTPException(421)
         if "origin" in heard.headers:
             # A browser: no page has any business here.
-            raise Unfit(403)
-        self._guest_of(heard)
+            raise HTTPException(403)
+        self._authenticate(heard)
         if heard.path != PATH:
-            raise Unfit(404)
+            raise HTTPException(404)
         if heard.method != "POST":
-            raise Unfit(405)
+            raise HTTPException(405)
         if heard.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Unfit(415)
+            raise HTTPException(415)
 
-    def _guest_of(self, heard: Heard) -> Guest:
+    def _authenticate(self, heard: McpHttpRequest) -> McpSession:
         scheme, _, token = heard.headers.get("authorization", "").partition(" ")
-        guest = self._guests.get(_digest(token))
+        guest = self._sessions.get(_digest(token))
         if scheme.lower() != "bearer" or guest is None or not hmac.compare_digest(guest.token.encode(), _bytes(token)):
-            raise Unfit(401)
+            raise HTTPException(401)
         return guest
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import anyio
 
 
-class Visit:
+class PendingCall:
     """A call that waits for its answer. Whoever takes it answers it; the end of its turn answers what is left."""
 
     def __init__(self, id: str, tool: str, args: Mapping[str, object]) -> None:
@@ -23,5 +23,5 @@ class Visit:
             self.text, self.failed = text, failed
             self._answered.set()
 
-    async def until_answered(self) -> None:
+    async def wait(self) -> None:
         await self._answered.wait()

@@ -7,19 +7,19 @@ import anyio
 from outrider.core.approve import ApprovalRequest, Verdict
 from outrider.core.parts import Call
 from outrider.core.ports import ToolEnvironment, Turn
-from outrider.runtimes.calls import answer_for_nobody, ask, meaning
+from outrider.runtimes.calls import deny_unreachable, record_question, verdict_of
 
-PATIENCE = 600.0
+ANSWER_TIMEOUT = 600.0
 """Seconds a question is waited for while the other program is kept running for its answer."""
-_LOOK = 0.5
+_REFRESH_INTERVAL = 0.5
 """Seconds between two looks whether the turn is to be let go of."""
 
 
-class Parked(Exception):
+class ApprovalSuspended(Exception):
     """Nobody has answered for a while: the turn is left as it is, holding nothing, until someone does."""
 
 
-class News:
+class JournalWatcher:
     """Tells everyone in a turn when something was added to its journal by others."""
 
     def __init__(self, turn: Turn) -> None:
@@ -34,43 +34,45 @@ class News:
             self._changed = anyio.Event()
             told()
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the journal to be so."""
         while not is_so():
             await self._changed.wait()
 
 
-class Asking:
+class ApprovalGate:
     """The questions of one turn."""
 
-    def __init__(self, turn: Turn, place: ToolEnvironment, news: News, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, turn: Turn, place: ToolEnvironment, news: JournalWatcher, patience: float = ANSWER_TIMEOUT
+    ) -> None:
         self._turn = turn
-        self._place = place
-        self._news = news
-        self._patience = patience
+        self._tool_environment = place
+        self._journal = news
+        self._timeout = patience
 
     async def verdict(self, call: Call, request: ApprovalRequest) -> Verdict:
         """`allow` or `deny`, by rule, by grant or by a person. The call is recorded already. Raises Parked."""
-        verdict = await self._place.verdict(request, self._turn.session)
+        verdict = await self._tool_environment.verdict(request, self._turn.session)
         if verdict != "ask":
             return verdict
-        await ask(self._turn, call, request)
-        await self.answer_for_nobody()
-        return await self.answered(call)
+        await record_question(self._turn, call, request)
+        await self.deny_unreachable()
+        return await self.wait_for_answer(call)
 
-    async def answered(self, call: Call) -> Verdict:
+    async def wait_for_answer(self, call: Call) -> Verdict:
         """The answer to a question that was asked. Raises Parked."""
-        with anyio.move_on_after(self._patience):
+        with anyio.move_on_after(self._timeout):
             while call.id not in self._turn.state().answers:
-                with anyio.move_on_after(_LOOK):
-                    await self._news.until(lambda: call.id in self._turn.state().answers)
+                with anyio.move_on_after(_REFRESH_INTERVAL):
+                    await self._journal.wait_until(lambda: call.id in self._turn.state().answers)
                 # Whoever carries the turn may be about to leave, and nothing is in progress that had to end first.
                 await self._turn.refresh()
         answer = self._turn.state().answers.get(call.id)
         if answer is None:
-            raise Parked
-        return meaning(answer)
+            raise ApprovalSuspended
+        return verdict_of(answer)
 
-    async def answer_for_nobody(self) -> bool:
+    async def deny_unreachable(self) -> bool:
         """A question that nobody can answer is a no. True when at least one was answered so."""
-        return await answer_for_nobody(self._turn, self._place)
+        return await deny_unreachable(self._turn, self._tool_environment)

@@ -5,33 +5,35 @@ from collections.abc import Sequence
 import msgspec
 
 from outrider.core.prompt import AssistantMessage, Message, ToolMessage, UserMessage
-from outrider.runtimes.outside.ledger import bounded
+from outrider.runtimes.outside.ledger import clip_middle
 
-LONGEST = 60_000
+MAX_HISTORY = 60_000
 """Characters of the past that are told; of more, the beginning and the end."""
-_ONE = 4_000
+_MAX_MESSAGE = 4_000
 _HEAD = "[What was said and done in this session before you took over. It is context, not a request:]"
 _FOOT = "[End of what came before.]"
 
 
-def told(messages: Sequence[Message]) -> str:
+def render_history(messages: Sequence[Message]) -> str:
     """The past as one text; empty when there is none."""
-    lines = [line for message in messages for line in _lines(message)]
+    lines = [line for message in messages for line in _render_message(message)]
     if not lines:
         return ""
-    return "\n".join((_HEAD, bounded("\n".join(lines), LONGEST), _FOOT))
+    return "\n".join((_HEAD, clip_middle("\n".join(lines), MAX_HISTORY), _FOOT))
 
 
-def _lines(message: Message) -> list[str]:
+def _render_message(message: Message) -> list[str]:
     match message:
         case UserMessage(text=text, source=source):
-            return [f"{'Person' if source == 'person' else 'Notice'}: {bounded(text, _ONE)}"]
+            return [f"{'Person' if source == 'person' else 'Notice'}: {clip_middle(text, _MAX_MESSAGE)}"]
         case AssistantMessage(text=text, calls=calls):
-            said = [f"Agent: {bounded(text, _ONE)}"] if text else []
+            said = [f"Agent: {clip_middle(text, _MAX_MESSAGE)}"] if text else []
             return said + [f"Agent called {call.tool}: {_args(call.args)}" for call in calls]
         case ToolMessage(results=results):
-            return [f"Result{' (failed)' if one.failed else ''}: {bounded(one.text, _ONE)}" for one in results]
+            return [
+                f"Result{' (failed)' if one.failed else ''}: {clip_middle(one.text, _MAX_MESSAGE)}" for one in results
+            ]
 
 
 def _args(args: dict[str, object]) -> str:
-    return bounded(msgspec.json.encode(args).decode(), _ONE)
+    return clip_middle(msgspec.json.encode(args).decode(), _MAX_MESSAGE)
