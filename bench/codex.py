@@ -17,15 +17,15 @@ from bench.table import Row, progress, spread
 from outrider.app.agent import Agent
 from outrider.config.load import Config, load
 from outrider.core.errors import Refused
-from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
 from outrider.models.scripted import call, says
 from outrider.runtimes.codex.launch import codex_command, codex_environment
 
 ASKS = {"approvalPolicy": "on-request", "sandbox": "workspace-write"}
 SCRIPT = Script(
     rules=(
-        Rule("command", ((says("", call("exec_command", cmd="true")),), (says("ok"),))),
-        Rule(".*", ((says("ok"),),)),
+        ScriptRule("command", ((says("", call("exec_command", cmd="true")),), (says("ok"),))),
+        ScriptRule(".*", ((says("ok"),),)),
     )
 )
 _AT_ONCE = 20
@@ -94,7 +94,7 @@ def _compared(what: str, ours: Sequence[float], bare: Sequence[float]) -> Row:
 
 async def codex_turns(times: int) -> list[Row]:
     """First turns, later turns and turns with a command, ours and the bare client's by turns; many sessions at once."""
-    with tempfile.TemporaryDirectory() as name, ScriptServer(SCRIPT) as server, home(Path(name)):
+    with tempfile.TemporaryDirectory() as name, ScriptedServer(SCRIPT) as server, home(Path(name)):
         folder = Path(name)
         (folder / "work").mkdir()
         chosen = config(folder, server.url)

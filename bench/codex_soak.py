@@ -23,7 +23,7 @@ import outrider
 from bench.codex import config, home
 from outrider.app.agent import Agent
 from outrider.core.outcome import TurnResult
-from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
 from outrider.models.scripted import call, says
 from outrider.runtimes.codex.faults import USE_NATIVE_HINT
 
@@ -111,11 +111,13 @@ class Soak:
 
 
 def _script(turns: int) -> Script:
-    def rule(n: int) -> Rule:
+    def rule(n: int) -> ScriptRule:
         # Somebody else may have to wait for this turn; what is told of an interrupted one names the bill, too.
-        return Rule(rf"pay b{n}\.", ((says("", call("exec_command", cmd=f"echo b{n} >> paid")),), (says("paid"),)))
+        return ScriptRule(
+            rf"pay b{n}\.", ((says("", call("exec_command", cmd=f"echo b{n} >> paid")),), (says("paid"),))
+        )
 
-    return Script(rules=(*(rule(n) for n in range(turns)), Rule(".*", ((says("ok"),),))))
+    return Script(rules=(*(rule(n) for n in range(turns)), ScriptRule(".*", ((says("ok"),),))))
 
 
 @contextmanager
@@ -130,7 +132,7 @@ def served(turns: int) -> Generator[str]:
 
 
 def serve(turns: int) -> None:
-    with ScriptServer(_script(turns)) as server:
+    with ScriptedServer(_script(turns)) as server:
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         sys.stdin.read()

@@ -26,9 +26,9 @@ import httpx2
 import msgspec
 
 from bench.ports import free_port
-from outrider.models.script_server import Script, ScriptServer
-from outrider.models.script_server.script import Rule
-from outrider.models.scripted import Says
+from outrider.models.script_server import Script, ScriptedServer
+from outrider.models.script_server.script import ScriptRule
+from outrider.models.scripted import ScriptedReply
 
 SESSIONS = 4
 PATIENCE = 60
@@ -147,8 +147,8 @@ class Home:
 def soak(folder: Path, restarts: int, seed: int, kills: float = 0.2, pause: float = 0.02) -> Verdict:
     """Restart so many times while clients post, this share of them by kills. Let all come to rest, and judge."""
     chance = random.Random(seed)
-    says = Says("answered", delay=0.01)
-    with ScriptServer(Script(rules=(Rule("message", ((says,),)),))) as model:
+    says = ScriptedReply("answered", delay=0.01)
+    with ScriptedServer(Script(rules=(ScriptRule("message", ((says,),)),))) as model:
         home = Home(folder, model.url)
         child = home.start()
         key = (folder / "home" / "api_key").read_text().strip()

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.table import Row, progress, spread
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import says
 
 _OUTRIDER = str(Path(sys.executable).with_name("outrider"))
 
 
-def _environ(folder: Path, server: ScriptServer | None = None) -> dict[str, str]:
+def _environ(folder: Path, server: ScriptedServer | None = None) -> dict[str, str]:
     environ = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "OUTRIDER_HOME": str(folder / "home")}
     if server:
         model = {"OUTRIDER_MODEL": "openai-chat:instant", "OUTRIDER_MODEL_URL": server.url, "OUTRIDER_MODEL_KEY": "x"}
@@ -36,7 +36,7 @@ def _time(command: list[str], environ: dict[str, str], cwd: Path, times: int) ->
 
 def commands(times: int) -> Iterator[Row]:
     """Wall time of commands, beside a bare interpreter's."""
-    with tempfile.TemporaryDirectory() as name, ScriptServer(script(*[says("hello")] * 3)) as server:
+    with tempfile.TemporaryDirectory() as name, ScriptedServer(script(*[says("hello")] * 3)) as server:
         folder = Path(name)
         (folder / "work").mkdir()
         cases = [
@@ -76,7 +76,7 @@ def _resident(pid: int) -> int:
 
 def memory() -> Iterator[Row]:
     """Memory of one command, and of a chat that waits for its person."""
-    with tempfile.TemporaryDirectory() as name, ScriptServer(script(says("hello"))) as server:
+    with tempfile.TemporaryDirectory() as name, ScriptedServer(script(says("hello"))) as server:
         folder = Path(name)
         (folder / "work").mkdir()
         peak = (

@@ -28,7 +28,7 @@ from outrider.core.ports import Commands, Emit
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.tasks import Task, TaskSpec
 from outrider.core.traits import ModelTraits
-from outrider.workspaces.commands import LocalCommands, Means
+from outrider.workspaces.commands import CommandSettings, LocalCommands
 from outrider.workspaces.sandbox import NoSandbox, detect
 
 _TOGETHER = 100
@@ -180,7 +180,7 @@ async def _foreground(times: int) -> list[Row]:
                 await agent.say("1 true", session=f"w{n}", address="terminal:bench")
                 taken.append(time.perf_counter() - begun)
         work, home = folder / "work", folder / "home"
-        commands = LocalCommands(Means(home / "bare", lambda: detect((home,)), child_environment(), 1 << 20))
+        commands = LocalCommands(CommandSettings(home / "bare", lambda: detect((home,)), child_environment(), 1 << 20))
         bare = [_bare() for _ in range(times)]
         rows.append(Row("tasks", "true, by subprocess.run", spread(bare), "/bin/sh -c"))
         host = [await _one(commands, work, n, (HOST,)) for n in range(times)]

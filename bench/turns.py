@@ -14,8 +14,8 @@ from outrider.core.parts import Call, Usage, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ModelTraits
-from outrider.models.script_server import Rule, Script, ScriptServer
-from outrider.models.scripted import Says
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
+from outrider.models.scripted import ScriptedReply
 
 
 class InstantModel:
@@ -63,8 +63,8 @@ async def turns(times: int) -> list[Row]:
             calls = await _timed(agent, "calls 1", "call", times)
             rows.append(Row("turn", "one tool call", spread(calls), "instant model"))
             rows.extend(await _long(agent, times))
-        say = Script(rules=(Rule(".*", ((Says("ok"),),)),))
-        server = stack.enter_context(ScriptServer(say))
+        say = Script(rules=(ScriptRule(".*", ((ScriptedReply("ok"),),)),))
+        server = stack.enter_context(ScriptedServer(say))
         model = {"model.name": "openai-chat:instant", "model.url": server.url, "model.key": "none"}
         async with outrider.open(config=load(folder / "http", {}, model), workspace=work) as agent:
             await _timed(agent, "hello", "warm-up", 20)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.core.traits import RuntimeTraits
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall
-from outrider.models.script_server.script import Place
-from outrider.models.scripted import Wanted, call, says
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
+from outrider.models.script_server.script import ScriptStep
+from outrider.models.scripted import ScriptedCall, call, says
 from outrider.runtimes.acp import AcpRuntime
 from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.native import NativeRuntime
@@ -50,9 +50,9 @@ class Harness(Protocol):
         ...
 
 
-def _script(run: Wanted, ask: Wanted) -> Script:
-    def rule(when: str, *places: Place) -> Rule:
-        return Rule(when, places)
+def _script(run: ScriptedCall, ask: ScriptedCall) -> Script:
+    def rule(when: str, *places: ScriptStep) -> ScriptRule:
+        return ScriptRule(when, places)
 
     return Script(
         rules=(
@@ -69,7 +69,7 @@ def _script(run: Wanted, ask: Wanted) -> Script:
 class _Served:
     """A runtime whose model is the scripted server, natively or with another program in between."""
 
-    def __init__(self, folder: Path, server: ScriptServer) -> None:
+    def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self._folder = folder
         self._server = server
 
@@ -84,7 +84,7 @@ class _Served:
         return json.dumps(self._server.requests[-1].body).count(words)
 
 
-def _model(server: ScriptServer) -> dict[str, str]:
+def _model(server: ScriptedServer) -> dict[str, str]:
     return {"model.name": "openai-chat:scripted", "model.url": server.url, "model.key": "none"}
 
 
@@ -114,7 +114,7 @@ class Acp:
     traits = AcpRuntime.traits
     hint = "/runtime native"
 
-    def __init__(self, folder: Path, server: ScriptServer, *agent: str) -> None:
+    def __init__(self, folder: Path, server: ScriptedServer, *agent: str) -> None:
         self._world = World(folder)
         self._server = server
         self._agent = agent
@@ -159,26 +159,26 @@ def _allows(effect: Any) -> bool:
 @contextmanager
 def _native(folder: Path) -> Generator[Harness]:
     ask = call("shell", command=COMMAND, needs=["network"], why="to ring")
-    with ScriptServer(_script(call("shell", command=COMMAND), ask)) as server:
+    with ScriptedServer(_script(call("shell", command=COMMAND), ask)) as server:
         yield Native(folder, server)
 
 
 @contextmanager
 def _codex(folder: Path) -> Generator[Harness]:
     ask = shell(COMMAND, sandbox_permissions="require_escalated", justification="to ring")
-    with ScriptServer(_script(shell(COMMAND), ask)) as server:
+    with ScriptedServer(_script(shell(COMMAND), ask)) as server:
         yield Codex(folder, server)
 
 
 @contextmanager
 def _acp(folder: Path) -> Generator[Harness]:
-    with ScriptServer(_script(shell(COMMAND), shell(COMMAND))) as server:
+    with ScriptedServer(_script(shell(COMMAND), shell(COMMAND))) as server:
         yield Acp(folder, server)
 
 
 @contextmanager
 def _acp_that_forgets(folder: Path) -> Generator[Harness]:
-    with ScriptServer(_script(shell(COMMAND), shell(COMMAND))) as server:
+    with ScriptedServer(_script(shell(COMMAND), shell(COMMAND))) as server:
         yield Acp(folder, server, "forgets")
 
 

@@ -17,20 +17,20 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.workspaces.process import (
+    CommandSpec,
     Exit,
-    Spec,
-    changed,
     close_stdin,
     interrupt,
+    last_output_time,
+    output_size,
     proc,
     ps,
-    read,
-    remove,
-    size,
-    start,
-    tail,
+    read_output,
+    remove_folder,
+    start_detached,
+    tail_output,
 )
-from outrider.workspaces.process import write as write_to
+from outrider.workspaces.process import write_stdin as write_to
 from tests.support.tasks import LONG, Task, Tasks, is_gone, open_tasks
 
 pytestmark = [
@@ -87,17 +87,17 @@ async def test_what_is_said_can_be_read_while_the_command_runs(tasks: Tasks) -> 
 async def test_long_output_is_read_from_its_end_and_in_ranges(tasks: Tasks) -> None:
     task = tasks.run("seq -w 1 1300000", output=12 << 20)
     assert await task.ends() == Exit(0, "exit")
-    assert size(task.folder) == 1_300_000 * 8
-    assert tail(task.folder, 16) == b"1299999\n1300000\n"
-    assert read(task.folder, 8 * 999, 16) == b"0001000\n0001001\n"
-    assert (read(task.folder, 1_300_000 * 8, 100), len(tail(task.folder))) == (b"", 4000)
-    assert changed(task.folder) == (task.folder / "output").stat().st_mtime
+    assert output_size(task.folder) == 1_300_000 * 8
+    assert tail_output(task.folder, 16) == b"1299999\n1300000\n"
+    assert read_output(task.folder, 8 * 999, 16) == b"0001000\n0001001\n"
+    assert (read_output(task.folder, 1_300_000 * 8, 100), len(tail_output(task.folder))) == (b"", 4000)
+    assert last_output_time(task.folder) == (task.folder / "output").stat().st_mtime
 
 
 async def test_the_command_sees_its_own_environment_and_nothing_else(tasks: Tasks) -> None:
     spec = tasks.spec("", environ={"PATH": os.defpath, "ODD": "a'b\"c\nd$e é", "outrider": "mine", "EMPTY": ""})
     spec = msgspec.structs.replace(spec, argv=("/usr/bin/env", "-0"))
-    task = Task(spec.folder, start(spec))
+    task = Task(spec.folder, start_detached(spec))
     await task.ends()
     seen = dict(line.split("=", 1) for line in task.said().decode().split("\0") if line)
     assert seen == {**spec.environ, "OUTRIDER_TASK": str(spec.folder)}
@@ -106,7 +106,7 @@ async def test_the_command_sees_its_own_environment_and_nothing_else(tasks: Task
 async def test_arguments_arrive_as_they_are(tasks: Tasks) -> None:
     words = ("a'b", 'c"d', "e\nf", "$HOME `id` \\", "é漢", "", "-n", "x" * 100_000)
     spec = msgspec.structs.replace(tasks.spec(""), argv=("/usr/bin/printf", r"%s\0", *words))
-    task = Task(spec.folder, start(spec))
+    task = Task(spec.folder, start_detached(spec))
     await task.ends()
     assert task.said().decode().split("\0") == [*words, ""]
 
@@ -139,10 +139,10 @@ async def test_the_command_leads_its_own_session_and_ignores_no_signal(tasks: Ta
 
 async def test_limits_hold_for_the_command(tasks: Tasks) -> None:
     spec = tasks.spec("ulimit -n; ulimit -f; ulimit -v", rlimits={"nofile": 64, "fsize": 1 << 20, "as": 1 << 30})
-    task = Task(spec.folder, start(spec))
+    task = Task(spec.folder, start_detached(spec))
     assert (await task.ends(), task.said()) == (Exit(0, "exit"), b"64\n2048\n1048576\n")
     with pytest.raises(Refused, match="no limit 'wings'"):
-        start(tasks.spec("true", rlimits={"wings": 1}))
+        start_detached(tasks.spec("true", rlimits={"wings": 1}))
 
 
 async def test_closed_input_is_empty_and_given_input_is_read_to_its_end(tasks: Tasks) -> None:
@@ -248,15 +248,15 @@ async def test_what_cannot_be_started_is_refused_with_words_and_leaves_nothing(t
         ({"argv": ()}, "no command to run"),
     ):
         with pytest.raises(Refused, match=re.escape(words)):
-            start(msgspec.structs.replace(spec, **change))
+            start_detached(msgspec.structs.replace(spec, **change))
     assert not spec.folder.exists()
 
 
 async def test_a_folder_serves_one_task(tasks: Tasks) -> None:
     spec = tasks.spec("echo once >>count")
-    task = Task(spec.folder, start(spec))
+    task = Task(spec.folder, start_detached(spec))
     with pytest.raises(Refused, match="already started"):
-        start(spec)
+        start_detached(spec)
     await task.ends()
     assert (tasks.home / "count").read_text() == "once\n"
 
@@ -265,14 +265,14 @@ async def test_only_a_task_that_is_over_can_be_removed(tasks: Tasks) -> None:
     task = tasks.run("echo ready; cat", stdin="open")
     await task.says(b"ready")
     with pytest.raises(Refused, match="still running"):
-        remove(task.folder)
+        remove_folder(task.folder)
     close_stdin(task.folder)
     await task.ends()
-    remove(task.folder)
+    remove_folder(task.folder)
     assert not task.folder.exists()
-    remove(task.folder)
+    remove_folder(task.folder)
     with pytest.raises(Refused, match="no longer kept"):
-        tail(task.folder)
+        tail_output(task.folder)
 
 
 async def test_many_short_commands_are_all_seen_to_end_and_none_stays_a_zombie(tasks: Tasks) -> None:
@@ -351,7 +351,7 @@ def _status_of(number: int) -> int:
 @pytest.mark.skipif(not shutil.which("ps") or not os.path.exists(proc.STAT), reason="needs both ways to look")
 def test_both_ways_to_look_at_processes_agree() -> None:
     own = os.getpid()
-    there, here = ps.row(own), proc.row(own)
+    there, here = ps.find_process(own), proc.find_process(own)
     assert there
     assert here
     assert (
@@ -360,9 +360,9 @@ def test_both_ways_to_look_at_processes_agree() -> None:
         == (own, os.getppid(), os.getpgrp())
     )
     assert abs(there.started - time.time()) < 24 * 3600
-    assert own in {row.pid for row in ps.rows()} & {row.pid for row in proc.rows()}
+    assert own in {row.pid for row in ps.list_processes()} & {row.pid for row in proc.list_processes()}
 
 
 def test_a_spec_needs_little() -> None:
-    spec = Spec(("true",), Path("/t"), Path("/"), {})
-    assert (spec.stdin, spec.output, dict(spec.rlimits)) == ("closed", 10 << 20, {})
+    spec = CommandSpec(("true",), Path("/t"), Path("/"), {})
+    assert (spec.stdin, spec.max_output, dict(spec.rlimits)) == ("closed", 10 << 20, {})

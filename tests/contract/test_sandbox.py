@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox, detect, inner_group
-from outrider.workspaces.sandbox.filter import MACHINES, assemble, filter_of
-from outrider.workspaces.sandbox.system import read_system
+from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxGrant, command_group, detect
+from outrider.workspaces.sandbox.filter import ARCHITECTURES, assemble_program, seccomp_file
+from outrider.workspaces.sandbox.system import find_system_paths
 from tests.support.outer import run, sandbox_here, start
 
 
@@ -140,7 +140,9 @@ class TestWhatIsSeen:
             path.mkdir()
             (path / "file").write_text(f"{path.name}\n")
         script = "\n".join(f"cat {path}/file; echo x 2>/dev/null >{path}/new" for path in (mine, read, write, neither))
-        _, output = run(sandbox, f"exec 2>/dev/null\n{script}", mine, Grant(read=(str(read),), write=(str(write),)))
+        _, output = run(
+            sandbox, f"exec 2>/dev/null\n{script}", mine, SandboxGrant(read=(str(read),), write=(str(write),))
+        )
         found = {path.name: (path.name in output, (path / "new").exists()) for path in (mine, read, write, neither)}
         assert found == {
             "workspace": (True, True),
@@ -155,7 +157,7 @@ class TestWhatIsSeen:
         programs.mkdir(parents=True)
         (programs / "greet").write_text("#!/bin/sh\necho hello\n")
         (programs / "greet").chmod(0o755)
-        script, grant = f"{programs}/greet", Grant(read=(str(programs),))
+        script, grant = f"{programs}/greet", SandboxGrant(read=(str(programs),))
         assert [run(sandbox, script, mine)[0], run(sandbox, script, mine, grant)] == [127, (0, "hello\n")]
 
     def test_a_grant_never_shows_outriders_own_folder(self, tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ class TestWhatIsSeen:
         key.write_text("secret")
         sandbox = sandbox_here([home, key])
         script = f"cat {person}/notes; cat {key}; ls -A {home}; touch {home}/x; echo ok >kept"
-        _, output = run(sandbox, f"exec 2>/dev/null; {script}", mine, Grant(read=(str(person),)))
+        _, output = run(sandbox, f"exec 2>/dev/null; {script}", mine, SandboxGrant(read=(str(person),)))
         assert (output, (mine / "kept").read_text()) == ("plain\nworkspaces\n", "ok\n")
 
     @pytest.mark.parametrize("name", ["/", "/etc", "/proc/sys", "/dev", "/tmp", "/usr", "/sys/fs", "/home"])
@@ -178,7 +180,7 @@ class TestWhatIsSeen:
             pytest.skip(f"this machine has no {name}")
         with pytest.raises(Refused, match="belongs to the whole machine"):
             sandbox.wrap(["true"], Path(name), Path(name), {})
-        for grant in (Grant(read=(name,)), Grant(write=(name,))):
+        for grant in (SandboxGrant(read=(name,)), SandboxGrant(write=(name,))):
             with pytest.raises(Refused, match="belongs to the whole machine"):
                 sandbox.wrap(["true"], folder, folder, {}, grant)
 
@@ -187,19 +189,21 @@ class TestWhatIsSeen:
         for path in (home / "keys", mine):
             path.mkdir(parents=True)
         link.symlink_to(home)
-        sandbox = Sandbox("bwrap", read_system(), hidden=(str(home),))
+        sandbox = Sandbox("bwrap", find_system_paths(), hidden=(str(home),))
         for root in (home, link, tmp_path):
             with pytest.raises(Refused, match="Outrider's own"):
                 sandbox.wrap(["true"], root, root, {})
         for path in (home, link, link / "keys"):
-            for grant in (Grant(read=(str(path),)), Grant(write=(str(path),))):
+            for grant in (SandboxGrant(read=(str(path),)), SandboxGrant(write=(str(path),))):
                 with pytest.raises(Refused, match="Outrider's own"):
                     sandbox.wrap(["true"], mine, mine, {}, grant)
 
     def test_a_socket_is_not_granted(self, folder: Path) -> None:
         os.mkfifo(folder / "pipe")
         with pytest.raises(Refused, match="neither a folder nor a file"):
-            Sandbox("bwrap", read_system()).wrap(["true"], folder, folder, {}, Grant(read=(str(folder / "pipe"),)))
+            Sandbox("bwrap", find_system_paths()).wrap(
+                ["true"], folder, folder, {}, SandboxGrant(read=(str(folder / "pipe"),))
+            )
 
     def test_a_command_starts_in_the_workspace_or_nowhere(self, sandbox: Sandbox, folder: Path) -> None:
         (folder / "below").mkdir()
@@ -216,13 +220,14 @@ class TestWhatIsSeen:
         self, folder: Path, argv: list[str], environ: dict[str, str]
     ) -> None:
         with pytest.raises(Refused):
-            Sandbox("bwrap", read_system()).wrap(argv, folder, folder, environ)
+            Sandbox("bwrap", find_system_paths()).wrap(argv, folder, folder, environ)
 
     def test_a_network_that_was_granted_reaches_the_machines_own_listeners(
         self, sandbox: Sandbox, folder: Path
     ) -> None:
         seen = [
-            run(sandbox, "readlink /proc/self/ns/net", folder, Grant(network=on))[1].strip() for on in (True, False)
+            run(sandbox, "readlink /proc/self/ns/net", folder, SandboxGrant(network=on))[1].strip()
+            for on in (True, False)
         ]
         here = os.readlink("/proc/self/ns/net")
         assert (seen[0] == here, seen[1] == here) == (True, False)
@@ -256,11 +261,11 @@ class TestEnding:
     def test_a_command_can_be_asked_to_stop_in_its_own_way(self, sandbox: Sandbox, folder: Path) -> None:
         script = "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done 2>/dev/null"
         with self.begin(sandbox, folder, script) as process:
-            group = inner_group(process.pid)
+            group = command_group(process.pid)
             assert group is not None
             os.killpg(group, signal.SIGTERM)
             assert process.communicate(timeout=30) == ("goodbye\n", None)
-        assert (process.returncode, inner_group(process.pid)) == (5, None)
+        assert (process.returncode, command_group(process.pid)) == (5, None)
 
 
 class TestFindingOut:
@@ -301,13 +306,13 @@ class TestFindingOut:
         assert found.program == sandbox.program
 
     def test_the_shipped_filters_are_what_the_source_says(self) -> None:
-        shipped = {kind: path.read_bytes() for kind in MACHINES if (path := filter_of(kind))}
-        assert shipped == {kind: assemble(machine) for kind, machine in MACHINES.items()}
+        shipped = {kind: path.read_bytes() for kind in ARCHITECTURES if (path := seccomp_file(kind))}
+        assert shipped == {kind: assemble_program(machine) for kind, machine in ARCHITECTURES.items()}
 
     def test_a_machine_without_a_filter_is_none_the_worse(self, sandbox: Sandbox, folder: Path) -> None:
-        assert filter_of("pdp11") is None
+        assert seccomp_file("pdp11") is None
         assert run(msgspec.structs.replace(sandbox, filter=None), "echo x", folder) == (0, "x\n")
 
-    @pytest.mark.skipif(platform.machine() not in MACHINES, reason="no filter is shipped for this machine")
+    @pytest.mark.skipif(platform.machine() not in ARCHITECTURES, reason="no filter is shipped for this machine")
     def test_the_filter_is_in_force(self, sandbox: Sandbox, folder: Path) -> None:
         assert run(sandbox, "grep ^Seccomp: /proc/self/status", folder) == (0, "Seccomp:\t2\n")

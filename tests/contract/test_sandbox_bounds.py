@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.workspaces.sandbox import Cgroups, Limits, Sandbox, find_cgroups
-from outrider.workspaces.sandbox.system import read_system
+from outrider.workspaces.sandbox import Cgroups, Sandbox, SandboxLimits, find_cgroups
+from outrider.workspaces.sandbox.system import find_system_paths
 from outrider.workspaces.sandbox.terms import MIB
 from tests.support.outer import run, sandbox_here
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 class TestBounds:
     """One command cannot take the machine down."""
 
-    LIMITS = Limits(processes=64, memory=128 * MIB, cpu=1, file_size=MIB, open_files=64, scratch=8 * MIB)
+    LIMITS = SandboxLimits(processes=64, memory=128 * MIB, cpu=1, file_size=MIB, open_files=64, scratch=8 * MIB)
 
     @pytest.fixture
     def small(self, sandbox: Sandbox) -> Sandbox:
@@ -78,26 +78,26 @@ class TestGroups:
     def test_groups_are_made_for_a_task_and_gone_afterwards(self, sandbox: Sandbox) -> None:
         groups = sandbox.cgroups or pytest.skip("this machine lets us make no control groups")
         task = f"test-{secrets.token_hex(4)}"
-        prefix = groups.prepare(task, Limits())
+        prefix = groups.prepare(task, SandboxLimits())
         command = [*prefix, "sh", "-c", "cat /proc/self/cgroup; echo; exec sleep 60"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             inside = "".join(iter(process.stdout.readline, "\n"))
             assert inside.count(f"/outrider/{task}\n") == len(groups.folders)
-            assert groups.left([]).count(task) == 1
+            assert groups.leftover_tasks([]).count(task) == 1
             assert groups.clean(task)
             assert process.wait(30) == -signal.SIGKILL
-        assert (task in groups.left(), groups.clean(task)) == (False, True)
+        assert (task in groups.leftover_tasks(), groups.clean(task)) == (False, True)
 
     def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
         for name in ("..", "a/b", "", ".hidden"):
             with pytest.raises(Refused):
-                Cgroups((str(tmp_path),), 2).prepare(name, Limits())
+                Cgroups((str(tmp_path),), 2).prepare(name, SandboxLimits())
 
     def test_a_kernel_that_refuses_is_told_and_nothing_stays(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(Unavailable, match="cannot bound"):
-            Cgroups((str(tmp_path / "file"),), 2).prepare("task", Limits())
+            Cgroups((str(tmp_path / "file"),), 2).prepare("task", SandboxLimits())
 
     @pytest.mark.parametrize("text", ["", "1:cpu:/\n", "0::/app\n"])
     def test_without_a_place_for_them_there_are_none(self, tmp_path: Path, text: str) -> None:
@@ -118,7 +118,7 @@ class TestAnOrdinaryAccount:
             yield Path(name)
 
     def test_it_runs_and_its_processes_are_counted(self, sandbox: Sandbox, theirs: Path) -> None:
-        plain = msgspec.structs.replace(sandbox, system=read_system(), cgroups=None, limits=TestBounds.LIMITS)
+        plain = msgspec.structs.replace(sandbox, system=find_system_paths(), cgroups=None, limits=TestBounds.LIMITS)
         script = "for i in $(seq 200); do sleep 30 & echo $i >started; done"
         wrapped = plain.wrap(
             ["/bin/sh", "-c", f"id -u; (sh -c '{script}') 2>/dev/null; kill -9 -1"], theirs, theirs, {}

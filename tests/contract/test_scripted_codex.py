@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bench.codex_bare import BareCodex, codex, provider
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import call, says
 from tests.support.codex import codex_binary
 from tests.support.scripted_codex import ScriptedCodex
@@ -79,6 +79,6 @@ async def test_the_scripted_app_server_speaks_as_the_real_one_does(tmp_path: Pat
     )
     home = tmp_path / "codex"
     home.mkdir()
-    with ScriptServer(lines) as server:
+    with ScriptedServer(lines) as server:
         real = await whole(codex_binary(), home, provider(server.url), scripted.work)
     assert await whole(scripted.command, scripted.folder, (), scripted.work) == real

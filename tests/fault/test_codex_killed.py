@@ -15,7 +15,7 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Begun, Bound, Delta, Ended, Entry, Event, Reply, Result, Started
 from outrider.core.outcome import TurnResult
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import says
 from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
 from tests.support.life import begins, killed_at
@@ -43,7 +43,7 @@ _PATIENCE = 90.0
 class World:
     """A folder with a home of ours, one of Codex's, and a model; what its commands did."""
 
-    def __init__(self, folder: Path, server: ScriptServer) -> None:
+    def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self.folder = folder
         self.server = server
         self._home = codex_home(folder, server.url)
@@ -74,7 +74,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with ScriptServer(SCRIPT) as server:
+    with ScriptedServer(SCRIPT) as server:
         yield World(tmp_path, server)
     end_all(tmp_path)
 
@@ -131,7 +131,7 @@ async def test_a_question_is_still_there_when_outrider_was_killed_and_its_answer
     tmp_path: Path, answer: str
 ) -> None:
     wants = shell("echo rent >> paid")
-    with ScriptServer(script(says("may I", wants), says("again", wants), says(DONE))) as server:
+    with ScriptedServer(script(says("may I", wants), says("again", wants), says(DONE))) as server:
         world = World(tmp_path, server)
         killed_at("J10", world.folder, world.settings(codex_approval="untrusted"), ASKED)
         async with world.again(codex_approval="untrusted") as agent:
@@ -224,7 +224,7 @@ async def test_a_question_of_a_codex_that_was_killed_is_put_again_by_the_next_on
             kill_all(tmp_path)
 
     wants = shell("echo rent >> paid")
-    with ScriptServer(script(says("may I", wants), says("again", wants), *[says(DONE)] * 2)) as server:
+    with ScriptedServer(script(says("may I", wants), says("again", wants), *[says(DONE)] * 2)) as server:
         world = World(tmp_path, server)
         async with world.again(codex_approval="untrusted") as agent:
             turn = await say(agent, ASKED, kill_when_asked)
@@ -249,7 +249,7 @@ LEFT = "setsid sleep 1000 > /dev/null 2>&1 & echo $! > left; echo x >> paid; exe
 @pytest.mark.parametrize("who", ["outrider", "codex"])
 async def test_commands_that_outlive_a_kill_are_found_and_ended(tmp_path: Path, who: str) -> None:
     free = {"codex_sandbox": "danger-full-access", "codex_approval": "never"}
-    with ScriptServer(script(says("I start it", shell(LEFT)), *[says("It was cut off.")] * 3)) as server:
+    with ScriptedServer(script(says("I start it", shell(LEFT)), *[says("It was cut off.")] * 3)) as server:
         world = World(tmp_path, server)
         with begins(tmp_path, world.settings(**free), ASKED) as life:
             with anyio.fail_after(_PATIENCE):

@@ -10,8 +10,8 @@ import pytest
 
 from outrider.core.events import Body, Ended, Reply, Result
 from outrider.core.outcome import TurnResult
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script, serving
-from outrider.models.scripted import Wanted, says
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, open_scripted_server, script
+from outrider.models.scripted import ScriptedCall, says
 from tests.support.codex import codex_home, codex_settings, opened, processes, texts
 from tests.support.life import killed_at
 from tests.support.survivors import end_all
@@ -24,8 +24,8 @@ pytestmark = [
 ]
 _PATIENCE = 90.0
 DONE = "The rent is paid."
-START = Wanted("background", {"command": "echo rent >> paid", "notify": "never"}, namespace="mcp__outrider")
-CHILD = Wanted("delegate", {"work": "say hello", "description": "a child"}, namespace="mcp__outrider")
+START = ScriptedCall("background", {"command": "echo rent >> paid", "notify": "never"}, namespace="mcp__outrider")
+CHILD = ScriptedCall("delegate", {"work": "say hello", "description": "a child"}, namespace="mcp__outrider")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_killed_in_it(
     folder: Path, point: str
 ) -> None:
-    with ScriptServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
+    with ScriptedServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
         killed_at(point, folder, codex_settings(codex_home(folder, server.url), codex_tools="mcp"))
         async with opened(folder, server.url, codex_tools="mcp") as agent:
             await agent.resume_all()
@@ -60,9 +60,9 @@ async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_kil
 
 
 async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repeated(folder: Path) -> None:
-    child = Rule("say hello", ((Stall("headers"), says("hello")),))
+    child = ScriptRule("say hello", ((Stall("headers"), says("hello")),))
     lines = Script(((says("", CHILD),), (says("ok"),), (says("ok"),)), (child,))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         with anyio.fail_after(_PATIENCE):
             done, journal, kinds = await _killed_codex(folder, server)
     assert done.outcome == "done"
@@ -72,11 +72,11 @@ async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repea
     assert len(calls) == len([body for body in journal if isinstance(body, Result)]) == 1
 
 
-async def _killed_codex(folder: Path, server: ScriptServer) -> tuple[TurnResult, list[Body], list[str]]:
+async def _killed_codex(folder: Path, server: ScriptedServer) -> tuple[TurnResult, list[Body], list[str]]:
     async with opened(folder, server.url, codex_tools="mcp") as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address="terminal:t")
-        await server.asked(2)
+        await server.wait_async(2)
         (codex,) = processes(folder)
         os.kill(codex, signal.SIGKILL)
         await agent.wait(await agent.find("s"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, script
 from outrider.models.scripted import call, says
 from tests.journey.support import PATIENCE, Person, ended
 from tests.support.mounts import small_disk
@@ -29,7 +29,7 @@ def fill(ballast: Path) -> None:
 def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tmp_path: Path) -> None:
     said = script([Stall("headers"), says(LONG, call("pay", bill="rent"))], says("The rent is paid."))
     person = Person(tmp_path)
-    with ScriptServer(said) as server, small_disk(tmp_path / "disk", "6m") as disk:
+    with ScriptedServer(said) as server, small_disk(tmp_path / "disk", "6m") as disk:
         person.uses(server.url, OUTRIDER_HOME=str(disk / "home"), PYTHONPATH=install_pay(tmp_path / "plugins"))
         running = person.begins("run", "--session", "bills", "pay the rent")
         server.wait(1)
@@ -54,9 +54,9 @@ def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tm
 
 
 def test_up_says_that_the_disk_is_full_and_goes_on_by_itself_when_there_is_room(tmp_path: Path) -> None:
-    slow = Rule("^slow", ((Stall("headers"), says(LONG)),))
+    slow = ScriptRule("^slow", ((Stall("headers"), says(LONG)),))
     person = Person(tmp_path)
-    with ScriptServer(Script(rules=(slow,))) as server, small_disk(tmp_path / "disk", "6m") as disk:
+    with ScriptedServer(Script(rules=(slow,))) as server, small_disk(tmp_path / "disk", "6m") as disk:
         person.home = disk / "home"
         person.uses(server.url, OUTRIDER_HOME=str(person.home))
         with up(person) as there, there.client() as client:

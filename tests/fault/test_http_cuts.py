@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from bench.ports import free_port
-from outrider.models.script_server import ScriptServer, Stall, script
+from outrider.models.script_server import ScriptedServer, Stall, script
 from outrider.models.scripted import call, says
 from tests.journey.support import PATIENCE, Person
 from tests.support.cutting import Line, cutting, until
@@ -62,7 +62,7 @@ def test_a_session_followed_over_a_line_that_breaks_is_the_same_byte_for_byte(pe
     steps = [
         says(f"step {n}: ünïcode\nand lines", call("list", path=".", depth=n % 3 + 1), delay=0.01) for n in range(40)
     ]
-    with ScriptServer(script(*steps, says("done"))) as model:
+    with ScriptedServer(script(*steps, says("done"))) as model:
         person.uses(model.url)
         with (
             up(person) as running,
@@ -97,7 +97,7 @@ def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
     person: Person, is_background: bool
 ) -> None:
     order = {"model": "outrider", "input": "go", "stream": True, "background": is_background}
-    with ScriptServer(script(*STEPS)) as model:
+    with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with (
             up(person) as running,
@@ -127,7 +127,7 @@ def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("is_background", [False, True])
 def test_the_official_client_takes_a_response_up_again_and_again(person: Person, is_background: bool) -> None:
-    with ScriptServer(script(*STEPS)) as model:
+    with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with up(person) as running, cutting(running.port, 3) as line, official(line.url, person) as client:
             events: list[Any] = []
@@ -199,7 +199,7 @@ def text_of(answer: bytes, way: str) -> str:
 @pytest.mark.parametrize("way", ROUTES)
 def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill(person: Person, way: str) -> None:
     port = free_port()
-    with ScriptServer(script([Stall("stream"), says("all is well")])) as model, cutting(port, 5) as line:
+    with ScriptedServer(script([Stall("stream"), says("all is well")])) as model, cutting(port, 5) as line:
         person.uses(model.url)
         with up(person, "--port", str(port)) as running, running.client() as client, through(line, client) as cut:
             begin(client, "s")
@@ -227,7 +227,7 @@ def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill
 
 @pytest.mark.promise("L1b")
 def test_a_completion_cut_in_its_stream_is_the_same_asked_for_again_streamed_or_not(person: Person) -> None:
-    with ScriptServer(script(*STEPS)) as model:
+    with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with (
             up(person) as running,

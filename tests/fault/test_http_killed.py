@@ -16,7 +16,7 @@ import pytest
 from openai.lib.streaming.responses._responses import ResponseStreamState
 
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import call, says
 from tests.journey.support import PATIENCE, Person
 from tests.support.cutting import until
@@ -88,7 +88,7 @@ def judge(events: list[Any]) -> Any:
     return final
 
 
-def assert_paid_at_most_once(person: Person, model: ScriptServer) -> None:
+def assert_paid_at_most_once(person: Person, model: ScriptedServer) -> None:
     """And where that is not known, the model was told so."""
     (book,) = [*person.home.glob("workspaces/*")]
     paid = bills_paid(book)
@@ -99,7 +99,7 @@ def assert_paid_at_most_once(person: Person, model: ScriptServer) -> None:
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person, point: str) -> None:
-    with ScriptServer(SCRIPT) as model:
+    with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person)
         with up(person, environ={"OUTRIDER_FAIL": point}) as running:
@@ -118,7 +118,7 @@ def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person,
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
-    with ScriptServer(SCRIPT) as model:
+    with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person, background=True)
         with up(person, environ={"OUTRIDER_FAIL": point}) as running:
@@ -155,7 +155,7 @@ def test_a_completion_cut_by_a_kill_is_had_whole_by_asking_again_with_its_key(pe
                 heard += [json.loads(line) for line in lines if line.startswith("{")]
         return heard
 
-    with ScriptServer(SCRIPT) as model:
+    with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         with up(person, environ={"OUTRIDER_FAIL": point}) as running:
             cut = ask(running, stream=True)
@@ -178,7 +178,7 @@ LOST = "It seems to me that none of this will ever be kept by anyone at all"
 def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_instead(
     person: Person, again: str, is_background: bool
 ) -> None:
-    with ScriptServer(script([says(LOST, delay=0.2), says(again)])) as model:
+    with ScriptedServer(script([says(LOST, delay=0.2), says(again)])) as model:
         person.uses(model.url)
         client = Client(person, background=is_background)
         with up(person) as running:
@@ -202,7 +202,7 @@ def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_ins
 
 @pytest.mark.promise("L8")
 def test_a_stream_whose_words_are_said_again_after_a_kill_goes_on_as_if_it_had_not_been_cut(person: Person) -> None:
-    with ScriptServer(script(says(LOST, delay=0.1))) as model:
+    with ScriptedServer(script(says(LOST, delay=0.1))) as model:
         person.uses(model.url)
         client = Client(person)
         with up(person) as running:

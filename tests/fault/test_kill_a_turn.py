@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import call, says
 from tests.support.pay import bills_paid, install_pay
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3"), pytest.mark.
 class Person:
     """Someone at a terminal, with a home, a folder to work in and a model server."""
 
-    def __init__(self, folder: Path, server: ScriptServer) -> None:
+    def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self.work = folder / "work"
         self.work.mkdir()
         self._plugins = install_pay(folder / "plugins")
@@ -57,17 +57,17 @@ class Person:
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptServer]:
-    with ScriptServer(SCRIPT) as server:
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(SCRIPT) as server:
         yield server
 
 
 @pytest.fixture
-def person(tmp_path: Path, server: ScriptServer) -> Person:
+def person(tmp_path: Path, server: ScriptedServer) -> Person:
     return Person(tmp_path, server)
 
 
-def assert_all_is_well(person: Person, server: ScriptServer) -> None:
+def assert_all_is_well(person: Person, server: ScriptedServer) -> None:
     """No bill was paid twice, and one that may not have been paid was told to the model as such."""
     paid = bills_paid(person.work)
     assert len(paid) == len(set(paid))
@@ -75,14 +75,16 @@ def assert_all_is_well(person: Person, server: ScriptServer) -> None:
     assert sorted(paid) == ["power", "rent"] or UNKNOWN in told
 
 
-def test_an_undisturbed_turn_pays_each_bill_once(person: Person, server: ScriptServer) -> None:
+def test_an_undisturbed_turn_pays_each_bill_once(person: Person, server: ScriptedServer) -> None:
     done = person.asks()
     assert (done.returncode, done.stdout) == (0, "All bills are paid.\n"), done.stderr
     assert bills_paid(person.work) == ["rent", "power"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_killed_turn_is_finished_when_the_person_asks_again(person: Person, server: ScriptServer, point: str) -> None:
+def test_a_killed_turn_is_finished_when_the_person_asks_again(
+    person: Person, server: ScriptedServer, point: str
+) -> None:
     killed = person.asks(fail=point)
     assert killed.returncode == -9, killed.stderr
     again = person.asks()
@@ -94,7 +96,7 @@ def test_a_killed_turn_is_finished_when_the_person_asks_again(person: Person, se
 
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "J1"])
-def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: ScriptServer, point: str) -> None:
+def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: ScriptedServer, point: str) -> None:
     assert person.asks(fail=point).returncode == -9
     resumed = person.types("resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -103,7 +105,7 @@ def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: Sc
     assert "All bills are paid." not in person.types("resume").stdout
 
 
-def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Person, server: ScriptServer) -> None:
+def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Person, server: ScriptedServer) -> None:
     assert person.asks(fail="J1").returncode == -9
     assert "nothing is unfinished" in person.types("resume").stdout.lower()
     assert (server.requests, bills_paid(person.work)) == ([], [])
@@ -114,7 +116,7 @@ TWICE = list(itertools.pairwise(["J4", "J8", "J5", "J7", "J6:2", "J8:2", "J9", "
 
 @pytest.mark.parametrize(("first", "second"), TWICE)
 def test_a_turn_killed_twice_is_still_finished_once(
-    person: Person, server: ScriptServer, first: str, second: str
+    person: Person, server: ScriptedServer, first: str, second: str
 ) -> None:
     assert person.asks(fail=first).returncode == -9
     person.asks(fail=second)
@@ -123,7 +125,9 @@ def test_a_turn_killed_twice_is_still_finished_once(
     assert_all_is_well(person, server)
 
 
-def test_a_turn_that_kills_the_process_every_time_is_given_up_and_says_so(person: Person, server: ScriptServer) -> None:
+def test_a_turn_that_kills_the_process_every_time_is_given_up_and_says_so(
+    person: Person, server: ScriptedServer
+) -> None:
     for _ in range(4):
         assert person.asks(fail="J5").returncode == -9
     given_up = person.asks()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
 from outrider.models.scripted import call, says
 from outrider.store.lock import last_holder
 from tests.journey.support import PATIENCE, Person, ended
@@ -30,13 +30,13 @@ def test_every_guest_of_owners_that_are_killed_gets_its_reply_once(tmp_path: Pat
     person = Person(tmp_path)
     person.environ["PYTHONPATH"] = install_pay(tmp_path / "plugins")
     rules = tuple(
-        Rule(
+        ScriptRule(
             rf"pay bill {n}\b",
             ((says("paying now", call("pay", bill=str(n)), delay=0.2),), (says(f"paid {n}", delay=0.2),)),
         )
         for n in range(GUESTS)
     )
-    with ScriptServer(Script(rules=rules)) as server:
+    with ScriptedServer(Script(rules=rules)) as server:
         person.uses(server.url)
         up = person.begins("up", "--port", "0")
         assert up.stdout

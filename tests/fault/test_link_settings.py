@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
 from outrider.models.scripted import says
 from tests.journey.support import Person, ended, kinds
 from tests.journey.tmux import Terminal
@@ -15,8 +15,8 @@ from tests.support.up import up
 
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3")]
 
-GLACIAL = Rule("^glacial", ((Stall("stream"), says("it has melted")),))
-QUICK = Rule("^quick", ((Stall("stream"), says("here it is at long last", delay=0.5)),))
+GLACIAL = ScriptRule("^glacial", ((Stall("stream"), says("it has melted")),))
+QUICK = ScriptRule("^quick", ((Stall("stream"), says("here it is at long last", delay=0.5)),))
 NOTHING_SET = {"OUTRIDER_MODEL": "", "OUTRIDER_MODEL_URL": "", "OUTRIDER_MODEL_KEY": ""}
 CANNOT = "this turn was begun with openai-chat:scripted, which cannot be asked now"
 
@@ -36,7 +36,7 @@ def types_of(person: Person, session: str) -> list[str]:
 def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptServer(Script(rules=(GLACIAL,))) as server:
+    with ScriptedServer(Script(rules=(GLACIAL,))) as server:
         person.uses(server.url)
         poor = newcomer(person, tmp_path)
         with up(person) as there:
@@ -57,7 +57,7 @@ def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_pa
 def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptServer(Script(rules=(GLACIAL, QUICK))) as server:
+    with ScriptedServer(Script(rules=(GLACIAL, QUICK))) as server:
         person.uses(server.url)
         poor = newcomer(person, tmp_path)
         with up(person) as there:
@@ -78,7 +78,7 @@ def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(
 def test_an_idle_chat_without_the_model_says_what_it_leaves_unfinished(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptServer(Script(rules=(GLACIAL,))) as server:
+    with ScriptedServer(Script(rules=(GLACIAL,))) as server:
         person.uses(server.url)
         with up(person) as there, Terminal(newcomer(person, tmp_path), "chat") as terminal:
             terminal.rests()

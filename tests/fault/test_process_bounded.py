@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import Exit, size, start
+from outrider.workspaces.process import Exit, output_size, start_detached
 from tests.support.mounts import small_disk
 from tests.support.tasks import Tasks, is_gone, open_tasks
 
@@ -23,9 +23,9 @@ async def tasks(tmp_path: Path) -> AsyncGenerator[Tasks]:
 async def test_a_flood_is_cut_off_and_the_disk_keeps_no_more_than_was_allowed(tasks: Tasks) -> None:
     task = tasks.run("yes", output=300_000)
     assert (await task.ends()).reason == "output"
-    assert size(task.folder) == 300_000 // 512 * 512
+    assert output_size(task.folder) == 300_000 // 512 * 512
     assert sum(path.stat().st_size for path in task.folder.iterdir()) < 310_000
-    assert task.said() == b"y\n" * (size(task.folder) // 2)
+    assert task.said() == b"y\n" * (output_size(task.folder) // 2)
 
 
 async def test_a_command_that_goes_on_after_its_flood_is_ended_with_all_its_children(tasks: Tasks) -> None:
@@ -38,8 +38,8 @@ async def test_output_that_just_fits_is_no_flood(tasks: Tasks) -> None:
     fits, more = (
         tasks.run(f"head -c {count} /dev/zero; sleep 0.1", output=1 << 20) for count in (1 << 20, (1 << 20) + 1)
     )
-    assert (await fits.ends(), size(fits.folder)) == (Exit(0, "exit"), 1 << 20)
-    assert ((await more.ends()).reason, size(more.folder)) == ("output", 1 << 20)
+    assert (await fits.ends(), output_size(fits.folder)) == (Exit(0, "exit"), 1 << 20)
+    assert ((await more.ends()).reason, output_size(more.folder)) == ("output", 1 << 20)
 
 
 async def test_a_full_disk_hides_neither_that_a_command_ended_nor_how(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_full_disk_hides_neither_that_a_command_ended_nor_how(tmp_path: 
             _fill(disk)
             assert await quiet.is_killed() == Exit(143, "killed", 15)
             with pytest.raises(Refused, match="No space left"):
-                start(tasks.spec("true"))
+                start_detached(tasks.spec("true"))
 
 
 def _fill(disk: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.workspaces.process import Exit, Mark, boot, close_stdin, look, read, write
+from outrider.workspaces.process import Exit, ProcessIdentity, boot_id, close_stdin, poll_exit, read_output, write_stdin
 from tests.support.tasks import Task, Tasks, is_gone, open_tasks, until_gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L6")]
@@ -24,11 +24,11 @@ async def test_a_command_outlives_its_starter_and_is_written_to_by_the_next(task
     task = tasks.run_from_another("echo $$; while read -r word; do echo got $word; done; exit 3", stdin="open")
     await task.says(b"\n")
     assert task.looks() is None
-    write(task.folder, b"hello\n")
+    write_stdin(task.folder, b"hello\n")
     await task.says(b"got hello")
     close_stdin(task.folder)
     assert await task.ends() == Exit(3, "exit")
-    assert read(task.folder, 0, 100).split(b"\n")[1:] == [b"got hello", b""]
+    assert read_output(task.folder, 0, 100).split(b"\n")[1:] == [b"got hello", b""]
 
 
 async def test_the_end_is_known_though_nobody_watched(tasks: Tasks) -> None:
@@ -50,9 +50,9 @@ async def test_another_process_with_the_same_number_is_not_mistaken_for_the_supe
     mark = task.mark
     for other in (
         # This very process, had it been given the number of the supervisor.
-        Mark(os.getpid(), mark.started, boot()),
-        Mark(mark.pid, mark.started, "another boot"),
-        Mark(0, 0, ""),
+        ProcessIdentity(os.getpid(), mark.started, boot_id()),
+        ProcessIdentity(mark.pid, mark.started, "another boot"),
+        ProcessIdentity(0, 0, ""),
     ):
         assert await Task(task.folder, other).ends() == Exit(6, "exit")
         assert await Task(task.folder, other).is_killed() == Exit(6, "exit")
@@ -104,6 +104,6 @@ async def test_a_stopped_supervisor_does_not_keep_a_kill_from_ending_everything(
 
 
 async def test_a_task_that_was_removed_is_lost(tasks: Tasks) -> None:
-    end = look(tasks.home / "never", None)
+    end = poll_exit(tasks.home / "never", None)
     assert end
     assert msgspec.structs.replace(end, at=0) == Exit(None, "lost")

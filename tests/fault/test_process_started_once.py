@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import Exit, adopt, look, remove, start
-from outrider.workspaces.process.supervisor import supervise
+from outrider.workspaces.process import Exit, adopt, poll_exit, remove_folder, start_detached
+from outrider.workspaces.process.supervisor import supervisor_argv
 from tests.support.tasks import LONG, Task, Tasks, open_tasks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L4")]
@@ -42,16 +42,16 @@ async def test_a_supervisor_that_comes_too_late_does_not_run_the_command(tasks: 
     spec = tasks.spec("echo ran >>count")
     spec.folder.mkdir()
     (spec.folder / "record").write_text("pipe pipe:[0]\n")
-    assert (look(spec.folder, None), adopt(spec.folder), adopt(spec.folder)) == (None, None, None)
-    late = _supervisor(supervise(spec), tasks.home)
+    assert (poll_exit(spec.folder, None), adopt(spec.folder), adopt(spec.folder)) == (None, None, None)
+    late = _supervisor(supervisor_argv(spec), tasks.home)
     assert late != 0
     assert [path for path in (tasks.home / "count", spec.folder / "output") if path.exists()] == []
-    end = look(spec.folder, None)
+    end = poll_exit(spec.folder, None)
     assert (end and end.reason, adopt(spec.folder)) == ("lost", None)
     with pytest.raises(Refused, match="given up before it was"):
-        start(spec)
-    remove(spec.folder)
-    assert _supervisor(supervise(spec), tasks.home) != 0
+        start_detached(spec)
+    remove_folder(spec.folder)
+    assert _supervisor(supervisor_argv(spec), tasks.home) != 0
     assert not (tasks.home / "count").exists()
 
 
@@ -59,7 +59,7 @@ async def test_supervisor_and_heir_never_both_win(tasks: Tasks) -> None:
     outcomes: list[tuple[bool, bool]] = []
     for _ in range(60):
         spec = tasks.spec("echo ran")
-        mark = start(spec)
+        mark = start_detached(spec)
         # Somewhere in the middle of the supervisor's first steps.
         await anyio.sleep(0.0001 * (len(outcomes) % 30))
         adopted = adopt(spec.folder)
@@ -73,7 +73,7 @@ async def test_a_start_that_died_before_its_folder_was_made_never_happens(tasks:
     spec = tasks.spec("echo ran >>count")
     assert adopt(spec.folder) is None
     with pytest.raises(Refused, match="given up before it was"):
-        start(spec)
+        start_detached(spec)
     shutil.rmtree(spec.folder)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.parts import Usage
-from outrider.models.script_server import ScriptServer, Stall, script
+from outrider.models.script_server import ScriptedServer, Stall, script
 from outrider.models.scripted import call, says
 from tests.journey.support import Person
 from tests.support.up import begin, caller, entries, following, say, up
@@ -28,7 +28,7 @@ def _spent(person: Person) -> tuple[str, float]:
 @pytest.mark.promise("L7")
 def test_a_key_that_has_spent_what_it_may_begins_nothing_also_after_a_kill(person: Person) -> None:
     looks = says("let me look", call("list_files"), usage=DOLLAR)
-    with ScriptServer(script(looks, [Stall("stream"), says("all is well", usage=DOLLAR)])) as model:
+    with ScriptedServer(script(looks, [Stall("stream"), says("all is well", usage=DOLLAR)])) as model:
         prices = {"OUTRIDER_MODEL_PRICE_INPUT": "1", "OUTRIDER_MODEL_PRICE_OUTPUT": "0"}
         person.uses(model.url, **prices)
         key = person.types("key", "create", "app", "--spend", "1.5/day").out.strip()

@@ -22,7 +22,7 @@ from outrider.core.approve import HOST, Rule
 from outrider.core.events import Entry, Input, Result
 from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import Says, ScriptedModel, call, says
+from outrider.models.scripted import ScriptedModel, ScriptedReply, call, says
 from tests.support.survivors import end_all, living, survivors, until_none_survives
 
 pytestmark = [pytest.mark.promise("L4"), pytest.mark.promise("L6")]
@@ -118,7 +118,7 @@ async def test_a_stop_that_comes_while_a_command_is_being_started_leaves_nothing
 
 @pytest.mark.anyio
 async def test_killing_a_child_session_ends_the_command_it_waits_for(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
+    def answer(prompt: Prompt) -> ScriptedReply:
         if prompt.messages[0] == UserMessage("work on"):
             return says("", call("shell", command="while :; do sleep 0.1; done"))
         return says("", call("delegate", work="work on", background=True)) if len(prompt.messages) == 1 else says("ok")
@@ -175,7 +175,7 @@ async def test_a_line_too_long_to_be_read_at_once_does_not_hide_what_is_watched_
 async def test_a_pattern_that_takes_for_ever_holds_up_nobody_and_that_is_said(tmp_path: Path) -> None:
     pattern = "(a+)+$"
 
-    def waits(prompt: Prompt) -> Says:
+    def waits(prompt: Prompt) -> ScriptedReply:
         (started,) = [message for message in prompt.messages if isinstance(message, ToolMessage)]
         task = json.loads(started.results[0].text)["task"]
         return says("", call("tasks", action="wait", task=task, until=pattern, limit=30))

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import says
 from tests.journey.support import Person
 from tests.support.raw import Wire, head, memory, sockets
@@ -139,7 +139,7 @@ def test_two_thousand_connections_at_once_are_bounded_and_honest_clients_are_ser
 @pytest.mark.promise("L7")
 def test_streams_that_nobody_reads_cost_no_more_the_more_is_said_and_slow_nobody_down(person: Person) -> None:
     rounds, words = 30, "x" * 65_536
-    with ScriptServer(script(*[says(words) for _ in range(rounds + 5)])) as model:
+    with ScriptedServer(script(*[says(words) for _ in range(rounds + 5)])) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client, ExitStack() as stack:
             session = begin(client, "loud")

@@ -13,7 +13,7 @@ import pytest
 
 from bench.ports import free_port
 from bench.restart_soak import Verdict, soak
-from outrider.models.script_server import ScriptServer, Stall, script
+from outrider.models.script_server import ScriptedServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person
 from tests.support.up import Event, begin, entries, following, say, up
@@ -33,7 +33,7 @@ def test_a_turn_cut_short_is_finished_after_the_restart_and_a_stream_that_comes_
 ) -> None:
     port = free_port()
     seen: list[Event] = []
-    with ScriptServer(script([Stall("stream"), says("all is well")])) as model:
+    with ScriptedServer(script([Stall("stream"), says("all is well")])) as model:
         person.uses(model.url)
         with up(person, "--port", str(port)) as running, running.client() as client:
             session = begin(client, "s")
@@ -77,7 +77,7 @@ def _rest(events: Iterator[Event]) -> list[Event]:
 @pytest.mark.promise("L1")
 @pytest.mark.promise("L9")
 def test_an_input_that_is_on_its_way_is_taken_in_the_drain_and_answered_after_it(person: Person) -> None:
-    with ScriptServer(script([Stall("stream"), says("one")], says("two"))) as model:
+    with ScriptedServer(script([Stall("stream"), says("one")], says("two"))) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client:
             session = begin(client, "s")
@@ -126,7 +126,7 @@ def test_a_chat_completion_cut_by_a_restart_is_had_by_asking_again_with_its_key(
     order = {"model": "outrider", "messages": [{"role": "user", "content": "how are things?"}]}
     key = {"idempotency-key": "k1"}
     port = free_port()
-    with ScriptServer(script([Stall("stream"), says("all is well")])) as model:
+    with ScriptedServer(script([Stall("stream"), says("all is well")])) as model:
         person.uses(model.url)
         with up(person, "--port", str(port)) as running, running.client() as client:
             with ThreadPoolExecutor() as pool:

@@ -6,22 +6,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from outrider.models.script_server import ScriptServer, script
-from outrider.models.scripted import Says, call, says
+from outrider.models.script_server import ScriptedServer, script
+from outrider.models.scripted import ScriptedReply, call, says
 from tests.journey.support import Person
 
 
 @contextmanager
-def at_work(person: Person, *lines: Any) -> Generator[ScriptServer]:
+def at_work(person: Person, *lines: Any) -> Generator[ScriptedServer]:
     """A model that says these lines; what commands do outside a sandbox is not asked for where there is none."""
     person.home.mkdir(exist_ok=True)
     (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')
-    with ScriptServer(script(*lines)) as server:
+    with ScriptedServer(script(*lines)) as server:
         person.uses(server.url)
         yield server
 
 
-def shell(command: str, **others: object) -> Says:
+def shell(command: str, **others: object) -> ScriptedReply:
     """The model runs this command and says nothing."""
     return says("", call("shell", command=command, **others))
 

@@ -13,7 +13,7 @@ import outrider
 from outrider.config.load import Config, load
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
 from outrider.models.scripted import call, says
 from outrider.runtimes.acp.pool import marker_of
 from outrider.runtimes.calls import DENIED
@@ -27,24 +27,24 @@ RING = "echo rang >> bell; echo rang"
 SCRIPT = Script(
     replies=((says("all is well"),),),
     rules=(
-        Rule("was cut off", ((says("I see that it was cut off"),),)),
-        Rule("ring it", ((says("I ring.", call("Bash", command=RING, description="ring")),), (says("it rang"),))),
-        Rule("sleep", ((says("", call("Bash", command="touch asleep; sleep 600", description="sleep")),),)),
-        Rule("never end", ((Stall("stream"), says("one two three four five six seven")),)),
-        Rule("still there", ((says("still here"),),)),
+        ScriptRule("was cut off", ((says("I see that it was cut off"),),)),
+        ScriptRule("ring it", ((says("I ring.", call("Bash", command=RING, description="ring")),), (says("it rang"),))),
+        ScriptRule("sleep", ((says("", call("Bash", command="touch asleep; sleep 600", description="sleep")),),)),
+        ScriptRule("never end", ((Stall("stream"), says("one two three four five six seven")),)),
+        ScriptRule("still there", ((says("still here"),),)),
     ),
 )
 NAMES = "ANTHROPIC_BASE_URL,ANTHROPIC_API_KEY,CLAUDE_CONFIG_DIR,CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
 
 
 @pytest.fixture
-def model() -> Iterator[ScriptServer]:
-    with ScriptServer(SCRIPT) as server:
+def model() -> Iterator[ScriptedServer]:
+    with ScriptedServer(SCRIPT) as server:
         yield server
 
 
 @pytest.fixture
-def person(tmp_path: Path, model: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> Person:
+def person(tmp_path: Path, model: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Person:
     """Somebody who has named the agent, and whose agent asks the scripted model."""
     program = installed("acp") / "node_modules" / ".bin" / "claude-agent-acp"
     person = Person(tmp_path)
@@ -76,7 +76,7 @@ def pids(person: Person) -> list[int]:
 
 
 @pytest.mark.anyio
-async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, model: ScriptServer) -> None:
+async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, model: ScriptedServer) -> None:
     with anyio.fail_after(200):
         async with outrider.open(config=config(person), workspace=person.project) as agent:
             session = await said(agent, "how are things?")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import ScriptServer, Stall, Status, script
+from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import OUTRIDER, PATIENCE, Person, Ran, ended, held
 
@@ -46,7 +46,7 @@ def test_a_setting_nobody_knows(person: Person) -> None:
 
 
 def test_a_key_that_is_not_accepted_is_told_of_and_never_shown(person: Person) -> None:
-    with ScriptServer(script(Status(401, "bad key k-1234567890"))) as server:
+    with ScriptedServer(script(ErrorStatus(401, "bad key k-1234567890"))) as server:
         person.uses(server.url)
         ran = person.types("run", "hi")
     refused(ran, 1, "did not accept the key (401)", "OUTRIDER_MODEL_KEY")
@@ -69,7 +69,7 @@ def test_a_model_that_cannot_be_asked_is_refused_before_a_session_is_begun(
 
 
 def test_a_model_that_its_server_does_not_have(person: Person) -> None:
-    with ScriptServer(script(Status(404, "model scripted not found"))) as server:
+    with ScriptedServer(script(ErrorStatus(404, "model scripted not found"))) as server:
         person.uses(server.url)
         refused(person.types("run", "hi"), 1, "has no model 'scripted'")
 
@@ -177,13 +177,13 @@ def test_a_home_that_a_program_of_the_persons_uses(person: Person) -> None:
 
 
 def test_a_pipe_that_is_closed_early(person: Person) -> None:
-    with ScriptServer(script(says("a reply of several words"))) as server:
+    with ScriptedServer(script(says("a reply of several words"))) as server:
         person.uses(server.url)
         assert person.pipes("outrider run hi | true; outrider sessions list | head -0") == Ran(0, "", "")
 
 
 def test_a_stream_of_events_nobody_reads_any_more_leaves_its_turn_to_be_resumed(person: Person) -> None:
-    with ScriptServer(script((Stall("headers"), says("ok")))) as server:
+    with ScriptedServer(script((Stall("headers"), says("ok")))) as server:
         person.uses(server.url)
         process = person.begins("run", "--json", "-s", "s", "hi")
         server.wait(1)
@@ -197,7 +197,7 @@ def test_a_stream_of_events_nobody_reads_any_more_leaves_its_turn_to_be_resumed(
 
 
 def test_streams_that_are_closed(person: Person) -> None:
-    with ScriptServer(script(says("ok"))) as server:
+    with ScriptedServer(script(says("ok"))) as server:
         person.uses(server.url)
         assert person.pipes("outrider run hi <&-") == Ran(0, "ok\n", "")
         assert person.pipes("outrider run hi >&-") == Ran(0, "", "")

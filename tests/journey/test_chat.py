@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import Heard, Rule, Script, ScriptServer, Stall, Status, script
+from outrider.models.script_server import (
+    ErrorStatus,
+    RecordedRequest,
+    Script,
+    ScriptedServer,
+    ScriptRule,
+    Stall,
+    script,
+)
 from outrider.models.scripted import call, says
 from tests.journey.support import Person, Ran
 from tests.journey.tmux import Terminal
@@ -18,7 +26,7 @@ from tests.journey.tmux import Terminal
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
-def said(heard: Heard) -> list[Any]:
+def said(heard: RecordedRequest) -> list[Any]:
     """What the person said in a request."""
     return [message["content"] for message in heard.body["messages"] if message["role"] == "user"]
 
@@ -50,7 +58,7 @@ def test_a_job_with_files_shows_its_calls_and_its_answer(person: Person) -> None
 
 def test_what_is_typed_while_the_agent_works_is_kept_and_answered_in_order(person: Person) -> None:
     words = [f"message {n}" for n in range(1, 6)]
-    with ScriptServer(script([Stall(), says("The first is done.")], says("All five are read."))) as server:
+    with ScriptedServer(script([Stall(), says("The first is done.")], says("All five are read."))) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -67,7 +75,7 @@ def test_what_is_typed_while_the_agent_works_is_kept_and_answered_in_order(perso
 
 
 def test_ctrl_c_stops_the_turn_and_not_the_chat_and_keeps_what_is_being_typed(person: Person) -> None:
-    with ScriptServer(script([Stall(), says("never seen")], says("Here again."))) as server:
+    with ScriptedServer(script([Stall(), says("never seen")], says("Here again."))) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -98,7 +106,7 @@ def test_ctrl_c_at_rest_clears_the_line_and_then_says_how_to_leave(person: Perso
 
 
 def test_several_lines_typed_or_pasted_are_one_message(person: Person) -> None:
-    with ScriptServer(script(says("One."), says("Two."))) as server:
+    with ScriptedServer(script(says("One."), says("Two."))) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -117,7 +125,7 @@ def test_several_lines_typed_or_pasted_are_one_message(person: Person) -> None:
 
 
 def test_commands_are_obeyed_and_mistakes_are_told_in_a_line(person: Person) -> None:
-    with ScriptServer(script(says("The *only* reply."))) as server:
+    with ScriptedServer(script(says("The *only* reply."))) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -147,7 +155,7 @@ def test_commands_are_obeyed_and_mistakes_are_told_in_a_line(person: Person) -> 
 
 
 def test_another_model_is_used_from_the_next_turn_on(person: Person) -> None:
-    with ScriptServer(script(says("One."))) as server:
+    with ScriptedServer(script(says("One."))) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -163,7 +171,7 @@ def test_another_model_is_used_from_the_next_turn_on(person: Person) -> None:
 def test_a_chat_killed_in_the_middle_of_a_turn_finishes_it_when_it_comes_back(
     person: Person, options: tuple[str, ...]
 ) -> None:
-    with ScriptServer(script([Stall("stream"), says("A long story.\n\nIts end.")])) as server:
+    with ScriptedServer(script([Stall("stream"), says("A long story.\n\nIts end.")])) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -183,7 +191,7 @@ def test_a_chat_killed_in_the_middle_of_a_turn_finishes_it_when_it_comes_back(
 
 
 def test_who_leaves_during_a_turn_is_told_how_it_goes_on(person: Person) -> None:
-    with ScriptServer(script([Stall(), says("It was finished later.")])) as server:
+    with ScriptedServer(script([Stall(), says("It was finished later.")])) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "notes") as terminal:
             terminal.rests()
@@ -198,7 +206,7 @@ def test_who_leaves_during_a_turn_is_told_how_it_goes_on(person: Person) -> None
 
 
 def test_a_turn_left_behind_is_told_of_without_disturbing_the_line(person: Person) -> None:
-    with ScriptServer(script([Stall(), says("The build is green.")])) as server:
+    with ScriptedServer(script([Stall(), says("The build is green.")])) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -216,7 +224,7 @@ def test_a_turn_left_behind_is_told_of_without_disturbing_the_line(person: Perso
 
 
 def test_a_refused_key_ends_the_turn_in_one_line_and_the_chat_goes_on(person: Person) -> None:
-    with ScriptServer(script([Status(401), says("Now it works.")])) as server:
+    with ScriptedServer(script([ErrorStatus(401), says("Now it works.")])) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -239,8 +247,8 @@ def test_a_message_that_cannot_be_taken_is_given_back(person: Person) -> None:
 def test_no_words_of_a_model_or_a_file_steer_the_terminal(person: Person) -> None:
     evil = "\x1b]0;taken over\x07\x1b[2J\x1b[Hsafe \x1b[31mwords\x1b[0m\r and \u202emore"
     (person.project / "\x1b[2Jodd.txt").write_text("x")
-    rules = (Rule("look", ((says(evil, call("list", path=".")),), (says("`\x1b[2J`the end"),))),)
-    with ScriptServer(Script(rules=rules)) as server:
+    rules = (ScriptRule("look", ((says(evil, call("list", path=".")),), (says("`\x1b[2J`the end"),))),)
+    with ScriptedServer(Script(rules=rules)) as server:
         person.uses(server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -299,7 +307,7 @@ def test_a_command_is_completed_by_tab(person: Person) -> None:
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(person: Person) -> None:
-    with ScriptServer(script(says("Plain **words**."))) as server:
+    with ScriptedServer(script(says("Plain **words**."))) as server:
         person.uses(server.url)
         with Terminal(person, TERM="dumb") as terminal:
             terminal.sees("/help")

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from outrider.models.script_server import ScriptServer
+from outrider.models.script_server import ScriptedServer
 from outrider.models.scripted import call, says
 from tests.journey.at_work import at_work, shell
 from tests.journey.support import Person
@@ -19,7 +19,7 @@ NETWORK = {"needs": ["network"], "why": "to fetch the list"}
 CHOICES = "[o]nce · this [s]ession · this [w]orkspace · [n]o"
 
 
-def results(server: ScriptServer) -> list[str]:
+def results(server: ScriptedServer) -> list[str]:
     """What the model was told of its calls, up to its last request."""
     return [str(message["content"]) for message in server.requests[-1].body["messages"] if message["role"] == "tool"]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptServer, Stall, script
-from outrider.models.scripted import Says, call, says
+from outrider.models.script_server import Script, ScriptedServer, Stall, script
+from outrider.models.scripted import ScriptedReply, call, says
 from tests.journey.support import OUTRIDER, Person, Ran, ended, interrupt
 
 WITHIN = 30.0
 
 
-def wants(file: str = "ran") -> Says:
+def wants(file: str = "ran") -> ScriptedReply:
     """A command that is asked for, with a sandbox and without one; every run of it leaves a line."""
     return says("", call("shell", command=f"echo once >> {file}", needs=["network"], why="to fetch it"))
 
@@ -93,8 +93,8 @@ def seated(person: Person, *words: str) -> Generator[Seated]:
 
 
 @pytest.fixture
-def server(person: Person) -> Iterator[ScriptServer]:
-    with ScriptServer(asks_once()) as server:
+def server(person: Person) -> Iterator[ScriptedServer]:
+    with ScriptedServer(asks_once()) as server:
         person.uses(server.url)
         yield server
 
@@ -117,7 +117,7 @@ def left_waiting(person: Person) -> None:
         assert someone.leaves() == 143
 
 
-def test_in_a_pipe_nobody_is_asked_the_answer_is_no_and_that_is_told(person: Person, server: ScriptServer) -> None:
+def test_in_a_pipe_nobody_is_asked_the_answer_is_no_and_that_is_told(person: Person, server: ScriptedServer) -> None:
     ran = person.types("run", "--json", "-s", "s", "go")
     assert (ran.code, ran.lines[-1]["text"], runs(person)) == (0, "all done", 0)
     assert [line["answer"] for line in ran.lines if line["type"] == "answered"] == ["no"]
@@ -128,7 +128,7 @@ def test_in_a_pipe_nobody_is_asked_the_answer_is_no_and_that_is_told(person: Per
     assert person.types("asks").out == "nothing waits for an answer\n"
 
 
-def test_at_a_terminal_the_person_is_asked_until_they_have_answered(person: Person, server: ScriptServer) -> None:
+def test_at_a_terminal_the_person_is_asked_until_they_have_answered(person: Person, server: ScriptedServer) -> None:
     with seated(person, "run", "-s", "s", "go") as someone:
         someone.sees("| echo once >> ran")
         someone.sees("to fetch it")
@@ -146,7 +146,7 @@ def test_at_a_terminal_the_person_is_asked_until_they_have_answered(person: Pers
 
 @pytest.mark.parametrize("typed", ["n\n", "no\n", "\x04"], ids=["letter", "word", "end of input"])
 def test_a_no_at_the_terminal_runs_nothing_and_the_turn_goes_on(
-    person: Person, server: ScriptServer, typed: str
+    person: Person, server: ScriptedServer, typed: str
 ) -> None:
     with seated(person, "run", "go") as someone:
         someone.sees("[o]nce")
@@ -160,7 +160,7 @@ def test_a_no_at_the_terminal_runs_nothing_and_the_turn_goes_on(
 def test_what_was_typed_before_the_question_is_no_answer_to_it(person: Person) -> None:
     slow = says("wait", call("shell", command="read x < fifo"))
     os.mkfifo(person.project / "fifo")
-    with ScriptServer(script(slow, wants(), says("all done"))) as server:
+    with ScriptedServer(script(slow, wants(), says("all done"))) as server:
         person.uses(server.url)
         with seated(person, "run", "go") as someone:
             someone.sees("wait")
@@ -186,7 +186,7 @@ def has_question_first(someone: Seated) -> bool:
     return True
 
 
-def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptServer) -> None:
+def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptedServer) -> None:
     with seated(person, "run", "-s", "s", "go") as someone:
         someone.sees("[o]nce")
         someone.process.send_signal(signal.SIGINT)
@@ -196,7 +196,7 @@ def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptServe
     assert person.types("resume").out == "nothing is unfinished\n"
 
 
-def test_a_question_left_behind_is_told_by_resume_and_answered_later(person: Person, server: ScriptServer) -> None:
+def test_a_question_left_behind_is_told_by_resume_and_answered_later(person: Person, server: ScriptedServer) -> None:
     left_waiting(person)
     resumed = person.types("resume")
     assert (resumed.code, resumed.out) == (1, "")
@@ -219,7 +219,7 @@ def test_a_question_left_behind_is_told_by_resume_and_answered_later(person: Per
     assert person.types("asks", "answer", ask["id"], "once").code == 2
 
 
-def test_an_answer_can_be_written_down_without_going_on(person: Person, server: ScriptServer) -> None:
+def test_an_answer_can_be_written_down_without_going_on(person: Person, server: ScriptedServer) -> None:
     left_waiting(person)
     (ask,) = waiting(person)
     ran = person.types("asks", "answer", "--no-wait", ask["id"], "no")
@@ -230,7 +230,7 @@ def test_an_answer_can_be_written_down_without_going_on(person: Person, server: 
 
 
 def test_the_next_question_of_the_same_turn_waits_in_its_turn(person: Person) -> None:
-    with ScriptServer(script(wants(), wants(), says("all done"))) as server:
+    with ScriptedServer(script(wants(), wants(), says("all done"))) as server:
         person.uses(server.url)
         left_waiting(person)
         (first,) = waiting(person)
@@ -241,7 +241,9 @@ def test_the_next_question_of_the_same_turn_waits_in_its_turn(person: Person) ->
     assert runs(person) == 2
 
 
-def test_a_question_that_waits_is_put_again_when_the_session_is_continued(person: Person, server: ScriptServer) -> None:
+def test_a_question_that_waits_is_put_again_when_the_session_is_continued(
+    person: Person, server: ScriptedServer
+) -> None:
     left_waiting(person)
     with seated(person, "run", "-s", "s", "well?") as someone:
         someone.sees("[o]nce")
@@ -252,7 +254,7 @@ def test_a_question_that_waits_is_put_again_when_the_session_is_continued(person
 
 
 def test_a_question_that_waits_is_a_no_when_the_session_is_continued_by_a_pipe(
-    person: Person, server: ScriptServer
+    person: Person, server: ScriptedServer
 ) -> None:
     left_waiting(person)
     ran = person.types("run", "-s", "s", "go on without")
@@ -261,7 +263,7 @@ def test_a_question_that_waits_is_a_no_when_the_session_is_continued_by_a_pipe(
 
 
 def test_a_yes_for_the_workspace_holds_until_it_is_taken_back(person: Person) -> None:
-    with ScriptServer(asks_once()) as server:
+    with ScriptedServer(asks_once()) as server:
         person.uses(server.url)
         left_waiting(person)
         (ask,) = waiting(person)
@@ -279,9 +281,9 @@ def test_a_yes_for_the_workspace_holds_until_it_is_taken_back(person: Person) ->
     assert runs(person) == 2
 
 
-def test_questions_are_answered_through_whoever_owns_the_home(person: Person, server: ScriptServer) -> None:
+def test_questions_are_answered_through_whoever_owns_the_home(person: Person, server: ScriptedServer) -> None:
     left_waiting(person)
-    with ScriptServer(script(Stall("headers"))) as busy:
+    with ScriptedServer(script(Stall("headers"))) as busy:
         person.uses(busy.url)
         owner = person.begins("run", "-s", "other", "take your time")
         busy.wait(1)
@@ -295,7 +297,7 @@ def test_questions_are_answered_through_whoever_owns_the_home(person: Person, se
     assert runs(person) == 1
 
 
-def test_a_killed_turn_asks_no_second_time_for_what_it_asked(person: Person, server: ScriptServer) -> None:
+def test_a_killed_turn_asks_no_second_time_for_what_it_asked(person: Person, server: ScriptedServer) -> None:
     killed = person.begins("run", "-s", "s", "go", environ={"OUTRIDER_FAIL": "J10"})
     assert ended(killed).code == -9
     resumed = person.types("resume")  # a pipe asked, so nobody can be asked

@@ -10,19 +10,19 @@ import pytest
 
 import outrider
 from outrider.config.load import load
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall, script
-from outrider.models.scripted import ScriptedModel, Wanted, call, says
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, script
+from outrider.models.scripted import ScriptedCall, ScriptedModel, call, says
 from tests.journey.support import Person, Ran, ended, interrupt
 
 
-def background(command: str, **others: object) -> Wanted:
+def background(command: str, **others: object) -> ScriptedCall:
     return call("shell", command=command, background=True, **others)
 
 
 def begin(person: Person, command: str, **others: object) -> str:
     """Have a command begun by a run into a pipe, which then ends; its task."""
-    rule = Rule(r"^go\b", ((says("", background(command, **others)),), (says("begun"),)))
-    with ScriptServer(Script(rules=(rule,))) as server:
+    rule = ScriptRule(r"^go\b", ((says("", background(command, **others)),), (says("begun"),)))
+    with ScriptedServer(Script(rules=(rule,))) as server:
         person.uses(server.url)
         lines = person.types("run", "--json", "-s", "s", "go").lines
     (result,) = [json.loads(line["text"]) for line in lines if line["type"] == "result"]
@@ -52,7 +52,7 @@ def fifo(person: Person) -> Path:
 
 @pytest.mark.behaviour("B3")
 def test_a_command_begun_by_a_pipe_promises_nothing_goes_on_and_is_seen_to_end(person: Person, fifo: Path) -> None:
-    with ScriptServer(script(says("", background("cat fifo", notify="always")), says("started"))) as server:
+    with ScriptedServer(script(says("", background("cat fifo", notify="always")), says("started"))) as server:
         person.uses(server.url)
         ran = person.types("run", "--json", "-s", "s", "build it and tell me")
     (result,) = [json.loads(line["text"]) for line in ran.lines if line["type"] == "result"]
@@ -149,7 +149,7 @@ def test_a_task_that_reads_can_be_written_to_and_interrupted(person: Person) -> 
 
 def test_tasks_are_looked_after_beside_whoever_owns_the_home(person: Person, fifo: Path) -> None:
     begun = says("", background("read word; echo $word; cat fifo", interactive=True), background("cat fifo"))
-    with ScriptServer(script(begun, Stall("headers"))) as server:
+    with ScriptedServer(script(begun, Stall("headers"))) as server:
         person.uses(server.url)
         owner = person.begins("run", "-s", "s", "go")
         server.wait(2)
@@ -188,7 +188,7 @@ async def test_looking_at_tasks_writes_their_ends_down_and_begins_no_turn(person
         with anyio.fail_after(30):
             await agent.wait(await agent.find("s"))
     fifo.write_text("built\n")
-    with ScriptServer(script(says("unused"), says("unused"), says("it is built"))) as server:
+    with ScriptedServer(script(says("unused"), says("unused"), says("it is built"))) as server:
         person.uses(server.url)
         (task,) = await anyio.to_thread.run_sync(lambda: listed(person))
         waited = await anyio.to_thread.run_sync(lambda: person.types("tasks", "wait", task))
@@ -202,7 +202,7 @@ async def test_looking_at_tasks_writes_their_ends_down_and_begins_no_turn(person
 
 
 def test_a_terminal_sees_the_task_that_goes_on(person: Person, fifo: Path) -> None:
-    with ScriptServer(script(says("", background("cat fifo")), says("begun"))) as server:
+    with ScriptedServer(script(says("", background("cat fifo")), says("begun"))) as server:
         person.uses(server.url)
         code, shown = person.types_at_a_terminal("run", "go")
     (task,) = listed(person)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
 from outrider.models.scripted import call, says
 from tests.journey.support import Person
 from tests.support.npm import CLIENTS, installed
@@ -18,12 +18,12 @@ from tests.support.up import following, up
 
 SCRIPT = Script(
     rules=(
-        Rule("how are things", ((says("all is well"),),)),
-        Rule("tell me more", ((says("and so it goes on and on"),),)),
-        Rule("ring it", ((says("", call("ring", times=2)),), (says("it rang"),))),
-        Rule("remember me", ((says("noted"),),)),
-        Rule("who am I", ((says("you are the sdk"),),)),
-        Rule("never end", ((says("one two three four five six", delay=0.1),),)),
+        ScriptRule("how are things", ((says("all is well"),),)),
+        ScriptRule("tell me more", ((says("and so it goes on and on"),),)),
+        ScriptRule("ring it", ((says("", call("ring", times=2)),), (says("it rang"),))),
+        ScriptRule("remember me", ((says("noted"),),)),
+        ScriptRule("who am I", ((says("you are the sdk"),),)),
+        ScriptRule("never end", ((says("one two three four five six", delay=0.1),),)),
     )
 )
 WRONG = "this key is wrong or was revoked; `outrider key` shows how to get one"
@@ -83,7 +83,7 @@ def test_text_streams_tools_sessions_and_an_abort(
     tmp_path: Path, client: Path, api: str, going_on: dict[str, Any]
 ) -> None:
     person = Person(tmp_path)
-    with ScriptServer(SCRIPT) as model:
+    with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as owner:
             expected = [*STORIES, going_on]

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from bench.ports import free_port
-from outrider.models.script_server import Script, ScriptServer, Stall, script
+from outrider.models.script_server import Script, ScriptedServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person
 from tests.support.up import Running, up
@@ -31,7 +31,7 @@ def client_of(running: Running) -> Generator[OpenAI]:
 @contextmanager
 def asking(folder: Path, lines: Script) -> Generator[tuple[OpenAI, Running]]:
     person = Person(folder)
-    with ScriptServer(lines) as model:
+    with ScriptedServer(lines) as model:
         person.uses(model.url)
         with up(person) as running, client_of(running) as client:
             yield client, running
@@ -75,7 +75,7 @@ def test_answers_of_a_given_shape_are_refused_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_client_that_retries_with_a_key_rides_over_a_restart(tmp_path: Path, api: str, number: int) -> None:
     person, port = Person(tmp_path), str(free_port())
-    with ScriptServer(script([Stall("stream"), says("all is well")])) as model, ThreadPoolExecutor(1) as threads:
+    with ScriptedServer(script([Stall("stream"), says("all is well")])) as model, ThreadPoolExecutor(1) as threads:
         person.uses(model.url)
         with up(person, "--port", port) as running, client_of(running) as client:
             patient = client.with_options(max_retries=12)

@@ -8,8 +8,8 @@ import pytest
 
 from outrider.core.events import Bound, Reply
 from outrider.core.prompt import AssistantMessage, ToolMessage
-from outrider.models.script_server import Status, script, serving
-from outrider.models.scripted import ScriptedModel, Wanted, says
+from outrider.models.script_server import ErrorStatus, open_scripted_server, script
+from outrider.models.scripted import ScriptedCall, ScriptedModel, says
 from tests.journey.support import Person
 from tests.support.codex import MODEL, codex_home, heard, opened, shell, shown, texts, use_codex
 
@@ -23,7 +23,10 @@ PIXEL = bytes.fromhex(
 
 @pytest.mark.behaviour("A4")
 async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tmp_path: Path) -> None:
-    async with serving(script(says("hello", reasoning="hm"))) as server, opened(tmp_path, server.url) as agent:
+    async with (
+        open_scripted_server(script(says("hello", reasoning="hm"))) as server,
+        opened(tmp_path, server.url) as agent,
+    ):
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
             bound = [e.body for e in await agent.journal(await agent.find("s")) if isinstance(e.body, Bound)][-1]
@@ -35,9 +38,11 @@ async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tm
 
 @pytest.mark.behaviour("A3")
 async def test_commands_and_patches_are_in_the_journal_with_their_results_in_order(tmp_path: Path) -> None:
-    patch = Wanted("apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+grüße\n*** End Patch\n", custom=True)
+    patch = ScriptedCall(
+        "apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+grüße\n*** End Patch\n", custom=True
+    )
     lines = script(says("looking", shell("echo 'ü 🦀'; exit 3")), says("", patch), says("done"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             done = await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -61,7 +66,7 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
 @pytest.mark.behaviour("A3")
 async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) -> None:
     lines = script(says("", shell("sleep 0.5; echo slow"), shell("echo quick")), says("done"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -73,7 +78,7 @@ async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) 
 @pytest.mark.behaviour("A3")
 async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path) -> None:
     lines = script(*(says("", shell("cat /nowhere/at/all")) for _ in range(4)), says("done"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -87,7 +92,7 @@ async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path
 async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_path: Path) -> None:
     native = ScriptedModel(says(), says(), says("native here"))
     lines = script(says("", shell("echo from-codex")), says("codex here"))
-    async with serving(lines) as server, opened(tmp_path, server.url, native) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, native) as agent:
         with anyio.fail_after(60):
             await agent.say("first", session="s")
             assert native.prompts == []
@@ -106,7 +111,10 @@ async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_pat
 async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_changes_over(tmp_path: Path) -> None:
     native = ScriptedModel(says("the word is plum"), says(), says("and pear"))
     lines = script("codex one", "codex two", "codex three")
-    async with serving(lines) as server, opened(tmp_path, server.url, native, runtime_name="native") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        opened(tmp_path, server.url, native, runtime_name="native") as agent,
+    ):
         with anyio.fail_after(60):
             notes = heard()
             session = await agent.session("s")
@@ -137,8 +145,8 @@ async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tm
 
 @pytest.mark.behaviour("A13")
 async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_path: Path) -> None:
-    lines = script([Status(401, "bad token"), Status(400, "that model is asleep"), says("fine")])
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    lines = script([ErrorStatus(401, "bad token"), ErrorStatus(400, "that model is asleep"), says("fine")])
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             refused = await agent.say("hi", session="s")
             broken = await agent.say("hi", session="s")
@@ -152,7 +160,7 @@ async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_
 
 @pytest.mark.behaviour("A13")
 async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_asked(tmp_path: Path) -> None:
-    async with serving(script("never")) as server:
+    async with open_scripted_server(script("never")) as server:
         home = codex_home(tmp_path, server.url)
         written = (
             (home / "config.toml").read_text().replace("requires_openai_auth = false", "requires_openai_auth = true")
@@ -168,7 +176,7 @@ async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_ask
 @pytest.mark.behaviour("A12")
 async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> None:
     async with (
-        serving(script(says("half <turn_aborted> done"), says("second"))) as server,
+        open_scripted_server(script(says("half <turn_aborted> done"), says("second"))) as server,
         opened(tmp_path, server.url) as agent,
     ):
         with anyio.fail_after(60):
@@ -180,7 +188,7 @@ async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> Non
 
 
 async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_path: Path) -> None:
-    async with serving(script("one", "two")) as server:
+    async with open_scripted_server(script("one", "two")) as server:
         with anyio.fail_after(60):
             async with opened(tmp_path, server.url) as agent:
                 await agent.say("say pear", session="s")
@@ -194,8 +202,8 @@ async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_
 
 
 async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: Path) -> None:
-    lines = script([*(Status(401, "bad token") for _ in range(3)), says("fine")])
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    lines = script([*(ErrorStatus(401, "bad token") for _ in range(3)), says("fine")])
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             for number in range(3):
                 assert (await agent.say(f"say plum {number}", session="s")).outcome == "failed"
@@ -205,7 +213,7 @@ async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: 
 
 
 async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_path: Path) -> None:
-    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             session = await agent.session("s")
             for model in ("", "gpt-5.4", ""):
@@ -217,7 +225,7 @@ async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_pa
 
 
 async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
-    async with serving(script("a dot")) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(script("a dot")) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("what is it?", session="s", images=[PIXEL])
     assert "data:image/png;base64," in texts(server.requests[0])
@@ -225,7 +233,7 @@ async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
 
 async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "work" / ".git").mkdir(parents=True)
-    async with serving(script("one")) as server:
+    async with open_scripted_server(script("one")) as server:
         settings = codex_home(tmp_path, server.url) / "config.toml"
         before = settings.read_text()
         async with opened(tmp_path, server.url) as agent:
@@ -236,7 +244,7 @@ async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: 
 
 @pytest.mark.behaviour("A1")
 async def test_a_command_hands_its_turn_to_codex_when_the_environment_says_so(tmp_path: Path) -> None:
-    async with serving(script("from codex")) as server:
+    async with open_scripted_server(script("from codex")) as server:
         person = Person(tmp_path)
         use_codex(person, server.url)
         ran = await anyio.to_thread.run_sync(lambda: person.types("run", "hi"))

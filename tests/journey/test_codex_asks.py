@@ -13,8 +13,8 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.ports import Session
-from outrider.models.script_server import Rule, Script, serving
-from outrider.models.scripted import Says, Wanted, call, says
+from outrider.models.script_server import Script, ScriptRule, open_scripted_server
+from outrider.models.scripted import ScriptedCall, ScriptedReply, call, says
 from outrider.runtimes.outside import asking
 from tests.support.asks import asked
 from tests.support.codex import codex_home, opened, processes, shell, shown
@@ -25,14 +25,14 @@ TERMINAL, PIPE = "terminal:test", "pipe:test"
 WANTS = {"sandbox_permissions": "require_escalated", "justification": "to look around"}
 
 
-def steps(*lines: Says) -> Script:
+def steps(*lines: ScriptedReply) -> Script:
     """What the model says, step by step since the person's last words, whatever came before."""
-    return Script(rules=(Rule(".*", tuple((line,) for line in lines)),))
+    return Script(rules=(ScriptRule(".*", tuple((line,) for line in lines)),))
 
 
 @asynccontextmanager
 async def at_work(folder: Path, lines: Script, approval: str = "on-request") -> AsyncGenerator[Agent]:
-    async with serving(lines) as server, opened(folder, server.url, codex_approval=approval) as agent:
+    async with open_scripted_server(lines) as server, opened(folder, server.url, codex_approval=approval) as agent:
         with anyio.fail_after(90):
             yield agent
 
@@ -53,7 +53,7 @@ async def ended(agent: Agent, session: Session) -> list[str]:
 
 async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_order(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes", **WANTS)), says("ok"))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
             question = await asked(agent, await begin(agent))
             # More than the whole test may take: nothing here has an end that could be waited for.
@@ -134,7 +134,9 @@ async def test_a_yes_for_the_session_is_not_asked_for_again(tmp_path: Path) -> N
 
 
 async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
-    patch = Wanted("apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n", custom=True)
+    patch = ScriptedCall(
+        "apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n", custom=True
+    )
     async with at_work(tmp_path, steps(says("", patch), says("ok")), approval="untrusted") as agent:
         session = await begin(agent)
         question = await asked(agent, session)
@@ -158,7 +160,7 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", ["once", "no"])
 async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path: Path, answer: str) -> None:
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         async with opened(tmp_path, server.url) as agent:
             session = await begin(agent)
             question = await asked(agent, session)
@@ -194,8 +196,8 @@ async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on
 async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_path: Path) -> None:
     server = Path(__file__).parents[1] / "support" / "mcp_poke.py"
     more = f'[mcp_servers.pk]\ncommand = "{sys.executable}"\nargs = ["-I", "-S", "{server}"]\n'
-    lines = steps(says("", Wanted("poke", {"a": "1"}, namespace="mcp__pk")), says("ok"))
-    async with serving(lines) as model:
+    lines = steps(says("", ScriptedCall("poke", {"a": "1"}, namespace="mcp__pk")), says("ok"))
+    async with open_scripted_server(lines) as model:
         codex_home(tmp_path, model.url, more=more)
         async with opened(tmp_path, model.url) as agent:
             with anyio.fail_after(60):

@@ -11,8 +11,8 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.ports import Session
-from outrider.models.script_server import Rule, Script, Stall, script, serving
-from outrider.models.scripted import Wanted, call, says
+from outrider.models.script_server import Script, ScriptRule, Stall, open_scripted_server, script
+from outrider.models.scripted import ScriptedCall, call, says
 from outrider.runtimes.codex import pool
 from tests.support.codex import codex_home, heard, opened, processes, shell, shown, texts
 
@@ -45,7 +45,7 @@ async def over(agent: Agent, session: Session, count: int = 1) -> list[str]:
 @pytest.mark.behaviour("A9")
 async def test_a_stop_ends_what_runs_and_keeps_an_obedient_process(tmp_path: Path) -> None:
     lines = script(says("starting", shell("touch began; sleep 300")), says("second"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -62,7 +62,7 @@ async def test_a_stop_ends_what_runs_and_keeps_an_obedient_process(tmp_path: Pat
 @pytest.mark.behaviour("A8")
 async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_same_thread(tmp_path: Path) -> None:
     lines = script(says("remember plum", shell("touch began; sleep 300")), says("plum it was"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -81,8 +81,8 @@ async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_
 
 async def test_words_that_come_during_a_turn_reach_it(tmp_path: Path) -> None:
     waits = says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done"))
-    lines = Script(((waits,), (says("not yet"),)), (Rule("and be quick", ((says("heard you"),),)),))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    lines = Script(((waits,), (says("not yet"),)), (ScriptRule("and be quick", ((says("heard you"),),)),))
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -102,7 +102,7 @@ async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(
     lines = script(
         says("", call("background", command=wait, notify="never")), says("", call("tasks", action="list")), says("ok")
     )
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             done = await agent.say("go", session="s", address="terminal:t")
             (task,) = await agent.tasks(open_only=True)
@@ -123,7 +123,7 @@ async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(
 
 async def test_a_turn_that_is_let_go_of_is_taken_up_where_it_was(tmp_path: Path) -> None:
     lines = script(says("one", shell("echo first >> log")), says("two", shell("touch began; sleep 300")), says("three"))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
             async with opened(tmp_path, server.url) as agent:
                 session = await agent.session("s")
@@ -147,7 +147,7 @@ async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234567890")
     monkeypatch.setenv("PROVIDER_KEY", "pk-secret-1234567890")
     lines = script(says("", shell("env")), says("ok"))
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_env="PROVIDER_KEY") as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_env="PROVIDER_KEY") as agent:
         with anyio.fail_after(90):
             await agent.say("go", session="s")
             journal = "\n".join(shown(await agent.journal(await agent.find("s"))))
@@ -157,8 +157,8 @@ async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.behaviour("A10")
 async def test_a_turn_past_its_time_ends_the_process_and_the_next_one_has_another(tmp_path: Path) -> None:
-    lines = script(says("hm", Wanted("exec_command", {"cmd": "touch began; sleep 300"})), says("fine"))
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_seconds="3") as agent:
+    lines = script(says("hm", ScriptedCall("exec_command", {"cmd": "touch began; sleep 300"})), says("fine"))
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_seconds="3") as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -174,11 +174,11 @@ async def test_a_turn_past_its_time_ends_the_process_and_the_next_one_has_anothe
 @pytest.mark.behaviour("A11")
 async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
     lines = script(says("", shell("true")), [Stall("headers"), says("at last")])
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_quiet="1") as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_quiet="1") as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
-            await server.asked(2)
+            await server.wait_async(2)
             await anyio.sleep(2.5)
             server.release()
             journal = await over(agent, session)
@@ -189,14 +189,14 @@ async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
 async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             await agent.say("a", session="s")
             kept = processes(tmp_path)
             await agent.say("b", session="s")
             assert processes(tmp_path) == kept
     monkeypatch.setattr(pool, "IDLE", 0.5)
-    async with serving(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
         codex_home(tmp_path, server.url)
         with anyio.fail_after(90):
             assert (await agent.say("c", session="s")).text == "three"
@@ -206,7 +206,7 @@ async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_fo
 
 async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own(tmp_path: Path) -> None:
     rules = tuple(
-        Rule(f"number {n}", ((says(f"I am {n}", shell(f"echo {n}")),), (says(f"done {n}"),))) for n in range(4)
+        ScriptRule(f"number {n}", ((says(f"I am {n}", shell(f"echo {n}")),), (says(f"done {n}"),))) for n in range(4)
     )
     texts_of: dict[int, tuple[str, list[str]]] = {}
 
@@ -215,7 +215,7 @@ async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own
         journal = shown(await agent.journal(await agent.find(f"s{n}")))
         texts_of[n] = done.text, [line for line in journal if line.startswith("result")]
 
-    async with serving(Script(rules=rules)) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(Script(rules=rules)) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             async with anyio.create_task_group() as group:
                 for n in range(4):
@@ -226,7 +226,7 @@ async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own
 
 async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) -> None:
     lines = script(says("", shell("seq 1 20000")), says("ok"))
-    async with serving(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -239,19 +239,19 @@ async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) ->
 
 async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_path: Path) -> None:
     start = call("background", command="echo x >> ran; touch began; sleep 300", notify="never")
-    waiting = Wanted("tasks", {"action": "list"})
+    waiting = ScriptedCall("tasks", {"action": "list"})
     look = call("delegate", work="say hello", description="a child")
     hello = says("hello from the child")
-    child = Rule(r"say hello|was interrupted\. Go on", ((Stall("headers"), hello),))
+    child = ScriptRule(r"say hello|was interrupted\. Go on", ((Stall("headers"), hello),))
     lines = Script(
         tuple((line,) for line in (says("", start), says("", look), says("", waiting), says("ok"))), (child,)
     )
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
             async with opened(tmp_path, server.url) as agent:
                 session = await agent.session("s")
                 await agent.post("go", session=session, address="terminal:t")
-                await server.asked(3)
+                await server.wait_async(3)
                 (task,) = [task for task in await agent.tasks() if task.spec.kind == "command"]
             async with opened(tmp_path, server.url) as agent:
                 await agent.resume_all()
@@ -267,7 +267,7 @@ async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_
 
 
 async def test_a_thread_that_codex_lost_is_begun_anew_with_all_that_was_said(tmp_path: Path) -> None:
-    async with serving(script("the word is plum", "plum")) as server:
+    async with open_scripted_server(script("the word is plum", "plum")) as server:
         with anyio.fail_after(90):
             async with opened(tmp_path, server.url) as agent:
                 first = await agent.say("what is the word?", session="s")

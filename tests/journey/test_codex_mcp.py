@@ -8,8 +8,8 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry, Result
-from outrider.models.script_server import Rule, Script, Stall, script, serving
-from outrider.models.scripted import Wanted, says
+from outrider.models.script_server import Script, ScriptRule, Stall, open_scripted_server, script
+from outrider.models.scripted import ScriptedCall, says
 from outrider.runtimes.calls import DENIED
 from tests.support.codex import codex_binary, opened, shown, texts
 from tests.support.scripted_codex import ScriptedCodex, at
@@ -17,9 +17,9 @@ from tests.support.scripted_codex import ScriptedCodex, at
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
-def ours(tool: str, **args: object) -> Wanted:
+def ours(tool: str, **args: object) -> ScriptedCall:
     """A call by which Codex's model uses a tool of ours."""
-    return Wanted(tool, args, namespace="mcp__outrider")
+    return ScriptedCall(tool, args, namespace="mcp__outrider")
 
 
 async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_is_told(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_i
     lines = script(
         says("", ours("background", command=wait)), says("", ours("tasks", action="list")), says("ok"), says("heard")
     )
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
         with anyio.fail_after(90):
             done = await agent.say("go", session="s", address="terminal:t")
             (task,) = await agent.tasks(open_only=True)
@@ -35,7 +35,7 @@ async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_i
             before = shown(await agent.journal(session))
             (tmp_path / "work" / "go").touch()
             await agent.wait_task(task)
-            await server.asked(4)
+            await server.wait_async(4)
             await agent.resume_all()
     assert done.text == "ok"
     assert task.id in texts(server.requests[2])
@@ -56,8 +56,10 @@ async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_
     token = "t0k3n-of-this-very-thread"
     monkeypatch.setattr("outrider.runtimes.mcp.door.new_token", lambda: token)
     look = "env; cat /proc/$PPID/environ /proc/$PPID/cmdline; cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '"
-    lines = script(says("", Wanted("exec_command", {"cmd": look})), says("", ours("tasks", action="list")), says("ok"))
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    lines = script(
+        says("", ScriptedCall("exec_command", {"cmd": look})), says("", ours("tasks", action="list")), says("ok")
+    )
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
         with anyio.fail_after(90):
             done = await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -80,7 +82,7 @@ async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when
     lines = script(
         says("", ours("tasks", action="list")), says("one"), says("", ours("tasks", action="list")), says("two")
     )
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
             async with opened(tmp_path, server.url, codex_command=str(plain)) as agent:
                 first = await agent.say("go", session="s")
@@ -98,7 +100,7 @@ async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_b
 ) -> None:
     lines = script(says("", ours("background", command="echo x >> ran", needs=["network"])), says("ok"))
     async with (
-        serving(lines) as server,
+        open_scripted_server(lines) as server,
         opened(tmp_path, server.url, codex_tools="mcp", codex_approval=approval) as agent,
     ):
         with anyio.fail_after(90):
@@ -117,14 +119,14 @@ async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_b
 
 
 async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_them_again(tmp_path: Path) -> None:
-    child = Rule("say hello", ((Stall("headers"), says("hello")),))
+    child = ScriptRule("say hello", ((Stall("headers"), says("hello")),))
     asks = (says("", ours("delegate", work="say hello", description="a child", background=False)),)
     lines = Script((asks, (says("", ours("tasks", action="list")),), (says("ok"),)), (child,))
-    async with serving(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
-            await server.asked(2)
+            await server.wait_async(2)
             assert await agent.stop(session)
             await agent.wait(await agent.find("s"))
             done = await agent.say("again", session="s")

@@ -5,8 +5,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.models.script_server import serving
-from outrider.models.scripted import Wanted, says
+from outrider.models.script_server import open_scripted_server
+from outrider.models.scripted import ScriptedCall, says
 from tests.journey.test_codex_asks import at_work, begin, ended, steps
 from tests.support.asks import asked
 from tests.support.codex import codex_home, opened, shell, shown
@@ -23,8 +23,10 @@ def rule(folder: Path, text: str) -> None:
     (folder / "home" / "config.toml").chmod(0o600)
 
 
-def adds(path: str) -> Wanted:
-    return Wanted("apply_patch", raw=f"*** Begin Patch\n*** Add File: {path}\n+hello\n*** End Patch\n", custom=True)
+def adds(path: str) -> ScriptedCall:
+    return ScriptedCall(
+        "apply_patch", raw=f"*** Begin Patch\n*** Add File: {path}\n+hello\n*** End Patch\n", custom=True
+    )
 
 
 async def test_a_denied_command_does_not_run_and_what_no_rule_speaks_of_runs_unasked(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rul
     rule(tmp_path, DENY)
     outside = tmp_path / "codex" / "outside"
     lines = steps(*(says("", shell(f"echo x > {outside}")) for _ in range(4)), says("ok"))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         codex_home(tmp_path, server.url, more="[sandbox_workspace_write]\nexclude_slash_tmp = true\n")
         async with opened(tmp_path, server.url) as agent:
             with anyio.fail_after(60):
@@ -101,7 +103,7 @@ async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path
 async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("ok"))
-    async with serving(lines) as server:
+    async with open_scripted_server(lines) as server:
         with anyio.fail_after(60):
             async with opened(tmp_path, server.url) as agent:
                 await agent.say("go", session="s")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from outrider.core.prompt import Prompt, UserMessage
-from outrider.models.scripted import Says, ScriptedModel, call, says
+from outrider.models.scripted import ScriptedModel, ScriptedReply, call, says
 from tests.support.tasking import PIPE, last_results, opened, results, says_to
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
+    def answer(prompt: Prompt) -> ScriptedReply:
         words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["count the files"]:
             return says("there are seven")
@@ -28,7 +28,7 @@ async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_p
 
 @pytest.mark.behaviour("B6")
 async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
+    def answer(prompt: Prompt) -> ScriptedReply:
         words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["look it up"]:
             return says("it is blue")

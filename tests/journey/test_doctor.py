@@ -3,7 +3,7 @@
 import json
 import signal
 
-from outrider.models.script_server import ScriptServer, Stall, Status, script
+from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import Person, Ran, ended
 
@@ -21,7 +21,7 @@ def test_a_fresh_installation_is_fine_but_has_no_real_model(person: Person) -> N
 
 
 def test_a_model_on_this_machine_is_looked_for_and_asked_only_when_told_to(person: Person) -> None:
-    with ScriptServer(script(says("ready"))) as server:
+    with ScriptedServer(script(says("ready"))) as server:
         person.uses(server.url)
         assert marks(person.types("doctor")) == []
         assert len(server.requests) == 0
@@ -33,7 +33,7 @@ def test_a_model_on_this_machine_is_looked_for_and_asked_only_when_told_to(perso
 
 
 def test_a_refused_key_is_found_online(person: Person) -> None:
-    with ScriptServer(script(Status(401, "bad key"))) as server:
+    with ScriptedServer(script(ErrorStatus(401, "bad key"))) as server:
         person.uses(server.url)
         ran = person.types("doctor", "--online")
     assert (ran.code, marks(ran)) == (1, [("✗", "reach")])
@@ -87,7 +87,7 @@ def test_a_damaged_store_is_said_aloud_and_what_can_be_read_is_kept(person: Pers
 
 
 def test_a_home_in_use_is_told_with_its_user(person: Person) -> None:
-    with ScriptServer(script(Stall("headers"))) as server:
+    with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         process = person.begins("run", "take your time")
         server.wait(1)

@@ -247,7 +247,7 @@ async def test_two_requests_in_one_session_get_each_its_own_answer(tmp_path: Pat
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask, "first")
-            await held.begun.wait()
+            await held.reached.wait()
             group.start_soon(ask, "second")
             async for event in talk.agent.follow(await talk.agent.find("s")):
                 if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.text == "second":
@@ -271,7 +271,7 @@ async def test_a_restart_in_the_middle_is_told_and_the_same_key_gets_the_answer_
             group.start_soon(interrupted, headers, None)
             group.start_soon(interrupted, dict[str, str](), "false")
             with anyio.fail_after(30):
-                await held.begun.wait()
+                await held.reached.wait()
                 while len(talk.model.prompts) < 2:
                     await anyio.sleep(0.01)
             await talk.agent.drain("a restart is under way")

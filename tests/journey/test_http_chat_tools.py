@@ -8,7 +8,7 @@ import pytest
 
 from outrider.core.events import Input, Result
 from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import Says, call, says
+from outrider.models.scripted import ScriptedReply, call, says
 from tests.support.talking import RING, talking, text_of
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +122,7 @@ async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_pat
 
 @pytest.mark.behaviour("B6")
 async def test_work_delegated_in_the_background_is_done_within_the_completion(tmp_path: Path) -> None:
-    def answer(prompt: Prompt) -> Says:
+    def answer(prompt: Prompt) -> ScriptedReply:
         words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
         if words == ["look it up"]:
             return says("it is blue")

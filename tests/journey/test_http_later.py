@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule
 from outrider.models.scripted import call, says
 from tests.journey.at_work import at_work, opens, shell
 from tests.journey.support import Person
@@ -143,9 +143,9 @@ def test_a_session_of_http_that_is_continued_by_a_command_is_promised_nothing_th
 
 @pytest.mark.behaviour("B6")
 def test_work_delegated_in_the_background_by_a_completion_is_done_within_it(person: Person) -> None:
-    child = Rule("^look it up$", ((says("it is blue"),),))
+    child = ScriptRule("^look it up$", ((says("it is blue"),),))
     parent = ((says("", call("delegate", work="look it up", background=True)),), (says("Blue, at once."),))
-    with ScriptServer(Script(replies=parent, rules=(child,))) as model:
+    with ScriptedServer(Script(replies=parent, rules=(child,))) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client:
             begin(client, "s")

@@ -163,7 +163,7 @@ async def test_a_response_in_the_background_is_polled_for(tmp_path: Path) -> Non
         made = await there.ask("go", background=True)
         assert made.status in ("queued", "in_progress")
         with anyio.fail_after(30):
-            await held.begun.wait()
+            await held.reached.wait()
         assert (await there.client.responses.retrieve(made.id)).status == "in_progress"
         held.release()
         found = await there.until(made.id, "completed", "failed")
@@ -340,7 +340,7 @@ async def test_a_cancelled_response_stops_and_says_so(tmp_path: Path) -> None:
     async with place(tmp_path, held, says("never")) as there:
         made = await there.ask("go", background=True)
         with anyio.fail_after(30):
-            await held.begun.wait()
+            await held.reached.wait()
         stopped = await there.client.responses.cancel(made.id)
         again = await there.client.responses.cancel(made.id)
         events = await there.again(made.id)
@@ -353,7 +353,7 @@ async def test_a_response_is_not_cancelled_at_the_cost_of_another(tmp_path: Path
     async with place(tmp_path, held, says("the first"), says("the second")) as there:
         first = await there.ask("go", background=True)
         with anyio.fail_after(30):
-            await held.begun.wait()
+            await held.reached.wait()
         second = await there.ask("and then", background=True, previous_response_id=first.id)
         with pytest.raises(openai.ConflictError, match="stop all of it"):
             await there.client.responses.cancel(second.id)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from outrider.channels.http.routes import ROUTES
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import ScriptedModel, says
 from tests.support.codex import codex_binary, opened, texts
 from tests.support.http import client, serving
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 @asynccontextmanager
 async def served(
-    folder: Path, server: ScriptServer, command: str = "", runtime: str = "native"
+    folder: Path, server: ScriptedServer, command: str = "", runtime: str = "native"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     """A home whose own loop has a scripted model that says `ours`, with a Codex that asks this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
@@ -45,7 +45,7 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
 
 
 async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
-    with ScriptServer(script(says("unused"))) as server:
+    with ScriptedServer(script(says("unused"))) as server:
         async with served(tmp_path, server) as owner:
             listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
             found = (await owner.get("/v1/models/codex:gpt-5.4")).json()
@@ -56,7 +56,7 @@ async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path
 
 
 async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
-    with ScriptServer(script(says("unused"))) as server:
+    with ScriptedServer(script(says("unused"))) as server:
         async with served(tmp_path, server, str(tmp_path / "gone")) as owner:
             listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
             refused = await said(owner, "codex")
@@ -68,7 +68,7 @@ async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words
 
 @pytest.mark.behaviour("A1")
 async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
-    with ScriptServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
+    with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
         async with served(tmp_path, server) as owner:
             first = await said(owner, "codex")
             headers = {"x-session-id": first.headers["x-session-id"]}
@@ -88,7 +88,7 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
 
 @pytest.mark.behaviour("A1")
 async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
-    with ScriptServer(script(says("theirs"), says("theirs again"))) as server:
+    with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
         async with served(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
             more = {"model": "codex", "input": "go on", "previous_response_id": first["id"]}
@@ -99,7 +99,7 @@ async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Pat
 
 async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp_path: Path) -> None:
     ring = {"type": "function", **RING["function"]}
-    with ScriptServer(script(says("theirs"))) as server:
+    with ScriptedServer(script(says("theirs"))) as server:
         async with served(tmp_path, server) as owner:
             refused = [
                 await said(owner, "codex", tools=[RING]),
@@ -118,7 +118,7 @@ async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp
 async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_taken_for_a_model_of_ours(
     tmp_path: Path,
 ) -> None:
-    with ScriptServer(script(says("unused"))) as server:
+    with ScriptedServer(script(says("unused"))) as server:
         async with served(tmp_path, server, runtime="codex") as owner:
             refused = await said(owner, "outrider", tools=[RING])
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
@@ -129,7 +129,7 @@ async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_ta
 
 
 async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
-    with ScriptServer(script(says("unused"))) as server:
+    with ScriptedServer(script(says("unused"))) as server:
         async with served(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
             patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})

@@ -255,7 +255,7 @@ async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path)
         session = await begun(owner)
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
         with anyio.fail_after(30):
-            await hold.begun.wait()
+            await hold.reached.wait()
         stops = [(await owner.post(f"/v1/sessions/{session}/stop")).json() for _ in range(2)]
         last = (await rested(owner, session))[-1]
     assert stops == [{"stopped": True}, {"stopped": False}]
@@ -336,7 +336,7 @@ async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> 
         await owner.get("/v1/sessions/none")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
         with anyio.fail_after(30):
-            await hold.begun.wait()
+            await hold.reached.wait()
         lines = (await owner.get("/metrics")).text.splitlines()
         hold.release()
         await rested(owner, session)

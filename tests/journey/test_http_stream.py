@@ -113,7 +113,7 @@ async def test_entries_in_a_stream_are_those_of_the_journal_and_deltas_have_no_i
     async with served(tmp_path, ScriptedModel(hold, says("one two three"))) as (_, url), client(url) as owner:
         path = await began(owner)
         with anyio.fail_after(30):
-            await hold.begun.wait()
+            await hold.reached.wait()
 
         def let_go(events: Events) -> bool:
             if len(entries(events)) == 2:

@@ -15,7 +15,7 @@ from outrider.app.agent import Agent
 from outrider.channels.http import routes_asks, routes_events, routes_sessions, routes_tasks
 from outrider.config.load import load
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import Line, Says, ScriptedModel, call, says
+from outrider.models.scripted import ReplySource, ScriptedModel, ScriptedReply, call, says
 from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,9 @@ ASKED = '[[rules]]\nverdict = "ask"\ntool = "shell"\n'
 
 
 @asynccontextmanager
-async def served(folder: Path, *lines: Line, rules: str = ALLOWED) -> AsyncGenerator[tuple[Agent, str, ScriptedModel]]:
+async def served(
+    folder: Path, *lines: ReplySource, rules: str = ALLOWED
+) -> AsyncGenerator[tuple[Agent, str, ScriptedModel]]:
     """A home in which a command runs unasked even where there is no sandbox; with other rules, not so."""
     home, model = folder / "home", ScriptedModel(*lines)
     await anyio.Path(home).mkdir(mode=0o700)
@@ -158,7 +160,7 @@ async def test_another_persons_tasks_are_as_good_as_none(tmp_path: Path) -> None
 
 
 async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
-    def first(prompt: Prompt) -> Says:
+    def first(prompt: Prompt) -> ScriptedReply:
         is_child = UserMessage("look around") in prompt.messages
         return says("all quiet") if is_child else says("", call("delegate", work="look around"))
 

@@ -82,7 +82,7 @@ async def test_a_background_response_is_told_of_when_it_ends_and_can_then_be_had
         async with place(tmp_path, receiver.url, held, says("all tidy")) as there:
             made = await there.ask("tidy up")
             with anyio.fail_after(30):
-                await held.begun.wait()
+                await held.reached.wait()
             assert receiver.heard == []
             held.release()
             (told,) = await heard(receiver, 1)
@@ -106,7 +106,7 @@ async def test_every_way_to_end_has_an_event_of_its_own(tmp_path: Path) -> None:
             await heard(receiver, 2)
             stopped = await there.ask("three", conversation="s")
             with anyio.fail_after(30):
-                await held.begun.wait()
+                await held.reached.wait()
             await there.client.responses.cancel(stopped.id)
             events = [one.event() for one in await heard(receiver, 3)]
     assert [(event.type, event.data.id) for event in events] == [
@@ -269,7 +269,7 @@ async def test_nothing_is_owed_for_a_deleted_session(tmp_path: Path) -> None:
         async with place(tmp_path, receiver.url, held, says("never")) as there:
             made = await there.ask("go", conversation="s")
             with anyio.fail_after(30):
-                await held.begun.wait()
+                await held.reached.wait()
             await there.agent.delete(await there.agent.find("s"))
             assert await there.store.count_webhooks() == WebhookCount()
             held.release()

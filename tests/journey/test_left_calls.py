@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import call, says
 from tests.journey.support import Person
 from tests.support.up import up
@@ -17,7 +17,7 @@ ORDER: dict[str, Any] = {"messages": [{"role": "user", "content": "ring the bell
 @pytest.mark.parametrize("is_up", [True, False], ids=["while it is up", "when it has gone"])
 def test_a_session_that_waits_for_a_client_goes_on_from_a_terminal(tmp_path: Path, is_up: bool) -> None:
     person = Person(tmp_path)
-    with ScriptServer(script(says("", call("ring")), says("then not"), says("still here"))) as model:
+    with ScriptedServer(script(says("", call("ring")), says("then not"), says("still here"))) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client:
             left = client.post("/v1/chat/completions", json=ORDER, headers={"x-session-id": "bells"})

@@ -8,14 +8,14 @@ import pytest
 
 from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
-from outrider.models.scripted import Line, ScriptedModel, call, says, stalls
+from outrider.models.scripted import ReplySource, ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
 from tests.support.tasking import opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
 
 
-def looking(same: bool) -> list[Line]:
+def looking(same: bool) -> list[ReplySource]:
     """A model that never comes to an end."""
     return [says("", call("search", pattern="x" if same else f"x{number}")) for number in range(10)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import Heard, Rule, Script, ScriptServer, Stall, script
+from outrider.models.script_server import RecordedRequest, Script, ScriptedServer, ScriptRule, Stall, script
 from outrider.models.scripted import says
 from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
 from tests.support.up import up
@@ -23,11 +23,11 @@ PIXEL = base64.b64decode(
     b"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 )
 SLOW = "take your time"
-HI = Rule("^hi", ((says("hello there"),),))
-HELD = Rule(SLOW, ((Stall("stream"), says("it is done at last")),))
+HI = ScriptRule("^hi", ((says("hello there"),),))
+HELD = ScriptRule(SLOW, ((Stall("stream"), says("it is done at last")),))
 
 
-def said(heard: Heard) -> str:
+def said(heard: RecordedRequest) -> str:
     """The last words of the person in a request."""
     return [message["content"] for message in heard.body["messages"] if message["role"] == "user"][-1]
 
@@ -37,7 +37,7 @@ def shapes(ran: Ran) -> list[set[str]]:
 
 
 @contextmanager
-def busy_run(person: Person, server: ScriptServer) -> Generator["subprocess.Popen[bytes]"]:
+def busy_run(person: Person, server: ScriptedServer) -> Generator["subprocess.Popen[bytes]"]:
     """A run that owns the home, its model in the midst of a reply."""
     process = person.begins("run", "-s", "slow", "--json", SLOW)
     try:
@@ -52,7 +52,7 @@ def busy_run(person: Person, server: ScriptServer) -> Generator["subprocess.Pope
 
 @pytest.mark.parametrize("owner", ["run", "up"])
 def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner: str) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         (person.project / "dot.png").write_bytes(PIXEL)
         alone, alone_json = person.types("run", "hi"), person.types("run", "--json", "hi")
@@ -81,8 +81,8 @@ def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner
 @pytest.mark.promise("L1b")
 @pytest.mark.promise("L5")
 def test_many_runs_at_once_on_one_home_are_each_answered_once(person: Person) -> None:
-    rules = tuple(Rule(rf"^say {n}$", ((says(f"this is {n}", delay=0.02),),)) for n in range(24))
-    with ScriptServer(Script(rules=rules)) as server:
+    rules = tuple(ScriptRule(rf"^say {n}$", ((says(f"this is {n}", delay=0.02),),)) for n in range(24))
+    with ScriptedServer(Script(rules=rules)) as server:
         person.uses(server.url)
         ran = person.pipes("seq 0 23 | xargs -P 8 -I{} outrider run say {}")
         assert (ran.code, Counter(ran.out.splitlines())) == (0, Counter(f"this is {n}" for n in range(24))), ran
@@ -90,9 +90,9 @@ def test_many_runs_at_once_on_one_home_are_each_answered_once(person: Person) ->
 
 
 def test_an_owner_that_is_done_prints_its_reply_and_lets_a_guests_reply_be_finished(person: Person) -> None:
-    first = Rule("^first", ((Stall("stream"), says("first is done")),))
-    second = Rule("^second", ((Stall("stream"), says("second is done")),))
-    with ScriptServer(Script(rules=(first, second))) as server:
+    first = ScriptRule("^first", ((Stall("stream"), says("first is done")),))
+    second = ScriptRule("^second", ((Stall("stream"), says("second is done")),))
+    with ScriptedServer(Script(rules=(first, second))) as server:
         person.uses(server.url)
         owner = person.begins("run", "first")
         server.wait(1)
@@ -104,7 +104,7 @@ def test_an_owner_that_is_done_prints_its_reply_and_lets_a_guests_reply_be_finis
 
 
 def test_two_runs_on_one_session_each_print_the_reply_to_their_own_words(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with up(person):
             first = person.begins("run", "-s", "q", "--json", SLOW)
@@ -129,8 +129,8 @@ def _wait_for_inputs(person: Person, session: str, count: int) -> None:
 def test_a_guest_whose_owner_is_killed_in_the_midst_of_a_reply_sees_every_entry_once_and_in_order(
     person: Person,
 ) -> None:
-    reply = Rule("^guest", ((Stall("stream"), says("one two three four")),))
-    with ScriptServer(Script(rules=(HELD, reply))) as server:
+    reply = ScriptRule("^guest", ((Stall("stream"), says("one two three four")),))
+    with ScriptedServer(Script(rules=(HELD, reply))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
             guest = person.begins("run", "--json", "-s", "g", "guest")
@@ -156,7 +156,7 @@ def _read_until(process: "subprocess.Popen[bytes]", kind: str) -> list[dict[str,
 
 
 def test_ctrl_c_in_a_guest_stops_its_turn_and_no_other(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("headers"),),))))) as server:
+    with ScriptedServer(Script(rules=(HELD, ScriptRule("^also", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
             guest = person.begins("run", "-s", "g", "also slow")
@@ -169,7 +169,9 @@ def test_ctrl_c_in_a_guest_stops_its_turn_and_no_other(person: Person) -> None:
 
 
 def test_a_guest_that_is_ended_leaves_its_turn_to_the_owner(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("stream"), says("done without you")),))))) as server:
+    with ScriptedServer(
+        Script(rules=(HELD, ScriptRule("^also", ((Stall("stream"), says("done without you")),))))
+    ) as server:
         person.uses(server.url)
         with busy_run(person, server):
             guest = person.begins("run", "-s", "g", "also slow")
@@ -183,7 +185,7 @@ def test_a_guest_that_is_ended_leaves_its_turn_to_the_owner(person: Person) -> N
 
 
 def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD, Rule("^also", ((Stall("headers"),),))))) as server:
+    with ScriptedServer(Script(rules=(HELD, ScriptRule("^also", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
             ran = person.types("run", "--timeout", "1", "also slow")
@@ -193,7 +195,7 @@ def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
 
 
 def test_an_owner_with_a_short_timeout_gives_it_to_no_guest(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD, Rule("^first", ((Stall("headers"),),))))) as server:
+    with ScriptedServer(Script(rules=(HELD, ScriptRule("^first", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         owner = person.begins("run", "--timeout", "2", "first")
         server.wait(1)
@@ -206,7 +208,7 @@ def test_an_owner_with_a_short_timeout_gives_it_to_no_guest(person: Person) -> N
 
 @pytest.mark.promise("L9")
 def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with busy_run(person, server) as run, up(person) as there:  # it listens when the run has let go
             ran = ended(run)
@@ -219,7 +221,7 @@ def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person)
 
 
 def test_a_run_that_is_ended_while_up_takes_the_home_says_that_the_turn_goes_on(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD,))) as server:
+    with ScriptedServer(Script(rules=(HELD,))) as server:
         person.uses(server.url)
         with busy_run(person, server) as run:
             coming = person.begins("up", "--port", "0")
@@ -240,7 +242,7 @@ def _wait_for_line(log: Path, words: str) -> None:
 
 
 def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with up(person) as there:
             told = person.types("run", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"})
@@ -255,7 +257,7 @@ def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> No
 
 
 def test_the_socket_of_an_owner_that_was_killed_is_in_nobodys_way(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
             owner.kill()
@@ -269,7 +271,7 @@ def test_the_socket_of_an_owner_that_was_killed_is_in_nobodys_way(person: Person
 def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
     home = person.folder / ("long " * 20) / ("folder " * 20) / "home"
     person.environ["OUTRIDER_HOME"] = str(home)
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with busy_run(person, server):
             assert person.types("run", "hi") == Ran(0, "hello there\n", "")
@@ -277,7 +279,7 @@ def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
 
 
 def test_a_program_that_takes_no_guests_can_be_looked_into(person: Person) -> None:
-    with ScriptServer(script(says("hello there"))) as server:
+    with ScriptedServer(script(says("hello there"))) as server:
         person.uses(server.url)
         assert person.types("run", "-s", "mine", "hi").code == 0
         with held(person.home):
@@ -292,7 +294,7 @@ def _listed(person: Person) -> list[Mapping[str, Any]]:
 
 
 def test_the_link_is_for_its_owner_alone(person: Person, tmp_path: Path) -> None:
-    with ScriptServer(Script(rules=(HELD,))) as server:
+    with ScriptedServer(Script(rules=(HELD,))) as server:
         person.uses(server.url)
         with busy_run(person, server):
             modes = [path.stat().st_mode & 0o777 for path in (person.home, person.home / "link")]

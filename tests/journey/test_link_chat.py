@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from outrider.models.script_server import Rule, Script, ScriptServer, Stall
+from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
 from outrider.models.scripted import call, says
 from tests.journey.support import Person, Ran
 from tests.journey.tmux import WITHIN, Terminal
@@ -15,10 +15,10 @@ from tests.support.up import up
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
-HI = Rule("^hi", ((says("hello there"),),))
-SECOND = Rule("^second", ((says("the second answer"),),))
-THIRD = Rule("^third", ((says("the third answer"),),))
-HELD = Rule("^slow", ((Stall("stream"), says("it is done at last")),))
+HI = ScriptRule("^hi", ((says("hello there"),),))
+SECOND = ScriptRule("^second", ((says("the second answer"),),))
+THIRD = ScriptRule("^third", ((says("the third answer"),),))
+HELD = ScriptRule("^slow", ((Stall("stream"), says("it is done at last")),))
 
 
 def until_gone(pid: int) -> None:
@@ -29,7 +29,7 @@ def until_gone(pid: int) -> None:
 
 
 def test_a_run_beside_a_chat_and_a_chat_after_its_owner(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, SECOND))) as server:
+    with ScriptedServer(Script(rules=(HI, SECOND))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as terminal:
             terminal.rests()
@@ -41,7 +41,7 @@ def test_a_run_beside_a_chat_and_a_chat_after_its_owner(person: Person) -> None:
 
 
 def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, SECOND, THIRD, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, SECOND, THIRD, HELD))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as first:
             first.rests()
@@ -61,7 +61,7 @@ def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person
 
 
 def test_two_chats_on_a_name_that_is_new_share_the_session_from_its_first_words(person: Person) -> None:
-    with ScriptServer(Script(rules=(HELD, SECOND))) as server:
+    with ScriptedServer(Script(rules=(HELD, SECOND))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "trio") as first, Terminal(person, "chat", "-s", "trio") as other:
             first.rests()
@@ -80,7 +80,7 @@ def test_two_chats_on_a_name_that_is_new_share_the_session_from_its_first_words(
 
 
 def test_a_chat_goes_on_with_the_turn_of_an_owner_that_is_killed(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, HELD))) as server:
+    with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "a") as owner:
             owner.rests()
@@ -95,8 +95,8 @@ def test_a_chat_goes_on_with_the_turn_of_an_owner_that_is_killed(person: Person)
 
 def test_a_question_is_answered_from_another_terminal(person: Person) -> None:
     run = call("shell", command="echo ran >> ran", needs=["network"])
-    asks = Rule("^go", ((says("", run),), (says("all done"),)))
-    with ScriptServer(Script(rules=(asks,))) as server:
+    asks = ScriptRule("^go", ((says("", run),), (says("all done"),)))
+    with ScriptedServer(Script(rules=(asks,))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as terminal:
             terminal.rests()
@@ -110,7 +110,7 @@ def test_a_question_is_answered_from_another_terminal(person: Person) -> None:
 
 
 def test_a_chat_makes_way_for_up_is_its_guest_and_takes_over_when_it_stops(person: Person) -> None:
-    with ScriptServer(Script(rules=(HI, SECOND, THIRD))) as server:
+    with ScriptedServer(Script(rules=(HI, SECOND, THIRD))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as terminal:
             terminal.rests()

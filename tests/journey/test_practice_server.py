@@ -20,14 +20,14 @@ from outrider.core.parts import Usage
 from outrider.models.script_server import (
     Cut,
     Empty,
+    ErrorStatus,
     Garbage,
     Overflow,
-    ScriptServer,
+    ScriptedServer,
     Stall,
-    Status,
+    open_scripted_server,
     parse_script,
     script,
-    serving,
 )
 from outrider.models.scripted import broken_call, call, says
 
@@ -53,16 +53,16 @@ def client() -> Iterator[httpx2.Client]:
         yield http
 
 
-def openai_client(server: ScriptServer) -> openai.OpenAI:
+def openai_client(server: ScriptedServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.url, api_key="secret", max_retries=0)
 
 
-def anthropic_client(server: ScriptServer) -> anthropic.Anthropic:
+def anthropic_client(server: ScriptedServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.root, api_key="secret", max_retries=0)
 
 
 def test_openais_client_holds_a_chat_with_calls_streamed_and_whole() -> None:
-    with ScriptServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
+    with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "hi"}]
         whole = asking.chat.completions.create(model="m", messages=messages)
         with asking.chat.completions.stream(
@@ -93,7 +93,7 @@ def test_openais_client_holds_a_chat_with_calls_streamed_and_whole() -> None:
 
 
 def test_openais_client_holds_a_session_of_responses_by_sending_items_or_by_naming_the_last() -> None:
-    with ScriptServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
+    with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
         whole = asking.responses.create(model="m", input="hi")
         with asking.responses.stream(model="m", input="hi") as stream:
             kinds = [event.type for event in stream]
@@ -121,7 +121,7 @@ def test_openais_client_holds_a_session_of_responses_by_sending_items_or_by_nami
 
 
 def test_anthropics_client_holds_a_session_with_thinking_and_calls() -> None:
-    with ScriptServer(script(TWO_CALLS, says("It is empty."))) as server, anthropic_client(server) as asking:
+    with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, anthropic_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "hi"}]
         whole = asking.messages.create(model="m", max_tokens=99, messages=messages)
         with asking.messages.stream(model="m", max_tokens=99, messages=messages) as stream:
@@ -152,14 +152,14 @@ def test_anthropics_client_holds_a_session_with_thinking_and_calls() -> None:
 
 
 def test_both_clients_find_the_model_in_the_list() -> None:
-    with ScriptServer() as server, openai_client(server) as one, anthropic_client(server) as other:
+    with ScriptedServer() as server, openai_client(server) as one, anthropic_client(server) as other:
         assert [model.id for model in one.models.list()] == ["practice"]
         assert [model.display_name for model in other.models.list()] == ["Practice"]
 
 
 def test_custom_tools_and_namespaces_are_called_as_responses_have_them(client: httpx2.Client) -> None:
     source = '[{"calls": [{"tool": "apply_patch", "input": "*** Begin"}, {"tool": "t", "namespace": "mcp__x"}]}]'
-    with ScriptServer(parse_script(source)) as server:
+    with ScriptedServer(parse_script(source)) as server:
         body = client.post(f"{server.url}/responses", json={"model": "m", "input": "hi"}).json()
     custom, function = body["output"]
     assert (custom["type"], custom["name"], custom["input"]) == ("custom_tool_call", "apply_patch", "*** Begin")
@@ -168,7 +168,7 @@ def test_custom_tools_and_namespaces_are_called_as_responses_have_them(client: h
 
 
 def test_what_was_asked_can_be_looked_up_but_not_with_which_key(client: httpx2.Client) -> None:
-    with ScriptServer(script("hi")) as server:
+    with ScriptedServer(script("hi")) as server:
         headers = {"authorization": "Bearer secret", "x-api-key": "secret", "x-more": "1"}
         client.post(f"{server.url}/chat/completions", json=BODIES["/v1/chat/completions"], headers=headers)
         [heard] = server.wait(1)
@@ -185,8 +185,8 @@ def test_what_was_asked_can_be_looked_up_but_not_with_which_key(client: httpx2.C
 
 @pytest.mark.parametrize("path", PATHS)
 def test_faults_of_a_place_are_met_once_each_and_then_it_answers(path: str, client: httpx2.Client) -> None:
-    faults = Status(429, "slow down", 1.5), Status(500), Status(401, "bad key")
-    with ScriptServer(script([*faults, says("hi")])) as server:
+    faults = ErrorStatus(429, "slow down", 1.5), ErrorStatus(500), ErrorStatus(401, "bad key")
+    with ScriptedServer(script([*faults, says("hi")])) as server:
         answers = [client.post(server.root + path, json=BODIES[path]) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [429, 500, 401, 200, 200]
     assert answers[0].headers["retry-after"] == "1.5"
@@ -198,7 +198,11 @@ def test_faults_of_a_place_are_met_once_each_and_then_it_answers(path: str, clie
 
 
 def test_the_clients_raise_their_own_errors_for_a_prompt_that_is_too_long() -> None:
-    with ScriptServer(script([Overflow()])) as server, openai_client(server) as one, anthropic_client(server) as other:
+    with (
+        ScriptedServer(script([Overflow()])) as server,
+        openai_client(server) as one,
+        anthropic_client(server) as other,
+    ):
         with pytest.raises(openai.BadRequestError) as chat:
             one.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
         assert chat.value.code == "context_length_exceeded"
@@ -217,7 +221,7 @@ def test_the_clients_raise_their_own_errors_for_a_prompt_that_is_too_long() -> N
 def test_a_cut_stream_is_the_beginning_of_the_real_one(path: str, client: httpx2.Client) -> None:
     lines = [Cut(0), Cut(150), says("one two three")]
     body = {**BODIES[path], "stream": True}
-    with ScriptServer(script(lines)) as server:
+    with ScriptedServer(script(lines)) as server:
         for expected in (0, 150):
             got: list[bytes] = []
             with (
@@ -231,7 +235,7 @@ def test_a_cut_stream_is_the_beginning_of_the_real_one(path: str, client: httpx2
 
 @pytest.mark.parametrize("path", PATHS)
 def test_garbage_is_garbage_and_an_empty_reply_is_whole_but_empty(path: str, client: httpx2.Client) -> None:
-    with ScriptServer(script([Garbage(), Garbage(), Empty()])) as server:
+    with ScriptedServer(script([Garbage(), Garbage(), Empty()])) as server:
         assert client.post(server.root + path, json=BODIES[path]).text == "<html>garbage"
         streamed = client.post(server.root + path, json={**BODIES[path], "stream": True})
         assert streamed.text == 'data: {"type": garbage\n\n'
@@ -246,7 +250,7 @@ def test_garbage_is_garbage_and_an_empty_reply_is_whole_but_empty(path: str, cli
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.anyio
 async def test_a_stalled_stream_goes_on_when_it_is_released(path: str) -> None:
-    async with serving(script([Stall("stream"), says("one two three")])) as server:
+    async with open_scripted_server(script([Stall("stream"), says("one two three")])) as server:
         body = {**BODIES[path], "stream": True}
         async with (
             httpx2.AsyncClient(timeout=20) as client,
@@ -265,29 +269,32 @@ async def test_a_stalled_stream_goes_on_when_it_is_released(path: str) -> None:
 async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_gives_up() -> None:
     timeout = httpx2.Timeout(20, read=0.2)
     body = BODIES["/v1/responses"]
-    async with serving(script([Stall("headers"), says("hi")])) as server, httpx2.AsyncClient(timeout=timeout) as client:
+    async with (
+        open_scripted_server(script([Stall("headers"), says("hi")])) as server,
+        httpx2.AsyncClient(timeout=timeout) as client,
+    ):
         with pytest.raises(httpx2.ReadTimeout):
             await client.post(f"{server.url}/responses", json=body)
-        await server.asked(1)
+        await server.wait_async(1)
         again = await client.post(f"{server.url}/responses", json=body, timeout=20)
         assert again.json()["output"][0]["content"][0]["text"] == "hi"
 
 
 def test_a_server_ends_at_once_with_requests_still_stalled() -> None:
-    with ScriptServer(script([Stall("headers")])) as server, httpx2.Client() as client:
+    with ScriptedServer(script([Stall("headers")])) as server, httpx2.Client() as client:
         with pytest.raises(httpx2.ReadTimeout):
             client.post(f"{server.url}/messages", json=BODIES["/v1/messages"], timeout=0.2)
         server.wait(1)
 
 
 def test_broken_arguments_are_sent_as_the_script_has_them(client: httpx2.Client) -> None:
-    with ScriptServer(script(says("", broken_call("read", '{"path": ')))) as server:
+    with ScriptedServer(script(says("", broken_call("read", '{"path": ')))) as server:
         body = client.post(f"{server.url}/chat/completions", json=BODIES["/v1/chat/completions"]).json()
     assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"path": '
 
 
 def test_a_reply_cut_short_by_its_length_says_so_in_each_wire(client: httpx2.Client) -> None:
-    with ScriptServer(script(says("so far", cut="length"))) as server:
+    with ScriptedServer(script(says("so far", cut="length"))) as server:
         chat, responses, messages = (client.post(server.root + path, json=BODIES[path]).json() for path in PATHS)
     assert chat["choices"][0]["finish_reason"] == "length"
     assert (responses["status"], responses["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -300,7 +307,7 @@ def test_requests_that_the_real_providers_refuse_are_refused(client: httpx2.Clie
         "role": "assistant",
         "tool_calls": [{"id": "x", "function": {"name": "t", "arguments": "{}"}}],
     }
-    with ScriptServer(script("hi")) as server:
+    with ScriptedServer(script("hi")) as server:
         refused = [
             client.post(f"{server.url}/chat/completions", json={"messages": [*WORDS, call_without_result, *WORDS]}),
             client.post(f"{server.url}/chat/completions", content=b"nonsense"),
@@ -317,7 +324,7 @@ def test_requests_that_the_real_providers_refuse_are_refused(client: httpx2.Clie
 
 def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
     tools: Any = [{"type": "function", "function": {"name": "list", "parameters": {"type": "object"}}}]
-    with ScriptServer() as server, openai_client(server) as asking:
+    with ScriptedServer() as server, openai_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "list the files"}]
         first = asking.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message
         assert first.tool_calls is not None
@@ -329,8 +336,8 @@ def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
-    with ScriptServer() as server, pytest.raises(Refused, match="cannot be used"):
-        ScriptServer(port=int(server.root.rsplit(":", 1)[1]))
+    with ScriptedServer() as server, pytest.raises(Refused, match="cannot be used"):
+        ScriptedServer(port=int(server.root.rsplit(":", 1)[1]))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])

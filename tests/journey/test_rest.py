@@ -11,12 +11,12 @@ import outrider
 from outrider.core.errors import Unavailable
 from outrider.core.events import Begun, Body, Ended, Entry, Input, Reply, Result, Resumed, Started
 from outrider.core.traits import Replay
-from outrider.models.scripted import ScriptedModel, Stalls, call, says, stalls
+from outrider.models.scripted import ScriptedModel, ScriptedStall, call, says, stalls
 
 pytestmark = pytest.mark.anyio
 
 
-async def _left_and_taken_up(home: Path, model: ScriptedModel, hold: Stalls) -> list[Body]:
+async def _left_and_taken_up(home: Path, model: ScriptedModel, hold: ScriptedStall) -> list[Body]:
     """A turn whose process begins to leave while the model writes, and the next process: all that was written down."""
 
     @outrider.tool(replay=Replay.NEVER)
@@ -32,7 +32,7 @@ async def _left_and_taken_up(home: Path, model: ScriptedModel, hold: Stalls) -> 
         await agent.post("go", session=session)
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
-                await hold.begun.wait()
+                await hold.reached.wait()
                 group.start_soon(agent.drain, "restarting", 10.0)
                 await anyio.lowlevel.checkpoint()
                 hold.release()
@@ -50,7 +50,7 @@ async def test_an_agent_at_rest_accepts_what_the_next_one_answers(tmp_path: Path
         session = await agent.session("s")
         await agent.post("one", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
             await agent.drain("restarting")
         await agent.post("two", session=session)
         assert len(model.prompts) == 1
@@ -87,7 +87,7 @@ async def test_whoever_follows_reads_to_the_end_and_is_told_of_the_restart(tmp_p
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
                 group.start_soon(follow)
-                await hold.begun.wait()
+                await hold.reached.wait()
                 await agent.drain("restarting")
             await follow()
     assert told == [(entry, "restarting")] * 2

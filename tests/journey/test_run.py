@@ -6,7 +6,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from outrider.models.script_server import Heard, Rule, Script, ScriptServer, Stall, Status, script
+from outrider.models.script_server import (
+    ErrorStatus,
+    RecordedRequest,
+    Script,
+    ScriptedServer,
+    ScriptRule,
+    Stall,
+    script,
+)
 from outrider.models.scripted import call, says
 from tests.journey.support import Person, Ran, ended, interrupt, kinds
 
@@ -15,7 +23,7 @@ PIXEL = base64.b64decode(
 )
 
 
-def said(heard: Heard) -> list[Any]:
+def said(heard: RecordedRequest) -> list[Any]:
     """What the person said in a request."""
     return [message["content"] for message in heard.body["messages"] if message["role"] == "user"]
 
@@ -26,7 +34,7 @@ def reads_a_file() -> Script:
 
 def test_the_reply_is_all_there_is_on_stdout(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
-    with ScriptServer(reads_a_file()) as server:
+    with ScriptedServer(reads_a_file()) as server:
         person.uses(server.url)
         ran = person.types("run", "what", "does", "a.txt", "say?")
     assert ran == Ran(0, "it says *hello*\n", "")
@@ -40,7 +48,7 @@ def test_the_default_model_answers_without_any_setting(person: Person) -> None:
 
 
 def test_stdin_is_the_message_or_goes_behind_the_words_where_a_dash_asks_for_it(person: Person) -> None:
-    with ScriptServer(script(says("ok"))) as server:
+    with ScriptedServer(script(says("ok"))) as server:
         person.uses(server.url)
         person.types("run", stdin=b"from a pipe\n")
         person.types("run", "-", stdin="\ufefföffne das\n".encode())
@@ -56,7 +64,7 @@ def test_stdin_is_the_message_or_goes_behind_the_words_where_a_dash_asks_for_it(
 
 def test_json_prints_every_entry_and_delta_and_ends_with_what_the_turn_came_to(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
-    with ScriptServer(reads_a_file()) as server:
+    with ScriptedServer(reads_a_file()) as server:
         person.uses(server.url)
         lines = person.types("run", "--json", "-s", "notes", "look").lines
     assert kinds(lines) == ["input", "started", "reply", "result", "reply", "ended", "finished"]
@@ -74,7 +82,9 @@ def test_json_prints_every_entry_and_delta_and_ends_with_what_the_turn_came_to(p
 
 def test_a_failed_turn_says_why_in_one_line_and_still_gives_what_was_said(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
-    with ScriptServer(script(says("let me look", call("read", path="a.txt")), Status(400, "no thanks"))) as server:
+    with ScriptedServer(
+        script(says("let me look", call("read", path="a.txt")), ErrorStatus(400, "no thanks"))
+    ) as server:
         person.uses(server.url)
         ran = person.types("run", "look")
     assert (ran.code, ran.out) == (1, "let me look\n")
@@ -83,7 +93,7 @@ def test_a_failed_turn_says_why_in_one_line_and_still_gives_what_was_said(person
 
 
 def test_a_named_session_goes_on_where_it_was(person: Person) -> None:
-    with ScriptServer(script(says("hello Ada"), says("you are Ada"))) as server:
+    with ScriptedServer(script(says("hello Ada"), says("you are Ada"))) as server:
         person.uses(server.url)
         person.types("run", "-s", "me", "I am Ada")
         assert person.types("run", "--session", "me", "who am I?").out == "you are Ada\n"
@@ -91,7 +101,7 @@ def test_a_named_session_goes_on_where_it_was(person: Person) -> None:
 
 
 def test_the_same_key_again_gives_the_same_reply_and_asks_nobody(person: Person) -> None:
-    with ScriptServer(script(says("paid"), says("paid twice"))) as server:
+    with ScriptedServer(script(says("paid"), says("paid twice"))) as server:
         person.uses(server.url)
         first = person.types("run", "--key", "invoice 7", "pay it")
         again = person.types("run", "--key", "invoice 7", "pay it")
@@ -101,8 +111,11 @@ def test_the_same_key_again_gives_the_same_reply_and_asks_nobody(person: Person)
 
 
 def test_ctrl_c_stops_the_turn_for_good_and_the_session_goes_on_from_there(person: Person) -> None:
-    rules = (Rule("wait", ((Stall("stream"), says("this will never be said whole")),)), Rule("now", ((says("yes"),),)))
-    with ScriptServer(Script(rules=rules)) as server:
+    rules = (
+        ScriptRule("wait", ((Stall("stream"), says("this will never be said whole")),)),
+        ScriptRule("now", ((says("yes"),),)),
+    )
+    with ScriptedServer(Script(rules=rules)) as server:
         person.uses(server.url)
         process = person.begins("run", "--json", "-s", "s", "wait")
         assert process.stdout is not None
@@ -122,7 +135,7 @@ def test_ctrl_c_stops_the_turn_for_good_and_the_session_goes_on_from_there(perso
 
 
 def test_a_shutdown_lets_go_of_the_turn_and_resume_finishes_it(person: Person) -> None:
-    with ScriptServer(script((Stall("headers"), says("finished after all")))) as server:
+    with ScriptedServer(script((Stall("headers"), says("finished after all")))) as server:
         person.uses(server.url)
         process = person.begins("run", "-s", "s", "take your time")
         server.wait(1)
@@ -134,7 +147,7 @@ def test_a_shutdown_lets_go_of_the_turn_and_resume_finishes_it(person: Person) -
 
 
 def test_a_killed_turn_is_told_of_and_finished_by_the_model_it_began_with(person: Person) -> None:
-    with ScriptServer(script((Stall("headers"), says("one")), says("two"))) as server:
+    with ScriptedServer(script((Stall("headers"), says("one")), says("two"))) as server:
         person.uses(server.url)
         process = person.begins("run", "-s", "old", "--model", "openai-chat:special", "go")
         server.wait(1)
@@ -149,7 +162,7 @@ def test_a_killed_turn_is_told_of_and_finished_by_the_model_it_began_with(person
 
 
 def test_a_message_to_a_session_with_an_unfinished_turn_becomes_part_of_it(person: Person) -> None:
-    with ScriptServer(script((Stall("headers"), says("both heard")))) as server:
+    with ScriptedServer(script((Stall("headers"), says("both heard")))) as server:
         person.uses(server.url)
         process = person.begins("run", "-s", "s", "first")
         server.wait(1)
@@ -164,21 +177,21 @@ def test_a_message_to_a_session_with_an_unfinished_turn_becomes_part_of_it(perso
 
 def test_pictures_reach_the_model(person: Person) -> None:
     (person.project / "dot.png").write_bytes(PIXEL)
-    with ScriptServer(script(says("a dot"))) as server:
+    with ScriptedServer(script(says("a dot"))) as server:
         person.uses(server.url)
         assert person.types("run", "--image", "dot.png", "what is it?") == Ran(0, "a dot\n", "")
     assert base64.b64encode(PIXEL).decode() in json.dumps(server.requests[0].body)
 
 
 def test_a_turn_that_takes_longer_than_its_timeout_fails(person: Person) -> None:
-    with ScriptServer(script(Stall("headers"))) as server:
+    with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         ran = person.types("run", "--timeout", "1", "hurry")
     assert ran == Ran(1, "", "outrider: stopped after 1 s (--timeout)\n")
 
 
 def test_quiet_leaves_only_errors_on_stderr(person: Person) -> None:
-    with ScriptServer(script(says("ok"), Status(400, "no"))) as server:
+    with ScriptedServer(script(says("ok"), ErrorStatus(400, "no"))) as server:
         person.uses(server.url, OUTRIDER_TYPO="1")
         assert "OUTRIDER_TYPO" in person.types("run", "-s", "s", "hi").err
         ran = person.types("run", "-q", "-s", "s", "hi")
@@ -189,7 +202,7 @@ def test_quiet_leaves_only_errors_on_stderr(person: Person) -> None:
 def test_a_terminal_shows_calls_as_they_run_and_obeys_no_control_character(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     told = script(says("let me look", call("read", path="a.txt")), says("red\x1b[31m \x07\u009bbell"))
-    with ScriptServer(told) as server:
+    with ScriptedServer(told) as server:
         person.uses(server.url)
         code, shown = person.types_at_a_terminal("run", "look")
         piped = person.types("run", "-s", "piped", "look")
@@ -202,7 +215,7 @@ def test_a_terminal_shows_calls_as_they_run_and_obeys_no_control_character(perso
 
 
 def test_the_workspace_is_the_current_folder_but_never_the_home_folder(person: Person) -> None:
-    with ScriptServer(script(says("ok"))) as server:
+    with ScriptedServer(script(says("ok"))) as server:
         person.uses(server.url)
         person.types("run", "-s", "here", "hi")
         person.types("run", "-s", "home", "hi", cwd=person.folder)
@@ -216,7 +229,7 @@ def test_the_workspace_is_the_current_folder_but_never_the_home_folder(person: P
 def test_a_session_keeps_its_workspace_and_says_so(person: Person) -> None:
     elsewhere = person.project / "elsewhere"
     elsewhere.mkdir()
-    with ScriptServer(script(says("ok"))) as server:
+    with ScriptedServer(script(says("ok"))) as server:
         person.uses(server.url)
         person.types("run", "-s", "s", "hi")
         ran = person.types("run", "-s", "s", "hi", cwd=elsewhere)

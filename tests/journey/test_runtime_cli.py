@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import ScriptServer, script
+from outrider.models.script_server import ScriptedServer, script
 from outrider.models.scripted import call, says
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
@@ -89,7 +89,7 @@ def test_a_codex_that_is_not_installed_or_not_logged_in_is_told_with_what_to_do(
 
 
 def test_a_codex_that_works_passes_every_check_and_no_model_is_asked(person: Person) -> None:
-    with ScriptServer(script(says("unused"))) as server:
+    with ScriptedServer(script(says("unused"))) as server:
         has_codex(person, server.url)
         report = json.loads(person.types("runtime", "doctor", "codex", "--json").out)
         assert person.types("runtime", "use", "codex").code == 0
@@ -174,7 +174,7 @@ def test_what_a_turn_came_to_names_thread_and_turn_and_the_transcript_tells_who_
 @pytest.mark.behaviour("A1")
 @pytest.mark.behaviour("A4")
 def test_codex_is_set_by_flag_by_config_and_for_a_session_and_native_goes_back(person: Person) -> None:
-    with ScriptServer(script(says("one"), says("two"))) as server:
+    with ScriptedServer(script(says("one"), says("two"))) as server:
         has_codex(person, server.url)
         first = person.types("run", "-s", "s", "--runtime", "codex", "--json", "hi").lines
         second = person.types("run", "-s", "s", "--json", "more").lines[-1]
@@ -193,7 +193,7 @@ def test_codex_is_set_by_flag_by_config_and_for_a_session_and_native_goes_back(p
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 @pytest.mark.behaviour("A1")
 def test_in_the_chat_codex_takes_over_and_native_goes_on_with_all_that_was_said(person: Person) -> None:
-    with ScriptServer(script(says("codex was here"), says("and again"))) as server:
+    with ScriptedServer(script(says("codex was here"), says("and again"))) as server:
         has_codex(person, server.url)
         with Terminal(person) as terminal:
             terminal.rests()
@@ -231,7 +231,7 @@ def test_in_the_chat_what_codex_is_told_in_mid_text_stands_above_its_answer_and_
 ) -> None:
     words = "\n\n".join(f"paragraph {number} of some" for number in range(6))
     command = call("exec_command", cmd="sleep 600 # quite long", yield_time_ms=30_000)
-    with ScriptServer(script(says(words, delay=0.15), says("", command))) as server:
+    with ScriptedServer(script(says(words, delay=0.15), says("", command))) as server:
         has_codex(person, server.url)
         with Terminal(person, "chat", "-r", "codex", "-s", "s") as terminal:
             terminal.rests()

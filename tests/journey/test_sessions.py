@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from outrider.models.script_server import ScriptServer, Stall, Status, script
+from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
 from outrider.models.scripted import call, says
 from tests.journey.support import Person, Ran, ended
 
@@ -14,10 +14,10 @@ from tests.journey.support import Person, Ran, ended
 def writer(person: Person) -> Person:
     """Somebody who has two sessions behind them."""
     (person.project / "a.txt").write_text("hello\n")
-    with ScriptServer(script(says("let me look", call("read", path="a.txt")), says("it says hello"))) as server:
+    with ScriptedServer(script(says("let me look", call("read", path="a.txt")), says("it says hello"))) as server:
         person.uses(server.url, OUTRIDER_MODEL_PRICE_INPUT="1000", OUTRIDER_MODEL_PRICE_OUTPUT="0")
         person.types("run", "-s", "first", "what does a.txt say?")
-    with ScriptServer(script(Status(400, "no thanks"))) as server:
+    with ScriptedServer(script(ErrorStatus(400, "no thanks"))) as server:
         person.uses(server.url)
         person.types("run", "-s", "second", "über\talles")
     return person
@@ -113,7 +113,7 @@ def test_a_session_that_is_not_there_is_told_of(person: Person) -> None:
 
 
 def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) -> None:
-    with ScriptServer(script(Stall("headers"))) as server:
+    with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         for name in ("one", "two"):
             process = person.begins("run", "-s", name, "go")
@@ -121,7 +121,7 @@ def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) 
             process.kill()
             ended(process)
         assert {line.split()[-3] for line in person.types("sessions", "list").out.splitlines()[1:]} == {"unfinished"}
-    with ScriptServer(script((Status(400, "no thanks"), says("done")))) as server:
+    with ScriptedServer(script((ErrorStatus(400, "no thanks"), says("done")))) as server:
         person.uses(server.url)
         ran = person.types("resume")
     assert ran.code == 1
@@ -131,7 +131,7 @@ def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) 
 
 
 def test_sessions_are_listed_shown_and_exported_beside_whoever_uses_the_home(writer: Person) -> None:
-    with ScriptServer(script(Stall("headers"))) as server:
+    with ScriptedServer(script(Stall("headers"))) as server:
         writer.uses(server.url)
         running = writer.begins("run", "-s", "third", "take your time")
         server.wait(1)

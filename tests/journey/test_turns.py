@@ -67,7 +67,7 @@ async def test_five_inputs_typed_while_a_turn_runs_are_all_answered_in_order(wor
         session = await agent.session("s")
         await agent.post("one", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
         for word in ("two", "three", "four", "five", "six"):
             await agent.post(word, session=session)
         hold.release()
@@ -88,7 +88,7 @@ async def test_a_stop_keeps_what_was_said_and_the_next_message_works(work: Path)
         session = await agent.session("s")
         await agent.post("what is it?", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
             assert await agent.stop(session)
             turn = await agent.say("never mind", session="s")
         ended = [body for body in await bodies(agent, "s") if isinstance(body, Ended)]
@@ -232,7 +232,7 @@ async def test_too_many_waiting_inputs_are_refused_aloud(work: Path) -> None:
         session = await agent.session("s")
         await agent.post("0", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
         for n in range(1, 20):
             await agent.post(str(n), session=session)
         with pytest.raises(Refused, match="20"):
@@ -263,7 +263,7 @@ async def test_a_turn_left_by_an_orderly_shutdown_is_taken_up_and_does_not_count
                 await agent.post("do it", session=session)
             await agent.resume_all()
             with anyio.fail_after(10):
-                await hold.begun.wait()
+                await hold.reached.wait()
     async with opened(work, ScriptedModel(says("finished at last"))) as agent:
         with anyio.fail_after(10):
             turn = await agent.wait(await agent.session("s"))
@@ -279,7 +279,7 @@ async def test_one_session_does_not_hold_up_another(work: Path) -> None:
         session = await agent.session("slow")
         await agent.post("be slow", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
         await agent.change(await agent.session("quick"), {"model": "practice"})
         with anyio.fail_after(10):
             quick = await agent.say("hello", session="quick")
@@ -306,7 +306,7 @@ async def test_a_stop_between_steps_repeats_no_call_and_loses_no_result(work: Pa
         session = await agent.session("s")
         await agent.post("pay", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
             await agent.stop(session)
             await agent.say("and?", session="s")
     assert NOT_RUN not in str(model.prompts[-1].messages)
@@ -356,7 +356,7 @@ async def test_a_turn_is_finished_by_the_model_it_was_begun_with(work: Path) -> 
         session = await agent.session("s")
         await agent.post("hello", session=session)
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
     other = ScriptedModel(says("from another"), name="another")
     async with opened(work, other) as agent:
         with anyio.fail_after(10):
@@ -371,7 +371,7 @@ async def test_opening_a_home_carries_nobody_elses_turn(work: Path) -> None:
     async with opened(work, ScriptedModel(hold, says("never"))) as agent:
         await agent.post("hello", session=await agent.session("left"))
         with anyio.fail_after(10):
-            await hold.begun.wait()
+            await hold.reached.wait()
     async with opened(work, ScriptedModel(says("mine"))) as agent:
         await agent.say("hi", session="mine")
         assert [session.name for session in await agent.unfinished()] == ["left"]

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
-from outrider.models.script_server import ScriptServer, script
-from outrider.workspaces.process.identity import is_alive, mark_of
+from outrider.models.script_server import ScriptedServer, script
+from outrider.workspaces.process.identity import identity_of, is_alive
 from tests.journey.support import OUTRIDER, PATIENCE, Person, held, interrupt
 from tests.support.up import begin, entries, following, say, up
 
 
 def test_it_says_where_it_listens_and_where_the_key_is_and_answers(person: Person) -> None:
-    with ScriptServer(script("hello there")) as model:
+    with ScriptedServer(script("hello there")) as model:
         person.uses(model.url)
         with up(person) as running:
             assert running.line == f"outrider up: {running.url} (key in {person.home}/api_key)"
@@ -35,7 +35,7 @@ def test_it_says_where_it_listens_and_where_the_key_is_and_answers(person: Perso
 
 
 def test_it_takes_up_what_another_command_left_unfinished(person: Person) -> None:
-    with ScriptServer(script("finished after all")) as model:
+    with ScriptedServer(script("finished after all")) as model:
         person.uses(model.url, OUTRIDER_FAIL="J4")
         assert person.types("run", "--session", "s", "do it").code == -signal.SIGKILL
         del person.environ["OUTRIDER_FAIL"]
@@ -78,7 +78,7 @@ def test_in_the_background_it_is_found_and_stopped(person: Person) -> None:
     began = person.types("up", "--detach", "--port", "0")
     assert (began.code, began.err) == (0, "")
     pid = json.loads((person.home / "up.json").read_text())["pid"]
-    mark = mark_of(pid)
+    mark = identity_of(pid)
     try:
         lines = began.out.splitlines()
         assert lines[1] == f"process {pid} is in the background; `outrider up stop` ends it"

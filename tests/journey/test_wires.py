@@ -14,17 +14,17 @@ from outrider.core.events import Begun, Reply, Result
 from outrider.models.script_server import (
     Cut,
     Empty,
+    ErrorStatus,
     Garbage,
     Overflow,
     Script,
-    ScriptServer,
+    ScriptedServer,
     Stall,
-    Status,
+    open_scripted_server,
     script,
-    serving,
 )
-from outrider.models.script_server.script import Line
-from outrider.models.scripted import Says, Wanted, broken_call, call, says
+from outrider.models.script_server.script import ScriptLine
+from outrider.models.scripted import ScriptedCall, ScriptedReply, broken_call, call, says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L12"), pytest.mark.promise("L7")]
 
@@ -32,8 +32,8 @@ WIRES = ["openai-chat", "openai-responses", "anthropic"]
 
 
 @asynccontextmanager
-async def opened(folder: Path, wire: str, said: Script, tries: int = 2) -> AsyncGenerator[tuple[Agent, ScriptServer]]:
-    async with serving(said) as server:
+async def opened(folder: Path, wire: str, said: Script, tries: int = 2) -> AsyncGenerator[tuple[Agent, ScriptedServer]]:
+    async with open_scripted_server(said) as server:
         work = anyio.Path(folder / "work")
         await work.mkdir(exist_ok=True)
         await (work / "a.txt").write_text("alpha\n")
@@ -83,12 +83,12 @@ async def test_parallel_calls_run_and_their_results_go_back_in_order(tmp_path: P
     assert sent.index("alpha") < sent.index("beta") < sent.index("c.txt")
 
 
-FAILING: list[tuple[str, list[Line], str]] = [
-    ("401", [Status(401, "bad key")], "key"),
-    ("404", [Status(404, "no such model")], "scripted"),
-    ("400", [Status(400, "you sent nonsense")], "nonsense"),
-    ("429", [Status(429, "slow down", 0.01)] * 2, "429"),
-    ("500", [Status(500, "oops")] * 2, "500"),
+FAILING: list[tuple[str, list[ScriptLine], str]] = [
+    ("401", [ErrorStatus(401, "bad key")], "key"),
+    ("404", [ErrorStatus(404, "no such model")], "scripted"),
+    ("400", [ErrorStatus(400, "you sent nonsense")], "nonsense"),
+    ("429", [ErrorStatus(429, "slow down", 0.01)] * 2, "429"),
+    ("500", [ErrorStatus(500, "oops")] * 2, "500"),
     ("cut", [Cut(90)] * 2, ""),
     ("garbage", [Garbage()] * 2, ""),
     ("stall before headers", [Stall("headers")] * 2, "nothing for 1 s"),
@@ -101,7 +101,7 @@ FAILING: list[tuple[str, list[Line], str]] = [
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("faults", "told"), [f[1:] for f in FAILING], ids=[f[0] for f in FAILING])
 async def test_a_failing_provider_ends_the_turn_in_plain_words_and_the_next_turn_works(
-    tmp_path: Path, wire: str, faults: list[Line], told: str
+    tmp_path: Path, wire: str, faults: list[ScriptLine], told: str
 ) -> None:
     async with opened(tmp_path, wire, script([*faults, says("here again")])) as (agent, _):
         with anyio.fail_after(30):
@@ -115,10 +115,10 @@ async def test_a_failing_provider_ends_the_turn_in_plain_words_and_the_next_turn
     assert (turn.outcome, turn.text) == ("done", "here again")
 
 
-PASSING: list[tuple[str, Line]] = [
-    ("429", Status(429, "slow down", 0.01)),
-    ("500", Status(500, "oops")),
-    ("529", Status(529, "overloaded")),
+PASSING: list[tuple[str, ScriptLine]] = [
+    ("429", ErrorStatus(429, "slow down", 0.01)),
+    ("500", ErrorStatus(500, "oops")),
+    ("529", ErrorStatus(529, "overloaded")),
     ("cut", Cut(150)),
     ("garbage", Garbage()),
     ("stall", Stall("stream")),
@@ -128,7 +128,7 @@ PASSING: list[tuple[str, Line]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", [p[1] for p in PASSING], ids=[p[0] for p in PASSING])
-async def test_a_passing_fault_is_tried_again_and_not_noticed(tmp_path: Path, wire: str, fault: Line) -> None:
+async def test_a_passing_fault_is_tried_again_and_not_noticed(tmp_path: Path, wire: str, fault: ScriptLine) -> None:
     said = script([fault, says("one", call("read", path="a.txt"))], [fault, says("two")])
     async with opened(tmp_path, wire, said) as (agent, _):
         with anyio.fail_after(30):
@@ -141,7 +141,7 @@ async def test_a_passing_fault_is_tried_again_and_not_noticed(tmp_path: Path, wi
 async def test_a_turn_that_fails_between_calls_leaves_a_journal_the_provider_still_takes(
     tmp_path: Path, wire: str
 ) -> None:
-    said = script(says("", call("list"), call("read", path="a.txt")), [Status(400, "no"), says("all well")])
+    said = script(says("", call("list"), call("read", path="a.txt")), [ErrorStatus(400, "no"), says("all well")])
     async with opened(tmp_path, wire, said) as (agent, _):
         failed = await agent.say("look", session="s")
         turn = await agent.say("and now?", session="s")
@@ -150,8 +150,8 @@ async def test_a_turn_that_fails_between_calls_leaves_a_journal_the_provider_sti
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_broken_arguments_and_unknown_tools_are_answered_and_the_turn_goes_on(tmp_path: Path, wire: str) -> None:
-    wanted: tuple[Wanted, ...] = (broken_call("read", '{"path": "a.t'), call("teleport", to="Mars"))
-    async with opened(tmp_path, wire, script(Says("", wanted), says("I see"))) as (agent, server):
+    wanted: tuple[ScriptedCall, ...] = (broken_call("read", '{"path": "a.t'), call("teleport", to="Mars"))
+    async with opened(tmp_path, wire, script(ScriptedReply("", wanted), says("I see"))) as (agent, server):
         turn = await agent.say("go", session="s")
     assert (turn.outcome, turn.text) == ("done", "I see")
     sent = str(server.requests[-1].body)

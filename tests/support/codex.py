@@ -13,8 +13,8 @@ from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Answered, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.ports import Model
-from outrider.models.script_server import Heard
-from outrider.models.scripted import Wanted
+from outrider.models.script_server import RecordedRequest
+from outrider.models.scripted import ScriptedCall
 from tests.journey.support import Person
 
 MODEL = "gpt-5.5"
@@ -103,12 +103,12 @@ def use_codex(person: Person, url: str, **more: str) -> None:
     person.environ |= {"OUTRIDER_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
 
 
-def shell(command: str, **more: object) -> Wanted:
+def shell(command: str, **more: object) -> ScriptedCall:
     """A call by which Codex's model runs a command."""
-    return Wanted("exec_command", {"cmd": command, **more})
+    return ScriptedCall("exec_command", {"cmd": command, **more})
 
 
-def texts(request: Heard) -> str:
+def texts(request: RecordedRequest) -> str:
     """All that a request of Codex holds."""
     return json.dumps(request.body.get("input"), ensure_ascii=False)
 

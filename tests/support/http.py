@@ -62,7 +62,7 @@ async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
             try:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}"
             finally:
-                server.ending.set()
+                server.stop_event.set()
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.sandbox import Grant, Limits, NoSandbox, Sandbox, Wrapped, detect
+from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxedCommand, SandboxGrant, SandboxLimits, detect
 
 _WATCHED = ("/", "/etc", "/usr", "/usr/bin", "/usr/local/bin", "/etc/passwd", "/etc/hosts", "/etc/ld.so.preload")
 _SETTINGS = ("kernel/core_pattern", "kernel/hostname", "kernel/modprobe", "vm/swappiness", "user/max_user_namespaces")
@@ -68,7 +68,7 @@ class Outer:
         return found
 
 
-def sandbox_here(hidden: Sequence[Path] = (), limits: Limits | None = None) -> Sandbox:
+def sandbox_here(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> Sandbox:
     """The sandbox of this machine; skips the test where there is none."""
     found = detect(hidden, limits)
     if isinstance(found, NoSandbox):
@@ -76,7 +76,7 @@ def sandbox_here(hidden: Sequence[Path] = (), limits: Limits | None = None) -> S
     return found
 
 
-def start(wrapped: Wrapped, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+def start(wrapped: SandboxedCommand, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*prefix, *wrapped.argv],
         env=wrapped.environ,
@@ -92,10 +92,14 @@ def start(wrapped: Wrapped, prefix: Sequence[str] = ()) -> subprocess.Popen[str]
 
 
 def run(
-    sandbox: Sandbox, script: str, folder: Path, grant: Grant | None = None, environ: Mapping[str, str] | None = None
+    sandbox: Sandbox,
+    script: str,
+    folder: Path,
+    grant: SandboxGrant | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """Exit status and output of a shell script in the sandbox, bounded as a task is."""
-    wrapped = sandbox.wrap(["/bin/sh", "-c", script], folder, folder, environ or {}, grant or Grant())
+    wrapped = sandbox.wrap(["/bin/sh", "-c", script], folder, folder, environ or {}, grant or SandboxGrant())
     task = f"test-{secrets.token_hex(4)}"
     with ExitStack() as stack:
         prefix: Sequence[str] = ()

@@ -14,7 +14,7 @@ from outrider.config.load import load
 from outrider.core.events import Entry, Input, Result
 from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, ToolMessage
-from outrider.models.scripted import Says, ScriptedModel
+from outrider.models.scripted import ScriptedModel, ScriptedReply
 
 TERMINAL, PIPE = "terminal:test", "pipe:test"
 
@@ -59,6 +59,6 @@ def last_results(prompt: Prompt) -> list[dict[str, Any]]:
     return [json.loads(result.text) for result in tools[-1].results]
 
 
-def using(make: Callable[[str], Says]) -> Callable[[Prompt], Says]:
+def using(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
     """A line that needs the id of the task the last call began."""
     return lambda prompt: make(str(last_results(prompt)[0]["task"]))

@@ -13,7 +13,18 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.workspaces.process import Exit, Mark, Spec, adopt, ended, kill, look, size, start, tail
+from outrider.workspaces.process import (
+    CommandSpec,
+    Exit,
+    ProcessIdentity,
+    adopt,
+    kill,
+    output_size,
+    poll_exit,
+    start_detached,
+    tail_output,
+    wait_for_exit,
+)
 
 LONG = 30.0
 """Seconds after which a wait counts as failed."""
@@ -31,25 +42,25 @@ class Task(Struct, frozen=True):
     """A started command."""
 
     folder: Path
-    mark: Mark
+    mark: ProcessIdentity
 
     async def ends(self) -> Exit:
         """Its end, without the time of it."""
         with anyio.fail_after(LONG):
-            return msgspec.structs.replace(await ended(self.folder, self.mark), at=0)
+            return msgspec.structs.replace(await wait_for_exit(self.folder, self.mark), at=0)
 
     async def is_killed(self, grace: float = 2.0) -> Exit:
         with anyio.fail_after(LONG):
             return msgspec.structs.replace(await kill(self.folder, self.mark, grace), at=0)
 
     def looks(self) -> Exit | None:
-        end = look(self.folder, self.mark)
+        end = poll_exit(self.folder, self.mark)
         return msgspec.structs.replace(end, at=0) if end else None
 
     async def says(self, words: bytes) -> None:
         with anyio.fail_after(LONG):
             while True:
-                if words in tail(self.folder):
+                if words in tail_output(self.folder):
                     return
                 await anyio.sleep(0.005)
 
@@ -62,7 +73,7 @@ class Task(Struct, frozen=True):
         return int(self.fact("first").split()[0])
 
     def said(self) -> bytes:
-        return tail(self.folder, size(self.folder))
+        return tail_output(self.folder, output_size(self.folder))
 
 
 class Tasks:
@@ -80,15 +91,15 @@ class Tasks:
         output: int = 1 << 20,
         environ: Mapping[str, str] | None = None,
         rlimits: Mapping[str, int] | None = None,
-    ) -> Spec:
+    ) -> CommandSpec:
         folder = self.home / f"t{len(self.started)}"
         self.started.append(folder)
         environ = {"PATH": os.defpath} if environ is None else environ
-        return Spec(("/bin/sh", "-c", text), folder, self.home, environ, stdin, output, rlimits or {})
+        return CommandSpec(("/bin/sh", "-c", text), folder, self.home, environ, stdin, output, rlimits or {})
 
     def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> Task:
         spec = self.spec(text, stdin=stdin, output=output)
-        return Task(spec.folder, start(spec))
+        return Task(spec.folder, start_detached(spec))
 
     def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> Task:
         """Started by a process that has been killed with SIGKILL since."""

@@ -11,7 +11,17 @@ from outrider.core.parts import Call, call_id
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.open import open_models
-from outrider.models.script_server import Cut, Empty, Garbage, Overflow, ScriptServer, Stall, Status, script, serving
+from outrider.models.script_server import (
+    Cut,
+    Empty,
+    ErrorStatus,
+    Garbage,
+    Overflow,
+    ScriptedServer,
+    Stall,
+    open_scripted_server,
+    script,
+)
 from outrider.models.script_server.script import Fault
 from outrider.models.scripted import broken_call, call, says
 
@@ -28,7 +38,7 @@ class NoBlobs:
         raise Refused(f"no blob {name}")
 
 
-def choice(wire: str, server: ScriptServer, **rest: Any) -> ModelChoice:
+def choice(wire: str, server: ScriptedServer, **rest: Any) -> ModelChoice:
     settings: dict[str, Any] = {"attempts": 1, "patience": 20.0, **rest}
     return ModelChoice(f"{wire}:m", wire, "m", url=server.url, key=Secret("sk-test"), **settings)
 
@@ -36,7 +46,7 @@ def choice(wire: str, server: ScriptServer, **rest: Any) -> ModelChoice:
 async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
     first = says("looking", call("read", path="a"), call("read", path="b"), reasoning="hm, two files")
     async with (
-        serving(script(first, says("done"))) as server,
+        open_scripted_server(script(first, says("done"))) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         heard: list[Delta] = []
@@ -58,7 +68,7 @@ async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
 
 async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
     async with (
-        serving(script(says("", broken_call("read", '{"path": ')))) as server,
+        open_scripted_server(script(says("", broken_call("read", '{"path": ')))) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         reply = await model.reply(PROMPT, lambda _: None)
@@ -68,10 +78,10 @@ async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Status(401, "no"), Refused),
-        (Status(400, "no"), Refused),
-        (Status(429, "slow", 99.0), Unavailable),
-        (Status(500, "oops"), Unavailable),
+        (ErrorStatus(401, "no"), Refused),
+        (ErrorStatus(400, "no"), Refused),
+        (ErrorStatus(429, "slow", 99.0), Unavailable),
+        (ErrorStatus(500, "oops"), Unavailable),
         (Cut(0), Unavailable),
         (Cut(300), Unavailable),
         (Cut(), Unavailable),
@@ -82,7 +92,7 @@ async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
 )
 async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault: Fault, kind: type[Exception]) -> None:
     async with (
-        serving(script([fault, says("here is a whole reply of some words")])) as server,
+        open_scripted_server(script([fault, says("here is a whole reply of some words")])) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         with pytest.raises(kind) as caught:
@@ -94,7 +104,7 @@ async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault:
 async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) -> None:
     shown: list[str] = []
     async with (
-        serving(script([Cut(), says("here is a whole reply of some words")])) as server,
+        open_scripted_server(script([Cut(), says("here is a whole reply of some words")])) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable):
@@ -106,7 +116,7 @@ async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) 
 @pytest.mark.parametrize("where", ["headers", "stream"])
 async def test_silence_is_given_up(wire: str, where: Any) -> None:
     async with (
-        serving(script([Stall(where), says("some words")])) as server,
+        open_scripted_server(script([Stall(where), says("some words")])) as server,
         open_models([choice(wire, server, patience=0.3)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable, match=r"sent nothing for 0\.3 s"):

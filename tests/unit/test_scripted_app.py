@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.models.script_server.app import ScriptApp
-from outrider.models.script_server.heard import Log
+from outrider.models.script_server.app import ScriptedApp
+from outrider.models.script_server.heard import RequestLog
 from outrider.models.script_server.script import Script, script
 
 PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
@@ -57,7 +57,7 @@ BODIES = some(
 )
 
 
-async def asked(app: ScriptApp, path: str, content: bytes) -> int:
+async def asked(app: ScriptedApp, path: str, content: bytes) -> int:
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -75,7 +75,7 @@ async def asked(app: ScriptApp, path: str, content: bytes) -> int:
 @given(st.sampled_from(PATHS), BODIES)
 def test_any_body_is_answered_or_refused(path: str, body: dict[str, Any]) -> None:
     for lines in (Script(), script("hi")):
-        status = anyio.run(asked, ScriptApp(lines, Log()), path, msgspec.json.encode(body))
+        status = anyio.run(asked, ScriptedApp(lines, RequestLog()), path, msgspec.json.encode(body))
         assert status in (200, 400)
 
 
@@ -84,4 +84,4 @@ def test_any_body_is_answered_or_refused(path: str, body: dict[str, Any]) -> Non
     "content", [b"", b"[]", b"\xff", b'"x"', b"[" * 100_000], ids=["none", "list", "bytes", "text", "deep"]
 )
 def test_what_is_no_json_object_is_refused(path: str, content: bytes) -> None:
-    assert anyio.run(asked, ScriptApp(Script(), Log()), path, content) == 400
+    assert anyio.run(asked, ScriptedApp(Script(), RequestLog()), path, content) == 400

@@ -87,7 +87,7 @@ async def test_a_stalled_turn_is_held_open_until_it_is_released() -> None:
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            await held.begun.wait()
+            await held.reached.wait()
             assert (deltas, replies) == ([Delta("so "), Delta("far")], [])
             held.release()
     assert [reply.text for reply in replies] == ["and so on"]

@@ -13,18 +13,18 @@ from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage,
 from outrider.models.script_server import (
     Cut,
     Empty,
+    ErrorStatus,
     Garbage,
     Overflow,
-    Rule,
     Script,
+    ScriptRule,
     Stall,
-    Status,
     parse_script,
     script,
 )
-from outrider.models.script_server.script import Progress
-from outrider.models.script_server.validity import complaint
-from outrider.models.scripted import Says, Wanted, says
+from outrider.models.script_server.script import ScriptProgress
+from outrider.models.script_server.validity import find_prompt_error
+from outrider.models.scripted import ScriptedCall, ScriptedReply, says
 
 
 def prompt(*messages: Message) -> Prompt:
@@ -42,27 +42,30 @@ def test_a_script_file_is_read_whole() -> None:
       "faults": [{"status": 500}]
     }"""
     calls = (
-        Wanted("read", {"path": "a"}),
-        Wanted("x", raw="{"),
-        Wanted("apply_patch", raw="***", custom=True),
+        ScriptedCall("read", {"path": "a"}),
+        ScriptedCall("x", raw="{"),
+        ScriptedCall("apply_patch", raw="***", custom=True),
     )
     assert parse_script(source) == Script(
         replies=(
-            (Says("hi"),),
-            (Says("t", calls, "r", Usage(9, 3), "length", 0.5, 4),),
+            (ScriptedReply("hi"),),
+            (ScriptedReply("t", calls, "r", Usage(9, 3), "length", 0.5, 4),),
             (
-                Status(429, "slow", 1),
+                ErrorStatus(429, "slow", 1),
                 Stall("stream"),
                 Cut(120),
                 Cut(),
                 Garbage(),
                 Empty(),
                 Overflow(),
-                Says("at last"),
+                ScriptedReply("at last"),
             ),
         ),
-        rules=(Rule("weather", ((Says("rain"),),)), Rule("two", ((Says("a"),), (Says("b"),)))),
-        faults=(Status(500),),
+        rules=(
+            ScriptRule("weather", ((ScriptedReply("rain"),),)),
+            ScriptRule("two", ((ScriptedReply("a"),), (ScriptedReply("b"),))),
+        ),
+        faults=(ErrorStatus(500),),
     )
 
 
@@ -96,32 +99,41 @@ def test_no_text_makes_the_script_reader_fail_otherwise_than_by_refusing(source:
 
 
 def test_faults_are_met_once_each_and_the_last_line_of_a_place_stays() -> None:
-    progress = Progress(script([Status(429), Cut(5), says("hi")], [Status(401)]))
+    progress = ScriptProgress(script([ErrorStatus(429), Cut(5), says("hi")], [ErrorStatus(401)]))
     first, second = prompt(UserMessage("x")), prompt(UserMessage("x"), AssistantMessage("hi"))
-    assert [progress.choose(first).line for _ in range(4)] == [Status(429), Cut(5), Says("hi"), Says("hi")]
-    assert [progress.choose(second).line for _ in range(2)] == [Status(401), Status(401)]
+    assert [progress.choose(first).line for _ in range(4)] == [
+        ErrorStatus(429),
+        Cut(5),
+        ScriptedReply("hi"),
+        ScriptedReply("hi"),
+    ]
+    assert [progress.choose(second).line for _ in range(2)] == [ErrorStatus(401), ErrorStatus(401)]
 
 
 def test_what_a_cut_stream_is_the_beginning_of_is_the_reply_of_its_place() -> None:
-    assert Progress(script([Cut(5), says("hi")])).choose(prompt(UserMessage("x"))).says == Says("hi")
+    assert ScriptProgress(script([Cut(5), says("hi")])).choose(prompt(UserMessage("x"))).reply == ScriptedReply("hi")
 
 
 def test_rules_go_before_replies_and_count_the_steps_since_the_words_they_match() -> None:
-    rule = Rule("weather", ((Says("", (Wanted("look"),)),), (Says("rain"),)))
-    progress = Progress(Script(replies=((Says("plain"),),), rules=(rule,)))
+    rule = ScriptRule("weather", ((ScriptedReply("", (ScriptedCall("look"),)),), (ScriptedReply("rain"),)))
+    progress = ScriptProgress(Script(replies=((ScriptedReply("plain"),),), rules=(rule,)))
     looked = AssistantMessage("", (Call("c", "look", {}),)), ToolMessage((Result("c", "wet"),))
     asked = AssistantMessage("before"), UserMessage("the Weather?")
-    assert progress.choose(prompt(UserMessage("hi"))).line == Says("plain")
-    assert progress.choose(prompt(UserMessage("hi"), *asked)).line == Says("", (Wanted("look"),))
-    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked)).line == Says("rain")
-    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked, AssistantMessage("rain"))).line == Says(
+    assert progress.choose(prompt(UserMessage("hi"))).line == ScriptedReply("plain")
+    assert progress.choose(prompt(UserMessage("hi"), *asked)).line == ScriptedReply("", (ScriptedCall("look"),))
+    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked)).line == ScriptedReply("rain")
+    assert progress.choose(prompt(UserMessage("hi"), *asked, *looked, AssistantMessage("rain"))).line == ScriptedReply(
         "(script ended)"
     )
 
 
 def test_faults_of_the_whole_script_are_met_by_the_first_requests() -> None:
-    progress = Progress(Script(replies=((Says("hi"),),), faults=(Status(500), Garbage())))
-    assert [progress.choose(prompt(UserMessage("x"))).line for _ in range(3)] == [Status(500), Garbage(), Says("hi")]
+    progress = ScriptProgress(Script(replies=((ScriptedReply("hi"),),), faults=(ErrorStatus(500), Garbage())))
+    assert [progress.choose(prompt(UserMessage("x"))).line for _ in range(3)] == [
+        ErrorStatus(500),
+        Garbage(),
+        ScriptedReply("hi"),
+    ]
 
 
 CALLED = AssistantMessage("", (Call("a", "t", {}), Call("b", "t", {})))
@@ -143,8 +155,8 @@ ANSWERED = ToolMessage((Result("a", ""), Result("b", "")))
     ],
 )
 def test_what_providers_refuse_is_refused(messages: tuple[Message, ...], expected: str | None) -> None:
-    assert complaint(prompt(*messages), in_order=True) == expected
+    assert find_prompt_error(prompt(*messages), in_order=True) == expected
 
 
 def test_an_api_without_that_rule_takes_results_later() -> None:
-    assert complaint(prompt(UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), in_order=False) is None
+    assert find_prompt_error(prompt(UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), in_order=False) is None

@@ -14,7 +14,7 @@ from outrider.core.parts import Call, Image
 from outrider.core.ports import Session, ToolContext
 from outrider.tools.define import DefinedTool
 from outrider.tools.files import edit, list_folder, read, write
-from outrider.tools.text import Text, already_replaced, parse_text, render_text, replaced
+from outrider.tools.text import TextFile, is_already_replaced, parse_text, render_text, replace_passage
 from outrider.workspaces.local import LocalWorkspace, open_local
 
 pytestmark = pytest.mark.anyio
@@ -285,8 +285,8 @@ passages = st.text(st.sampled_from("ab \n\r\té€"), min_size=1, max_size=12)
 def test_editing_there_and_back_gives_the_same_bytes(body: str, old: str, new: str, bom: str) -> None:
     raw = (bom + body.replace("\r\n", "\n")).encode()
     try:
-        changed, _ = replaced(parse_text(raw), old, new, every=False)
-        back, _ = replaced(parse_text(render_text(changed)), new, old, every=False)
+        changed, _ = replace_passage(parse_text(raw), old, new, every=False)
+        back, _ = replace_passage(parse_text(render_text(changed)), new, old, every=False)
     except Refused:
         return
     if "\r" not in old + new:
@@ -303,7 +303,7 @@ def test_a_text_still_to_be_edited_is_never_taken_for_edited_unless_all_of_old_l
     body: str, old: str, new: str
 ) -> None:
     if body.count(old) == 1 and old not in new:
-        assert not already_replaced(Text(body), old, new)
+        assert not is_already_replaced(TextFile(body), old, new)
 
 
 async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(

@@ -10,8 +10,8 @@ from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.parts import Call
 from outrider.core.ports import Session, ToolContext
-from outrider.tools.globs import matches, spread
-from outrider.tools.search import Wish, look_through, search
+from outrider.tools.globs import expand_braces, glob_matches
+from outrider.tools.search import SearchPattern, search, search_files
 from outrider.workspaces.local import open_local
 
 pytestmark = pytest.mark.anyio
@@ -118,14 +118,14 @@ async def test_a_file_too_large_to_search_is_counted_aloud(here: ToolContext, tm
 async def test_a_pattern_that_never_ends_is_ended(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "zz.txt").write_text(FODDER)
     with anyio.fail_after(60):
-        sweep = await look_through(here.workspace, Wish(ENDLESS), here.workspace.walk("zz.txt").items, 1.0)
-    assert (sweep.rows, bool(sweep.stuck)) == ([], True)
+        sweep = await search_files(here.workspace, SearchPattern(ENDLESS), here.workspace.walk("zz.txt").items, 1.0)
+    assert (sweep.rows, bool(sweep.timed_out_in)) == ([], True)
 
 
 async def test_a_pattern_too_large_to_compile_is_ended_too(here: ToolContext) -> None:
     with anyio.fail_after(60):
-        wish = Wish("(((((a{1,200}){1,200}){1,200}){1,200}){1,200}b)")
-        sweep = await look_through(here.workspace, wish, here.workspace.walk(".").items, 1.0)
+        wish = SearchPattern("(((((a{1,200}){1,200}){1,200}){1,200}){1,200}b)")
+        sweep = await search_files(here.workspace, wish, here.workspace.walk(".").items, 1.0)
     assert sweep.rows == []
 
 
@@ -165,9 +165,9 @@ async def test_a_search_that_is_cancelled_leaves_no_process_behind(
     ],
 )
 def test_a_glob_means_what_people_mean_by_it(glob: str, path: str, means: bool) -> None:
-    assert matches(path, spread(glob)) is means
+    assert glob_matches(path, expand_braces(glob)) is means
 
 
 def test_no_glob_takes_for_ever() -> None:
-    assert len(spread("{a,b}" * 200)) <= 130
-    assert not matches("a" * 200 + "/" + "a" * 200, spread("*a" * 60 + "b/" + "**/" * 60 + "*a*a*a*ab"))
+    assert len(expand_braces("{a,b}" * 200)) <= 130
+    assert not glob_matches("a" * 200 + "/" + "a" * 200, expand_braces("*a" * 60 + "b/" + "**/" * 60 + "*a*a*a*ab"))

@@ -11,7 +11,7 @@ from outrider.app.compose import open_agent
 from outrider.core.events import Entry, Event
 from outrider.core.outcome import TurnResult
 from outrider.core.ports import Model, SearchHit, Session, Tool
-from outrider.tools.define import Function
+from outrider.tools.define import ToolFunction
 
 
 class BlockingAgent:
@@ -73,7 +73,7 @@ def open_blocking(
     home: str | Path | None = None,
     *,
     model: str | Model | None = None,
-    tools: Sequence[Tool | Function] = (),
+    tools: Sequence[Tool | ToolFunction] = (),
     workspace: str | Path | None = None,
 ) -> Generator[BlockingAgent, None, None]:
     """The blocking twin of `outrider.open`."""

@@ -35,11 +35,11 @@ from outrider.models.open import open_models
 from outrider.runtimes.kit import OpenRuntime, RuntimeContext
 from outrider.store.open import open_store
 from outrider.store.sqlite import SqliteStore
-from outrider.tools.define import Function
+from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
 from outrider.workspaces.commands import LocalCommands
 from outrider.workspaces.local import open_local
-from outrider.workspaces.matching import matching
+from outrider.workspaces.matching import match_lines
 
 
 class _Models:
@@ -100,7 +100,7 @@ def _can_deliver_later(address: str) -> bool:
     return check_delivery(address, CHANNELS).can_deliver
 
 
-def _tools(extra: Sequence[Tool | Function]) -> dict[str, Tool]:
+def _tools(extra: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
     built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
     tools = {tool.spec.name: tool for tool in built_in}
     for given in extra:
@@ -120,7 +120,7 @@ async def open_agent(
     home: str | Path | None = None,
     *,
     model: str | Model | None = None,
-    tools: Sequence[Tool | Function] = (),
+    tools: Sequence[Tool | ToolFunction] = (),
     workspace: str | Path | None = None,
     config: Config | None = None,
     presence: OpenMode = PYTHON_MODE,
@@ -190,7 +190,7 @@ def _build_services(
     hint = worker.wake if presence.runs == "all" else worker.notify
     children = ChildSessions(store, door, worker)
     keeper = TaskSupervisor(
-        TaskServices(store, commands, children, hint, _now, _can_deliver_later, matching, redact),
+        TaskServices(store, commands, children, hint, _now, _can_deliver_later, match_lines, redact),
         most=config.shell.tasks,
     )
     worker.on_idle = keeper.session_idle

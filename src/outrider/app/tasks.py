@@ -15,8 +15,8 @@ from outrider.core.tasks import Notify, Task, TaskSpec
 from outrider.engine.door import Inbox, InboxMessage
 from outrider.engine.keeper import TaskSupervisor
 from outrider.engine.worker import Worker
-from outrider.workspaces.commands import LocalCommands, Means
-from outrider.workspaces.sandbox import Limits, NoSandbox, detect
+from outrider.workspaces.commands import CommandSettings, LocalCommands
+from outrider.workspaces.sandbox import NoSandbox, SandboxLimits, detect
 
 
 class TaskPolicy:
@@ -52,13 +52,13 @@ class TaskPolicy:
 def open_commands(config: Config) -> LocalCommands:
     """The commands of this home. Whether they can be sandboxed is found out when the first one is to run."""
     box, mebi = config.sandbox, 1024 * 1024
-    limits = Limits(processes=box.processes, memory=box.memory * mebi, file_size=box.file * mebi)
+    limits = SandboxLimits(processes=box.processes, memory=box.memory * mebi, file_size=box.file * mebi)
     return LocalCommands(
-        Means(
+        CommandSettings(
             folder=config.home / "tasks",
             detect=lambda: detect((config.home,), limits),
             environ=child_environment(),
-            output=config.shell.output,
+            max_output=config.shell.output,
             network=box.network,
             read=box.read,
         )

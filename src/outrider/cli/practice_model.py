@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from outrider.core.errors import Refused
-from outrider.models.script_server import Script, ScriptServer, parse_script
-from outrider.models.scripted import Says
+from outrider.models.script_server import Script, ScriptedServer, parse_script
+from outrider.models.scripted import ScriptedReply
 
 
 @click.command("practice-model")
@@ -28,10 +28,12 @@ def command(port: int, say: tuple[str, ...], script: str | None, latency: float)
     """
     if say and script is not None:
         raise click.UsageError("give either --say or --script")
-    chosen = _read_script(script) if script is not None else Script(replies=tuple((Says(text),) for text in say))
+    chosen = (
+        _read_script(script) if script is not None else Script(replies=tuple((ScriptedReply(text),) for text in say))
+    )
     # A connection that the script has cut is reported as an error by the HTTP server; here it is none.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    server = ScriptServer(chosen, port, latency / 1_000)
+    server = ScriptedServer(chosen, port, latency / 1_000)
     try:
         anyio.run(_serve, server)
     finally:
@@ -48,7 +50,7 @@ def _read_script(script: str) -> Script:
         raise Refused(f"the script {script} cannot be read: {error.strerror}") from error
 
 
-async def _serve(server: ScriptServer) -> None:
+async def _serve(server: ScriptedServer) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as group:
             await group.start(server.serve)

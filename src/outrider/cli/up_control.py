@@ -17,7 +17,7 @@ from outrider.cli.root import DONE, FAILED
 from outrider.cli.up_file import RunningServer, find_running_server, read_server_file
 from outrider.core.errors import Unavailable
 from outrider.store.keys import first_key_file
-from outrider.workspaces.process.identity import send, system
+from outrider.workspaces.process.identity import process_table, send_signal
 
 _HEALTH_TIMEOUT = 6.0
 """Seconds an answer about its health may take; it needs at most five to find out."""
@@ -115,11 +115,11 @@ def _status_text(found: ServerStatus, up: RunningServer | None) -> str:
 def stop_server(home: Path, *, is_now: bool) -> int:
     """Tell it to leave and wait until it has: its process id, or 0 when there was none. Raises Unavailable."""
     up = find_running_server(home)
-    row = system.row(up.pid) if up else None
+    row = process_table.find_process(up.pid) if up else None
     if up is None or row is None:
         return 0
     for _ in range(1 + is_now):
-        send(row, signal.SIGTERM)
+        send_signal(row, signal.SIGTERM)
     if not anyio.run(_wait_for_exit, up):
         raise Unavailable(f"process {up.pid} has not left within {_STOP_TIMEOUT:g} s; `outrider up logs` may say why")
     return up.pid

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from outrider import __version__
 from outrider.core.errors import Refused
-from outrider.workspaces.process.identity import is_alive, mark_of
-from outrider.workspaces.process.spec import Mark
+from outrider.workspaces.process.identity import identity_of, is_alive
+from outrider.workspaces.process.spec import ProcessIdentity
 
 SERVER_FILE = "up.json"
 
@@ -26,7 +26,7 @@ class RunningServer(Struct, frozen=True):
     started: int
     """Milliseconds since 1970."""
     version: str
-    mark: Mark
+    mark: ProcessIdentity
     """Tells this process from a later one of the same number."""
 
     @property
@@ -52,7 +52,7 @@ def find_running_server(home: Path) -> RunningServer | None:
 def advertise_server(home: Path, url: str) -> Generator[RunningServer]:
     """Be found by others at this address for as long as the block runs."""
     pid = os.getpid()
-    up = RunningServer(pid, url, time.time_ns() // 1_000_000, __version__, mark_of(pid))
+    up = RunningServer(pid, url, time.time_ns() // 1_000_000, __version__, identity_of(pid))
     _write_server_file(home / SERVER_FILE, msgspec.json.format(msgspec.json.encode(up), indent=2) + b"\n")
     try:
         yield up

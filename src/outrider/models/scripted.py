@@ -13,12 +13,12 @@ from outrider.core.parts import Call, Reasoning, Usage, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Prompt
 from outrider.core.traits import ModelTraits
-from outrider.models.scripted_text import json, pieces, rough_usage
+from outrider.models.scripted_text import estimate_usage, pieces, to_json
 
-ENDED = "(script ended)"
+SCRIPT_ENDED = "(script ended)"
 
 
-class Wanted(Struct, frozen=True):
+class ScriptedCall(Struct, frozen=True):
     """A call a line makes."""
 
     tool: str
@@ -31,14 +31,14 @@ class Wanted(Struct, frozen=True):
     """Whether `raw` is the free-form input of a custom tool, where an API has those."""
 
     def arguments(self) -> str:
-        return json(self.args) if self.raw is None else self.raw
+        return to_json(self.args) if self.raw is None else self.raw
 
 
-class Says(Struct, frozen=True):
+class ScriptedReply(Struct, frozen=True):
     """One reply of the script."""
 
     text: str = ""
-    calls: tuple[Wanted, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
     reasoning: str = ""
     usage: Usage | None = None
     """A rough count of characters when not given."""
@@ -50,19 +50,19 @@ class Says(Struct, frozen=True):
     """Characters in a piece; 0 for word by word."""
 
 
-class Fails(Struct, frozen=True):
+class ScriptedFailure(Struct, frozen=True):
     """Raises before the next reply of the script, so many times."""
 
     error: Exception
     times: int = 1
 
 
-class Stalls:
+class ScriptedStall:
     """Holds the next reply of the script back until it is released. `begun` is set when a prompt waits here."""
 
     def __init__(self, text: str = "") -> None:
         self.text = text
-        self.begun = anyio.Event()
+        self.reached = anyio.Event()
         self._released = anyio.Event()
 
     def release(self) -> None:
@@ -71,36 +71,41 @@ class Stalls:
     async def hold(self, emit: Emit) -> None:
         for piece in [] if self._released.is_set() else pieces(self.text):
             emit(Delta(piece))
-        self.begun.set()
+        self.reached.set()
         await self._released.wait()
 
 
-Line = Says | Callable[[Prompt], Says]
+ReplySource = ScriptedReply | Callable[[Prompt], ScriptedReply]
 """A reply, or a function that makes it from the prompt."""
 
 
 def says(
-    text: str = "", *calls: Wanted, reasoning: str = "", usage: Usage | None = None, cut: str = "", delay: float = 0.0
-) -> Says:
-    return Says(text, calls, reasoning, usage, cut, delay)
+    text: str = "",
+    *calls: ScriptedCall,
+    reasoning: str = "",
+    usage: Usage | None = None,
+    cut: str = "",
+    delay: float = 0.0,
+) -> ScriptedReply:
+    return ScriptedReply(text, calls, reasoning, usage, cut, delay)
 
 
-def call(tool: str, /, **args: object) -> Wanted:
-    return Wanted(tool, args)
+def call(tool: str, /, **args: object) -> ScriptedCall:
+    return ScriptedCall(tool, args)
 
 
-def broken_call(tool: str, raw: str) -> Wanted:
+def broken_call(tool: str, raw: str) -> ScriptedCall:
     """A call whose arguments are not the JSON object they should be."""
-    return Wanted(tool, raw=raw)
+    return ScriptedCall(tool, raw=raw)
 
 
-def fails(error: Exception, times: int = 1) -> Fails:
-    return Fails(error, times)
+def fails(error: Exception, times: int = 1) -> ScriptedFailure:
+    return ScriptedFailure(error, times)
 
 
-def stalls(text: str = "") -> Stalls:
+def stalls(text: str = "") -> ScriptedStall:
     """Waits until released, having shown this much of an answer."""
-    return Stalls(text)
+    return ScriptedStall(text)
 
 
 class ScriptedModel:
@@ -110,42 +115,44 @@ class ScriptedModel:
     this object.
     """
 
-    def __init__(self, *lines: Line | Fails | Stalls, name: str = "scripted") -> None:
+    def __init__(self, *lines: ReplySource | ScriptedFailure | ScriptedStall, name: str = "scripted") -> None:
         self.traits = ModelTraits(name=name, wire="scripted")
         self.prompts: list[Prompt] = []
         """Every prompt it was asked with, the failed attempts among them."""
-        self._lines: list[tuple[list[Fails | Stalls], Line]] = []
+        self._lines: list[tuple[list[ScriptedFailure | ScriptedStall], ReplySource]] = []
         self._failed: dict[int, int] = {}
-        faults: list[Fails | Stalls] = []
+        faults: list[ScriptedFailure | ScriptedStall] = []
         for line in lines:
-            if isinstance(line, Fails | Stalls):
+            if isinstance(line, ScriptedFailure | ScriptedStall):
                 faults.append(line)
             else:
                 self._lines.append((faults, line))
                 faults = []
         if faults:
-            self._lines.append((faults, Says(ENDED)))
+            self._lines.append((faults, ScriptedReply(SCRIPT_ENDED)))
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         self.prompts.append(prompt)
         position = sum(isinstance(message, AssistantMessage) for message in prompt.messages)
-        faults, line = self._lines[position] if position < len(self._lines) else ([], Says(ENDED))
+        faults, line = self._lines[position] if position < len(self._lines) else ([], ScriptedReply(SCRIPT_ENDED))
         for fault in faults:
-            await self._meet(fault, emit)
-        return await spoken(line if isinstance(line, Says) else line(prompt), prompt, emit, self.traits.name)
+            await self._apply_fault(fault, emit)
+        return await stream_reply(
+            line if isinstance(line, ScriptedReply) else line(prompt), prompt, emit, self.traits.name
+        )
 
-    async def _meet(self, fault: Fails | Stalls, emit: Emit) -> None:
+    async def _apply_fault(self, fault: ScriptedFailure | ScriptedStall, emit: Emit) -> None:
         match fault:
-            case Stalls():
+            case ScriptedStall():
                 await fault.hold(emit)
-            case Fails(error=error, times=times):
+            case ScriptedFailure(error=error, times=times):
                 failed = self._failed.get(id(fault), 0)
                 if failed < times:
                     self._failed[id(fault)] = failed + 1
                     raise error
 
 
-async def spoken(line: Says, prompt: Prompt, emit: Emit, model: str) -> Reply:
+async def stream_reply(line: ScriptedReply, prompt: Prompt, emit: Emit, model: str) -> Reply:
     """Say this line in answer to this prompt, piece by piece."""
     for kind, text in (("reasoning", line.reasoning), ("text", line.text)):
         for piece in pieces(text, line.chunk):
@@ -164,6 +171,6 @@ async def spoken(line: Says, prompt: Prompt, emit: Emit, model: str) -> Reply:
         ),
         reasoning=(Reasoning(line.reasoning, "scripted"),) if line.reasoning else (),
         model=model,
-        usage=line.usage or rough_usage(prompt, written, line.reasoning),
+        usage=line.usage or estimate_usage(prompt, written, line.reasoning),
         cut=line.cut,
     )

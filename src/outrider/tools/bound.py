@@ -2,7 +2,7 @@
 
 from outrider.core.ports import Blobs
 
-LONGEST = 30_000
+MAX_RESULT_CHARS = 30_000
 """Characters of any result's text."""
 
 
@@ -11,20 +11,20 @@ def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint
 
     The blob is empty when nothing was cut. `hint` tells the model how to come by the rest.
     """
-    text = clean(text)
+    text = replace_lone_surrogates(text)
     if len(text) <= head + tail:
         return text, ""
-    return cut(text, head, tail, hint), blobs.put(text.encode())
+    return head_and_tail(text, head, tail, hint), blobs.put(text.encode())
 
 
-def cut(text: str, head: int = 20_000, tail: int = 8_000, hint: str = "") -> str:
+def head_and_tail(text: str, head: int = 20_000, tail: int = 8_000, hint: str = "") -> str:
     """Head and tail of a text that is longer than both, with a line between that says what is missing."""
     hint = hint or "ask for a smaller part to see it"
     gap = f"[… {len(text) - head - tail:,} of {len(text):,} characters left out; {hint} …]"
     return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
 
 
-def clean(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """The same text without what no JSON can carry (halves of characters)."""
     return text.encode("utf-8", "replace").decode()
 

@@ -20,13 +20,13 @@ from outrider.core.events import Result
 from outrider.core.parts import Call, Image
 from outrider.core.ports import Blobs, ToolContext
 from outrider.core.traits import Replay, ToolSpec
-from outrider.tools.bound import LONGEST, bounded, clean, cut
+from outrider.tools.bound import MAX_RESULT_CHARS, bounded, head_and_tail, replace_lone_surrogates
 
 __all__ = ["DefinedTool", "ToolContext", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
 
-Outcome = str | Result | None
-Function = Callable[..., Outcome] | Callable[..., Awaitable[Outcome]]
-Asking = Callable[..., Awaitable[ApprovalRequest | None]]
+ToolReturn = str | Result | None
+ToolFunction = Callable[..., ToolReturn] | Callable[..., Awaitable[ToolReturn]]
+ApprovalFunction = Callable[..., Awaitable[ApprovalRequest | None]]
 T = TypeVar("T")
 
 THREADS = 8
@@ -52,17 +52,17 @@ async def in_thread(work: Callable[[], T]) -> T:
 class DefinedTool:
     """A tool made of a function."""
 
-    def __init__(self, function: Function, replay: Replay, name: str) -> None:
+    def __init__(self, function: ToolFunction, replay: Replay, name: str) -> None:
         description, notes = _read_docstring(function)
         self._function = function
-        self._reconcile: Function | None = None
-        self._request: Asking | None = None
-        self._takes_here = _takes_here(function)
-        self._whole = _whole(function)
+        self._reconcile: ToolFunction | None = None
+        self._approval_function: ApprovalFunction | None = None
+        self._takes_context = _takes_context(function)
+        self._struct_parameter = _struct_parameter(function)
         self._arguments = _arguments(function, name)
         self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
 
-    def reconciles(self, function: Function) -> Function:
+    def reconciles(self, function: ToolFunction) -> ToolFunction:
         """Decorates the function that finds out, from the same arguments, what came of a call cut short by a crash.
 
         It returns what the tool would have returned, or None when that cannot be told.
@@ -70,16 +70,16 @@ class DefinedTool:
         self._reconcile = function
         return function
 
-    def requests(self, function: Asking) -> Asking:
+    def requests_approval(self, function: ApprovalFunction) -> ApprovalFunction:
         """Decorates the function that says, from the same arguments, what a call wants beyond what every call may do.
 
         It touches nothing; a person is asked before the call runs, unless a rule or an earlier answer decides.
         """
-        self._request = function
+        self._approval_function = function
         return function
 
     async def approval_request(self, call: Call, here: ToolContext) -> ApprovalRequest | None:
-        return await self._request(here, **self._parse(call)) if self._request else None
+        return await self._approval_function(here, **self._parse(call)) if self._approval_function else None
 
     async def run(self, call: Call, here: ToolContext) -> Result:
         outcome = await self._call(self._function, call, here)
@@ -88,10 +88,10 @@ class DefinedTool:
     async def reconcile(self, call: Call, here: ToolContext) -> Result | None:
         return await self._call(self._reconcile, call, here) if self._reconcile else None
 
-    async def _call(self, function: Function, call: Call, here: ToolContext) -> Result | None:
+    async def _call(self, function: ToolFunction, call: Call, here: ToolContext) -> Result | None:
         try:
             arguments = self._parse(call)
-            first = (here,) if self._takes_here else ()
+            first = (here,) if self._takes_context else ()
             if inspect.iscoroutinefunction(function):
                 outcome = await function(*first, **arguments)
             else:
@@ -101,35 +101,41 @@ class DefinedTool:
         if outcome is None:
             return None
         finished = outcome if isinstance(outcome, Result) else result(outcome)
-        if len(finished.text) > LONGEST:
+        if len(finished.text) > MAX_RESULT_CHARS:
             return await in_thread(partial(_shorten, replace(finished, call=call.id), here.blobs))
-        return replace(finished, call=call.id, text=clean(finished.text), details=clean(finished.details))
+        return replace(
+            finished,
+            call=call.id,
+            text=replace_lone_surrogates(finished.text),
+            details=replace_lone_surrogates(finished.details),
+        )
 
     def _parse(self, call: Call) -> Mapping[str, Any]:
         if call.broken:
-            raise Refused(f"the arguments were not a JSON object; {self._expected()}")
+            raise Refused(f"the arguments were not a JSON object; {self._usage()}")
         try:
             parsed = msgspec.convert(call.args, self._arguments, strict=False)
         except msgspec.ValidationError as error:
-            raise Refused(f"wrong arguments: {error}; {self._expected()}") from None
-        return {self._whole: parsed} if self._whole else msgspec.structs.asdict(parsed)
+            raise Refused(f"wrong arguments: {error}; {self._usage()}") from None
+        return {self._struct_parameter: parsed} if self._struct_parameter else msgspec.structs.asdict(parsed)
 
-    def _expected(self) -> str:
+    def _usage(self) -> str:
         properties = cast("dict[str, dict[str, object]]", self.spec.schema["properties"])
         required = cast("list[str]", self.spec.schema["required"])
         words = [
-            f"{name} ({_kind(schema)}{'' if name in required else ', optional'})" for name, schema in properties.items()
+            f"{name} ({_type_name(schema)}{'' if name in required else ', optional'})"
+            for name, schema in properties.items()
         ]
         return f"{self.spec.name} takes: {', '.join(words) or 'no arguments'}"
 
 
 @overload
-def tool(function: Function, /) -> DefinedTool: ...
+def tool(function: ToolFunction, /) -> DefinedTool: ...
 @overload
-def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[Function], DefinedTool]: ...
+def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[ToolFunction], DefinedTool]: ...
 def tool(
-    function: Function | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
-) -> DefinedTool | Callable[[Function], DefinedTool]:
+    function: ToolFunction | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
+) -> DefinedTool | Callable[[ToolFunction], DefinedTool]:
     """Make a function a tool. Its parameters are what the model gives; a first one `here: Here` tells where it runs.
 
     More than a few are better given as one msgspec Struct, whose fields are then the arguments.
@@ -137,7 +143,7 @@ def tool(
     a call twice does no harm. Raises TypeError for a function that cannot be a tool.
     """
 
-    def define(function: Function) -> DefinedTool:
+    def define(function: ToolFunction) -> DefinedTool:
         return DefinedTool(function, replay, name or function.__name__)
 
     return define(function) if function else define
@@ -147,31 +153,34 @@ def _shorten(finished: Result, blobs: Blobs) -> Result:
     try:
         text, blob = bounded(finished.text, blobs)
     except (Refused, OSError) as error:  # what the tool did is done: its result must not be lost over this
-        text, blob = f"{cut(clean(finished.text))}\n[the whole of it could not be kept: {error}]", ""
-    return replace(finished, text=text, blob=finished.blob or blob, details=clean(finished.details))
+        text, blob = (
+            f"{head_and_tail(replace_lone_surrogates(finished.text))}\n[the whole of it could not be kept: {error}]",
+            "",
+        )
+    return replace(finished, text=text, blob=finished.blob or blob, details=replace_lone_surrogates(finished.details))
 
 
-def _takes_here(function: Function) -> bool:
+def _takes_context(function: ToolFunction) -> bool:
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     return bool(parameters) and parameters[0].annotation is ToolContext
 
 
-def _parameters(function: Function) -> list[Parameter]:
+def _parameters(function: ToolFunction) -> list[Parameter]:
     """What the model gives."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    return parameters[1:] if _takes_here(function) else parameters
+    return parameters[1:] if _takes_context(function) else parameters
 
 
-def _whole(function: Function) -> str:
+def _struct_parameter(function: ToolFunction) -> str:
     """The name of the one parameter that takes all arguments as a struct, where a function has that instead."""
     others = _parameters(function)
     kinds = [parameter.annotation for parameter in others]
     return others[0].name if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct) else ""
 
 
-def _arguments(function: Function, name: str) -> type[Struct]:
+def _arguments(function: ToolFunction, name: str) -> type[Struct]:
     parameters = _parameters(function)
-    if _whole(function):
+    if _struct_parameter(function):
         return parameters[0].annotation
     fields: list[Any] = []
     for parameter in parameters:
@@ -184,7 +193,7 @@ def _arguments(function: Function, name: str) -> type[Struct]:
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
 
 
-def _read_docstring(function: Function) -> tuple[str, Mapping[str, str]]:
+def _read_docstring(function: ToolFunction) -> tuple[str, Mapping[str, str]]:
     """What the tool does, and what each parameter means: lines `name: meaning`, going on where they are indented."""
     names = "|".join(re.escape(parameter.name) for parameter in _parameters(function))
     lines = (inspect.getdoc(function) or "").splitlines()
@@ -229,9 +238,9 @@ def _inline(schema: Any, parts: Mapping[str, Any], within: tuple[str, ...]) -> A
     return {key: _inline(value, parts, within) for key, value in branch.items()}
 
 
-def _kind(schema: Mapping[str, object]) -> str:
+def _type_name(schema: Mapping[str, object]) -> str:
     if "enum" in schema:
         return " or ".join(f"{value!r}" for value in cast("list[object]", schema["enum"]))
     if "anyOf" in schema:
-        return " or ".join(_kind(choice) for choice in cast("list[dict[str, object]]", schema["anyOf"]))
+        return " or ".join(_type_name(choice) for choice in cast("list[dict[str, object]]", schema["anyOf"]))
     return str(schema.get("type", "anything"))

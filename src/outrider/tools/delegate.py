@@ -12,7 +12,7 @@ from outrider.core.tasks import Task, TaskSpec, duration
 from outrider.core.traits import Replay
 from outrider.tools.define import ToolContext, result, tool
 
-FOREGROUND = 3600.0
+MAX_WAIT = 3600.0
 """Seconds a child session is waited for."""
 
 
@@ -31,12 +31,12 @@ class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 async def delegate(here: ToolContext, arguments: DelegateCall) -> Result:
     """Have a child session do a piece of work in the same workspace, with tools and a budget of its own, and get its
     last words back. Several can run at once, in the background."""
-    return await _carry(here, _tasks(here), arguments)
+    return await _run(here, _tasks(here), arguments)
 
 
 @delegate.reconciles
-async def _take_up(here: ToolContext, arguments: DelegateCall) -> Result:
-    return await _carry(here, _tasks(here), arguments)
+async def _resume(here: ToolContext, arguments: DelegateCall) -> Result:
+    return await _run(here, _tasks(here), arguments)
 
 
 def _tasks(here: ToolContext) -> Tasks:
@@ -45,7 +45,7 @@ def _tasks(here: ToolContext) -> Tasks:
     return here.tasks
 
 
-async def _check_room(tasks: Tasks, call: str) -> None:
+async def _check_limits(tasks: Tasks, call: str) -> None:
     traits = await tasks.traits()
     if await tasks.depth() >= traits.depth:
         raise Refused(f"this is already {traits.depth} sessions deep (delegate.depth): do it yourself")
@@ -54,8 +54,8 @@ async def _check_room(tasks: Tasks, call: str) -> None:
         raise Refused(f"{len(running)} child sessions run already (delegate.children): wait for one to end")
 
 
-async def _carry(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
-    await _check_room(tasks, here.call)
+async def _run(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
+    await _check_limits(tasks, here.call)
     can_tell = here.delivery.can_deliver
     in_background = arguments.background and can_tell
     task = await tasks.start(
@@ -76,7 +76,7 @@ async def _carry(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Re
     if in_background:
         message = "It works. You will be told when it has ended; do not wait for it."
         return _render(task, {"status": "background_started", "notify": True, "message": message}, "in the background")
-    task = await tasks.wait(task, FOREGROUND)
+    task = await tasks.wait(task, MAX_WAIT)
     if task.is_open:
         task = await tasks.detach(task, "always" if can_tell else "never")
     if task.is_open:

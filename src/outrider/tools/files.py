@@ -9,19 +9,19 @@ from outrider.core.ports import ToolContext, WorkspaceItem
 from outrider.core.traits import Replay
 from outrider.tools.bound import plural, size
 from outrider.tools.define import result, tool
-from outrider.tools.lines import Part, read_part
+from outrider.tools.lines import LineRange, read_lines
 from outrider.tools.search import search
-from outrider.tools.text import Text, already_replaced, bom_of, parse_text, render_text, replaced
+from outrider.tools.text import TextFile, bom_of, is_already_replaced, parse_text, render_text, replace_passage
 
 __all__ = ["edit", "list_folder", "read", "search", "write"]
 
-_ROOM = 28_000
+_MAX_CHARS = 28_000
 """Characters of a file shown at once; with the header this stays below what any result may have."""
-_MOST_LISTED = 500
+_MAX_ITEMS = 500
 _LARGEST_IMAGE = 5 * 1024 * 1024
 _SNIFFED = 8_192
 
-_IMAGES = (
+_IMAGE_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
@@ -53,16 +53,16 @@ def read(here: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Res
     first, limit = max(1, offset), max(1, limit)
     with here.workspace.open_read(path) as file:
         head = file.read(_SNIFFED)
-        media = _media(head)
+        media = image_media_type(head)
         if media:
             return _image(here, path, file, head, media)
         if bom_of(head)[1].startswith("utf-16"):
-            return _page(path, _part_of(parse_text(here.workspace.read(path)), first, limit))
+            return _render_page(path, _line_range_of(parse_text(here.workspace.read(path)), first, limit))
         kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "")
         if kind or b"\0" in head:
             return _binary(path, file, kind or "binary")
         file.seek(len(bom_of(head)[0]))
-        return _page(path, read_part(file, first, limit, _ROOM))
+        return _render_page(path, read_lines(file, first, limit, _MAX_CHARS))
 
 
 @tool(replay=Replay.NEVER)
@@ -72,15 +72,15 @@ def write(here: ToolContext, path: str, content: str) -> Result:
     path: from the workspace's root
     content: all that the file shall hold
     """
-    raw = render_text(Text(content))
+    raw = render_text(TextFile(content))
     here.workspace.write(path, raw)
     return _written(path, content, raw)
 
 
 @write.reconciles
-def _find_written(here: ToolContext, path: str, content: str) -> Result | None:
+def _reconcile_write(here: ToolContext, path: str, content: str) -> Result | None:
     try:
-        raw = render_text(Text(content))
+        raw = render_text(TextFile(content))
         return _written(path, content, raw) if here.workspace.read(path) == raw else None
     except Refused:
         return None
@@ -98,18 +98,18 @@ def edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) ->
     before = here.workspace.read(path)
     if b"\0" in before[:_SNIFFED] and not bom_of(before)[1].startswith("utf-16"):
         raise Refused(f"{path} is not a text file")
-    text, count = replaced(parse_text(before), old, new, all)
+    text, count = replace_passage(parse_text(before), old, new, all)
     here.workspace.write(path, render_text(text), before)
     return _edited(path, count)
 
 
 @edit.reconciles
-def _find_edited(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result | None:
+def _reconcile_edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result | None:
     try:
         text = parse_text(here.workspace.read(path))
     except Refused:
         return None
-    if not already_replaced(text, old, new):
+    if not is_already_replaced(text, old, new):
         return None
     return result(f"{path} holds the new text, and no longer the old one", "edited")
 
@@ -122,8 +122,8 @@ def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
     depth: how many levels, 1 to 3
     """
     listing = here.workspace.list(path, min(3, max(1, depth)))
-    shown = listing.items[:_MOST_LISTED]
-    lines = [_row(item) for item in shown]
+    shown = listing.items[:_MAX_ITEMS]
+    lines = [_render_item(item) for item in shown]
     left = len(listing.items) - len(shown)
     if left or listing.cut:
         more = f"{left:,} more" if not listing.cut else f"at least {left:,} more, not all of it could be looked at"
@@ -131,10 +131,10 @@ def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
     return result("\n".join(lines) or f"{path} is empty", plural(len(listing.items), "item"))
 
 
-def _media(head: bytes) -> str:
+def image_media_type(head: bytes) -> str:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
-    return next((media for magic, media in _IMAGES if head.startswith(magic)), "")
+    return next((media for magic, media in _IMAGE_SIGNATURES if head.startswith(magic)), "")
 
 
 def _image(here: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
@@ -152,19 +152,19 @@ def _binary(path: str, file: BinaryIO, kind: str) -> Result:
     return result(f"{path} is no text: {kind}, {length}", f"{kind}, {length}")
 
 
-def _part_of(text: Text, first: int, limit: int) -> Part:
+def _line_range_of(text: TextFile, first: int, limit: int) -> LineRange:
     """The lines of a text that is held whole."""
-    lines, room, chosen = text.body.splitlines(), _ROOM, list[str]()
+    lines, room, chosen = text.body.splitlines(), _MAX_CHARS, list[str]()
     for line in lines[first - 1 : first - 1 + limit]:
         cut = line if len(line) <= 8_000 else f"{line[:8_000]} [… {len(line) - 8_000:,} more characters in this line]"
         room -= len(cut)
         if room < 0 and chosen:
             break
         chosen.append(cut)
-    return Part(chosen, first, len(lines), text.remark)
+    return LineRange(chosen, first, len(lines), text.remark)
 
 
-def _page(path: str, part: Part) -> Result:
+def _render_page(path: str, part: LineRange) -> Result:
     if part.total == 0:
         return result(f"{path} is empty", "empty")
     if not part.lines:
@@ -187,7 +187,7 @@ def _edited(path: str, count: int) -> Result:
     return result(f"edited {path} in {places}", f"edited {places}")
 
 
-def _row(item: WorkspaceItem) -> str:
+def _render_item(item: WorkspaceItem) -> str:
     match item.kind:
         case "folder":
             return f"{item.path}/"

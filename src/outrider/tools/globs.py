@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_MOST = 64
+_MAX_ALTERNATIVES = 64
 
 
-def matches(path: str, globs: Sequence[str]) -> bool:
+def glob_matches(path: str, globs: Sequence[str]) -> bool:
     """Whether one of these globs means this path. One without a slash means names in any folder."""
     parts = path.split("/")
     return any(
@@ -17,11 +17,11 @@ def matches(path: str, globs: Sequence[str]) -> bool:
     )
 
 
-def spread(glob: str) -> Sequence[str]:
+def expand_braces(glob: str) -> Sequence[str]:
     """A glob without `{a,b}`: one for each choice, at most some dozens."""
     done: list[str] = []
     todo = [glob.removeprefix("./")]
-    while todo and len(done) + len(todo) <= _MOST:
+    while todo and len(done) + len(todo) <= _MAX_ALTERNATIVES:
         current = todo.pop()
         found = _BRACES.search(current)
         if not found:

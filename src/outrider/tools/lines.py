@@ -9,15 +9,15 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 
 _CHUNK = 1 << 20
-_LINE = 8_000
+_MAX_LINE = 8_000
 """Bytes of one line that are shown."""
-_FURTHEST = 1 << 30
+_MAX_SKIPPED = 1 << 30
 """Bytes that are skipped to come to a line."""
-_COUNTED = 64 << 20
+_MAX_COUNTED = 64 << 20
 """Bytes after the part that are read to tell how many lines there are."""
 
 
-class Part(Struct, frozen=True):
+class LineRange(Struct, frozen=True):
     """Consecutive lines of a file."""
 
     lines: list[str]
@@ -31,26 +31,26 @@ class Part(Struct, frozen=True):
         return self.first + len(self.lines) - 1
 
 
-def read_part(file: BinaryIO, first: int, limit: int, room: int) -> Part:
+def read_lines(file: BinaryIO, first: int, limit: int, room: int) -> LineRange:
     """Up to `limit` lines from line `first` on, ending early where they would take more than `room` characters."""
     skipped = _skip(file, first - 1)
     if skipped < first - 1:
-        return Part([], first, skipped + (1 if _ends_open(file) else 0))
+        return LineRange([], first, skipped + (1 if _ends_open(file) else 0))
     raws: list[tuple[bytes, int]] = []
     while len(raws) < limit and room > 0:
-        raw, more = _line(file)
+        raw, more = _read_line(file)
         if not raw:
-            return _part(raws, first, first - 1 + len(raws))
+            return _decode_range(raws, first, first - 1 + len(raws))
         room -= len(raw)
         if room < 0 and raws:
             file.seek(-len(raw) - more, os.SEEK_CUR)
             break
         raws.append((raw, more))
-    rest = _count(file)
-    return _part(raws, first, None if rest is None else first - 1 + len(raws) + rest)
+    rest = _count_lines(file)
+    return _decode_range(raws, first, None if rest is None else first - 1 + len(raws) + rest)
 
 
-def _part(raws: list[tuple[bytes, int]], first: int, total: int | None) -> Part:
+def _decode_range(raws: list[tuple[bytes, int]], first: int, total: int | None) -> LineRange:
     remark, encoding = "", "utf-8"
     try:
         for raw, more in raws:
@@ -64,7 +64,7 @@ def _part(raws: list[tuple[bytes, int]], first: int, total: int | None) -> Part:
             remark = remark or "CRLF line ends"
         text = text.rstrip("\r\n") if not more else text
         lines.append(f"{text} [… {more:,} more bytes in this line]" if more else text)
-    return Part(lines, first, total, remark)
+    return LineRange(lines, first, total, remark)
 
 
 def _decode(raw: bytes, more: int, encoding: str) -> str:
@@ -79,8 +79,8 @@ def _skip(file: BinaryIO, lines: int) -> int:
         if not chunk:
             return skipped
         read += len(chunk)
-        if read > _FURTHEST:
-            raise Refused(f"line {lines + 1} is further in than the first {_FURTHEST >> 30} GiB of this file")
+        if read > _MAX_SKIPPED:
+            raise Refused(f"line {lines + 1} is further in than the first {_MAX_SKIPPED >> 30} GiB of this file")
         found = chunk.count(b"\n")
         if skipped + found >= lines:
             at = -1
@@ -92,24 +92,24 @@ def _skip(file: BinaryIO, lines: int) -> int:
     return skipped
 
 
-def _line(file: BinaryIO) -> tuple[bytes, int]:
+def _read_line(file: BinaryIO) -> tuple[bytes, int]:
     """The next line, or its beginning and how many bytes of it follow."""
-    raw = file.readline(_LINE)
-    if len(raw) < _LINE or raw.endswith(b"\n"):
+    raw = file.readline(_MAX_LINE)
+    if len(raw) < _MAX_LINE or raw.endswith(b"\n"):
         return raw, 0
     more = 0
     while piece := file.readline(_CHUNK):
         more += len(piece)
-        if piece.endswith(b"\n") or more > _FURTHEST:
+        if piece.endswith(b"\n") or more > _MAX_SKIPPED:
             break
     return raw, more
 
 
-def _count(file: BinaryIO) -> int | None:
+def _count_lines(file: BinaryIO) -> int | None:
     count, read, last = 0, 0, b""
     while chunk := file.read(_CHUNK):
         read += len(chunk)
-        if read > _COUNTED:
+        if read > _MAX_COUNTED:
             return None
         count += chunk.count(b"\n")
         last = chunk[-1:]

@@ -22,17 +22,17 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     try:
         compiled = re.compile(pattern, re.IGNORECASE if wish["ignore_case"] else 0)
     except (re.error, OverflowError, RecursionError) as error:
-        _say(sink, {"wrong": str(error)})
+        _send(sink, {"wrong": str(error)})
         return
-    _say(sink, {"wrong": ""})
+    _send(sink, {"wrong": ""})
     while header := source.readline():
         # The whole batch is taken in before the first answer: so neither side ever waits for the other to read.
         batch = [source.read(length) for length in json.loads(header)]
         for content in batch:
-            _say(sink, found(compiled, content, wish["most"]))
+            _send(sink, scan_content(compiled, content, wish["most"]))
 
 
-def found(pattern: "re.Pattern[str]", content: bytes, most: int) -> tuple[list[tuple[int, str]], int]:
+def scan_content(pattern: "re.Pattern[str]", content: bytes, most: int) -> tuple[list[tuple[int, str]], int]:
     """The first matching lines of a file, and how many match in all."""
     shown: list[tuple[int, str]] = []
     count = 0
@@ -55,7 +55,7 @@ def excerpt(line: str, at: int) -> str:
     return ("… " if start else "") + line[start:end] + (" …" if end < len(line) else "")
 
 
-def _say(sink: BinaryIO, answer: object) -> None:
+def _send(sink: BinaryIO, answer: object) -> None:
     sink.write(json.dumps(answer).encode() + b"\n")
     sink.flush()
 

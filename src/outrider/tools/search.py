@@ -19,19 +19,19 @@ from outrider.core.ports import ToolContext, Workspace, WorkspaceItem
 from outrider.core.traits import Replay
 from outrider.tools.bound import plural, size
 from outrider.tools.define import in_thread, result, tool
-from outrider.tools.globs import matches, spread
+from outrider.tools.globs import expand_braces, glob_matches
 
-SECONDS = 20.0
-_MOST = 200
+TIMEOUT = 20.0
+_MAX_MATCHES = 200
 """Matches shown."""
-_ROOM = 24_000
+_MAX_CHARS = 24_000
 """Characters of matches shown."""
-_LARGEST = 4 * 1024 * 1024
+_MAX_FILE_SIZE = 4 * 1024 * 1024
 _SNIFFED = 8_192
 _BATCH = 32
 
 
-class Wish(Struct, frozen=True):
+class SearchPattern(Struct, frozen=True):
     """What to look for."""
 
     pattern: str
@@ -39,19 +39,19 @@ class Wish(Struct, frozen=True):
     ignore_case: bool = False
 
 
-class Sweep(Struct):
+class SearchProgress(Struct):
     """What a search came to so far."""
 
     rows: list[str] = []
     files: int = 0
     matches: int = 0
-    large: int = 0
-    unread: int = 0
-    stuck: str = ""
+    too_large: int = 0
+    unreadable: int = 0
+    timed_out_in: str = ""
     """The file in which the matching was ended for taking too long."""
-    wrong: str = ""
+    pattern_error: str = ""
     """Why nothing could be searched for."""
-    full: bool = False
+    truncated: bool = False
     """There is more than can be shown."""
 
 
@@ -70,32 +70,34 @@ async def search(
     if not pattern:
         raise Refused("the pattern is empty; use list to see which files there are")
     listing = await in_thread(partial(here.workspace.walk, path))
-    globs = spread(glob)
-    files = [item for item in listing.items if not glob or _wanted(item.path, path, globs)]
-    sweep = await look_through(here.workspace, Wish(pattern, literal, ignore_case), files, SECONDS)
-    return _told(sweep, len(files), listing.cut)
+    globs = expand_braces(glob)
+    files = [item for item in listing.items if not glob or _matches_globs(item.path, path, globs)]
+    sweep = await search_files(here.workspace, SearchPattern(pattern, literal, ignore_case), files, TIMEOUT)
+    return _render_result(sweep, len(files), listing.cut)
 
 
-async def look_through(workspace: Workspace, wish: Wish, files: Sequence[WorkspaceItem], seconds: float) -> Sweep:
+async def search_files(
+    workspace: Workspace, wish: SearchPattern, files: Sequence[WorkspaceItem], seconds: float
+) -> SearchProgress:
     """Search these files for at most this long. Raises Refused for a pattern that is none."""
-    sweep, started = Sweep(), list["subprocess.Popen[bytes]"]()
+    sweep, started = SearchProgress(), list["subprocess.Popen[bytes]"]()
     with CancelScope(shield=True):  # else a process could be started and then forgotten
-        started.append(await in_thread(_start))
+        started.append(await in_thread(_start_worker))
     (matcher,) = started
     try:
         async with create_task_group() as group:
-            group.start_soon(_kill_later, matcher, seconds)
-            await in_thread(partial(_feed, matcher, workspace, wish, files, sweep))
+            group.start_soon(_kill_after, matcher, seconds)
+            await in_thread(partial(_feed_worker, matcher, workspace, wish, files, sweep))
             group.cancel_scope.cancel()
     finally:
-        _end(matcher)
+        _stop_worker(matcher)
     await checkpoint_if_cancelled()  # the thread ends quietly when its matcher is killed
-    if sweep.wrong:
-        raise Refused(sweep.wrong)
+    if sweep.pattern_error:
+        raise Refused(sweep.pattern_error)
     return sweep
 
 
-async def _kill_later(matcher: "subprocess.Popen[bytes]", seconds: float) -> None:
+async def _kill_after(matcher: "subprocess.Popen[bytes]", seconds: float) -> None:
     """Also when cancelled: the thread that waits for the matcher's answer is let go by its death."""
     try:
         await sleep(seconds)
@@ -103,14 +105,14 @@ async def _kill_later(matcher: "subprocess.Popen[bytes]", seconds: float) -> Non
         matcher.kill()
 
 
-def _start() -> "subprocess.Popen[bytes]":
+def _start_worker() -> "subprocess.Popen[bytes]":
     script = str(Path(__file__).with_name("matcher.py"))
     pipe = subprocess.PIPE
     command = [sys.executable, "-I", "-S", script]
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/")
 
 
-def _end(matcher: "subprocess.Popen[bytes]") -> None:
+def _stop_worker(matcher: "subprocess.Popen[bytes]") -> None:
     matcher.kill()
     for stream in (matcher.stdin, matcher.stdout):
         with suppress(BrokenPipeError):
@@ -118,114 +120,118 @@ def _end(matcher: "subprocess.Popen[bytes]") -> None:
     matcher.wait()
 
 
-def _feed(
-    matcher: "subprocess.Popen[bytes]", workspace: Workspace, wish: Wish, files: Sequence[WorkspaceItem], sweep: Sweep
+def _feed_worker(
+    matcher: "subprocess.Popen[bytes]",
+    workspace: Workspace,
+    wish: SearchPattern,
+    files: Sequence[WorkspaceItem],
+    sweep: SearchProgress,
 ) -> None:
     """Show the matcher one file after another, until it has seen all, found enough, or was killed."""
     into, out = cast("IO[bytes]", matcher.stdin), cast("IO[bytes]", matcher.stdout)
-    sweep.stuck = "the pattern itself"
+    sweep.timed_out_in = "the pattern itself"
     with suppress(BrokenPipeError):  # killed for taking too long: `stuck` says where
-        into.write(json.dumps({**_as_dict(wish), "most": _MOST}).encode() + b"\n")
+        into.write(json.dumps({**_as_dict(wish), "most": _MAX_MATCHES}).encode() + b"\n")
         into.flush()
         opening = out.readline()
         if not opening.endswith(b"\n"):
             return
         wrong = json.loads(opening)["wrong"]
         if wrong:
-            sweep.wrong = f"not a regular expression: {wrong}; to search for the text as it stands, set literal"
+            sweep.pattern_error = f"not a regular expression: {wrong}; to search for the text as it stands, set literal"
             return
         for batch in _batches(workspace, files, sweep):
             into.write(json.dumps([len(content) for _, content in batch]).encode() + b"\n")
             into.write(b"".join(content for _, content in batch))
             into.flush()
             for path, _ in batch:
-                sweep.stuck = path
+                sweep.timed_out_in = path
                 answer = out.readline()
                 if not answer.endswith(b"\n"):
                     return
-                _add(sweep, path, json.loads(answer))
-            if sweep.full:
+                _add_matches(sweep, path, json.loads(answer))
+            if sweep.truncated:
                 break
-        sweep.stuck = ""
+        sweep.timed_out_in = ""
 
 
 def _batches(
-    workspace: Workspace, files: Sequence[WorkspaceItem], sweep: Sweep
+    workspace: Workspace, files: Sequence[WorkspaceItem], sweep: SearchProgress
 ) -> Iterator[Sequence[tuple[str, bytes]]]:
     """Paths and contents, some at a time: a pipe's round trip costs more than matching a small file."""
     batch: list[tuple[str, bytes]] = []
-    room = _LARGEST
+    room = _MAX_FILE_SIZE
     for item in files:
-        content = _content(workspace, item, sweep)
+        content = _read_content(workspace, item, sweep)
         if content:
             batch.append((item.path, content))
             room -= len(content)
         if len(batch) >= _BATCH or room <= 0:
             yield batch
-            batch, room = [], _LARGEST
+            batch, room = [], _MAX_FILE_SIZE
     if batch:
         yield batch
 
 
-def _as_dict(wish: Wish) -> dict[str, object]:
+def _as_dict(wish: SearchPattern) -> dict[str, object]:
     return {"pattern": wish.pattern, "literal": wish.literal, "ignore_case": wish.ignore_case}
 
 
-def _content(workspace: Workspace, item: WorkspaceItem, sweep: Sweep) -> bytes:
+def _read_content(workspace: Workspace, item: WorkspaceItem, sweep: SearchProgress) -> bytes:
     """The file's bytes, or nothing when it is not for searching."""
-    if item.size > _LARGEST:
-        sweep.large += 1
+    if item.size > _MAX_FILE_SIZE:
+        sweep.too_large += 1
         return b""
     try:
         with workspace.open_read(item.path) as file:
             content = file.read(item.size)
     except Refused:
-        sweep.unread += 1
+        sweep.unreadable += 1
         return b""
     if b"\0" in content[:_SNIFFED]:
         return b""
     return content
 
 
-def _add(sweep: Sweep, path: str, answer: tuple[list[tuple[int, str]], int]) -> None:
+def _add_matches(sweep: SearchProgress, path: str, answer: tuple[list[tuple[int, str]], int]) -> None:
     shown, count = answer
     if not count:
         return
     sweep.files += 1
     sweep.matches += count
-    room = _ROOM - sum(map(len, sweep.rows))
+    room = _MAX_CHARS - sum(map(len, sweep.rows))
     for line, text in shown:
         row = f"{path}:{line}: {text}"
         room -= len(row)
-        if room < 0 or len(sweep.rows) >= _MOST:
+        if room < 0 or len(sweep.rows) >= _MAX_MATCHES:
             break
         sweep.rows.append(row)
-    sweep.full = len(sweep.rows) < sweep.matches
+    sweep.truncated = len(sweep.rows) < sweep.matches
 
 
-def _told(sweep: Sweep, files: int, cut: bool) -> Result:
+def _render_result(sweep: SearchProgress, files: int, cut: bool) -> Result:
     found = f"{plural(sweep.matches, 'match', 'matches')} in {plural(sweep.files, 'file')}"
     notes: list[str] = []
-    if sweep.stuck:
-        notes.append(f"gave up after {SECONDS:.0f} s in {sweep.stuck}: make the pattern simpler, or search less")
-    if sweep.full:
+    if sweep.timed_out_in:
+        notes.append(f"gave up after {TIMEOUT:.0f} s in {sweep.timed_out_in}: make the pattern simpler, or search less")
+    if sweep.truncated:
         notes.append(
             f"only the first {len(sweep.rows)} matches are shown; search for something rarer, or in fewer files"
         )
-    if sweep.large:
-        notes.append(f"{plural(sweep.large, 'file')} larger than {size(_LARGEST)} not searched")
-    if sweep.unread:
-        notes.append(f"{plural(sweep.unread, 'file')} could not be read")
+    if sweep.too_large:
+        notes.append(f"{plural(sweep.too_large, 'file')} larger than {size(_MAX_FILE_SIZE)} not searched")
+    if sweep.unreadable:
+        notes.append(f"{plural(sweep.unreadable, 'file')} could not be read")
     if cut:
         notes.append("too many files: not all of them were searched; search a folder further down")
     if not files:
         notes.append("there is no file like that to search in")
-    found = f"at least {found}" if sweep.full or sweep.stuck else found
+    found = f"at least {found}" if sweep.truncated or sweep.timed_out_in else found
     lines = [*(sweep.rows or ["no match"]), *(f"[{note}]" for note in notes)]
-    return result("\n".join(lines), found, failed=bool(sweep.stuck) and not sweep.rows)
+    return result("\n".join(lines), found, failed=bool(sweep.timed_out_in) and not sweep.rows)
 
 
-def _wanted(path: str, folder: str, globs: Sequence[str]) -> bool:
+def _matches_globs(path: str, folder: str, globs: Sequence[str]) -> bool:
     """Globs are taken from the workspace's root or from the folder that is searched."""
     inner = path.removeprefix(folder.removeprefix("./").rstrip("/") + "/")
-    return matches(path, globs) or matches(inner, globs)
+    return glob_matches(path, globs) or glob_matches(inner, globs)

@@ -14,7 +14,7 @@ from outrider.core.ports import Tasks
 from outrider.core.tasks import Notify, Task, TaskSpec, duration
 from outrider.core.traits import Replay
 from outrider.tools.define import ToolContext, result, tool
-from outrider.tools.sleeping import sleeps
+from outrider.tools.sleeping import sleep_seconds
 
 HEAD, TAIL = 6_000, 14_000
 LONGEST_TIMEOUT = 600
@@ -45,7 +45,7 @@ class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     why: Annotated[str, Meta(description="why it needs that, for the person who is asked")] = ""
 
 
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShellResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model reads of a command."""
 
     status: str
@@ -62,17 +62,17 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 async def shell(here: ToolContext, arguments: ShellCall) -> Result:
     """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
     but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
-    return await _carry(here, _tasks(here), arguments)
+    return await _run(here, _tasks(here), arguments)
 
 
 @shell.reconciles
-async def _take_up(here: ToolContext, arguments: ShellCall) -> Result:
+async def _resume(here: ToolContext, arguments: ShellCall) -> Result:
     # The task of this call is found by the call's id, running or ended; if there is none, it never started.
-    return await _carry(here, _tasks(here), arguments)
+    return await _run(here, _tasks(here), arguments)
 
 
-@shell.requests
-async def _request(here: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
+@shell.requests_approval
+async def _approval_request(here: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
     _check(arguments)
     traits = await _tasks(here).traits()
     if traits.refusal:
@@ -98,7 +98,7 @@ def _tasks(here: ToolContext) -> Tasks:
 
 
 def _check(arguments: ShellCall) -> None:
-    if not arguments.background and sleeps(arguments.command) >= 2:
+    if not arguments.background and sleep_seconds(arguments.command) >= 2:
         raise Refused(
             "a command that only sleeps is not run. To wait for a task use tasks(action=wait); to do something later, "
             "run it in the background"
@@ -112,7 +112,7 @@ def _check(arguments: ShellCall) -> None:
         raise Refused("a command cannot hold a NUL character")
 
 
-async def _carry(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
+async def _run(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
     can_tell = here.delivery.can_deliver
     traits = await tasks.traits()
     task = await tasks.start(
@@ -139,11 +139,11 @@ async def _carry(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resul
     if task.is_open:
         task = await tasks.detach(task, "always" if can_tell else "never")
     if task.is_open:
-        return _render(await _flipped(tasks, task, can_tell, seconds), "goes on in the background")
-    return await finished(tasks, task)
+        return _render(await _detached(tasks, task, can_tell, seconds), "goes on in the background")
+    return await finished_result(tasks, task)
 
 
-def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) -> Outcome:
+def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) -> ShellResult:
     told = here.delivery.can_deliver and arguments.notify != "never"
     if told and not task.is_open:
         message = "It has ended meanwhile; a notice tells how."
@@ -153,7 +153,7 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) 
         message = "It runs. Look at it with the tasks tool."
     else:
         message = f"It runs, but its end cannot be told: {here.delivery.why}. Poll it with tasks(action=wait or read)."
-    return Outcome(
+    return ShellResult(
         status="background_started",
         task=task.id,
         output_file=tasks.commands.output_file(task),
@@ -162,9 +162,9 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) 
     )
 
 
-async def _flipped(tasks: Tasks, task: Task, can_tell: bool, seconds: float) -> Outcome:
+async def _detached(tasks: Tasks, task: Task, can_tell: bool, seconds: float) -> ShellResult:
     then = "You will be told when it ends." if can_tell else "Its end cannot be told here: poll it with the tasks tool."
-    return Outcome(
+    return ShellResult(
         status="auto_backgrounded",
         task=task.id,
         output=await output_of(tasks, task),
@@ -174,9 +174,9 @@ async def _flipped(tasks: Tasks, task: Task, can_tell: bool, seconds: float) -> 
     )
 
 
-async def finished(tasks: Tasks, task: Task) -> Result:
+async def finished_result(tasks: Tasks, task: Task) -> Result:
     """The result of a command that has ended."""
-    outcome = Outcome(
+    outcome = ShellResult(
         status="done" if task.state in ("succeeded", "failed") else task.state,
         task=task.id,
         exit_code=task.exit_code,
@@ -205,5 +205,5 @@ async def output_of(tasks: Tasks, task: Task) -> str:
     return await anyio.to_thread.run_sync(read)
 
 
-def _render(outcome: Outcome, details: str, *, failed: bool = False) -> Result:
+def _render(outcome: ShellResult, details: str, *, failed: bool = False) -> Result:
     return result(msgspec.json.encode(outcome).decode(), details, failed=failed)

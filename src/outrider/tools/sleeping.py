@@ -8,7 +8,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PARTS = re.compile(r"&&|\|\||;|\n")
 
 
-def sleeps(command: str) -> float:
+def sleep_seconds(command: str) -> float:
     """How many seconds this command does nothing but sleep; 0 when it does something else after or besides.
 
     `cd x && sleep 60` only sleeps; a sleep followed by real work does not, nor does one inside a loop or a script.

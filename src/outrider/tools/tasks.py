@@ -19,10 +19,10 @@ from outrider.tools import matcher
 from outrider.tools.define import ToolContext, result, tool
 
 LONGEST_WAIT = 600
-LOOK = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two looks at the output while a call waits for something in it."""
-PART = 20_000
-_PATIENCE = 5.0
+MAX_READ = 20_000
+_MATCH_TIMEOUT = 5.0
 
 KEYS = {"enter": "\n", "tab": "\t", "esc": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B"}
 
@@ -35,8 +35,8 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="list all; read output; wait for its end or for output; write to its stdin; kill it"),
     ]
     task: Annotated[str, Meta(description="the task's id; not needed for list")] = ""
-    start: Annotated[int, Meta(description="read: from this byte; negative counts from the end")] = -PART
-    most: Annotated[int, Meta(description="read: at most so many bytes", ge=1, le=PART)] = PART
+    start: Annotated[int, Meta(description="read: from this byte; negative counts from the end")] = -MAX_READ
+    most: Annotated[int, Meta(description="read: at most so many bytes", ge=1, le=MAX_READ)] = MAX_READ
     until: Annotated[str, Meta(description="wait: `done`, `idle` (no output for 3 s), or a regular expression")] = (
         "done"
     )
@@ -51,16 +51,16 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 async def tasks(here: ToolContext, arguments: TasksCall) -> Result:
     """Look after background tasks of this session: list them, read their output, wait for one, write to its stdin, or
     kill it. A wait that runs out of time is an answer, not an error."""
-    return await _do(here, arguments)
+    return await _run_action(here, arguments)
 
 
 @tasks.reconciles
-async def _again(here: ToolContext, arguments: TasksCall) -> Result | None:
+async def _reconcile(here: ToolContext, arguments: TasksCall) -> Result | None:
     # Everything but writing can be done again without harm.
-    return None if arguments.action == "write" else await _do(here, arguments)
+    return None if arguments.action == "write" else await _run_action(here, arguments)
 
 
-async def _do(here: ToolContext, arguments: TasksCall) -> Result:
+async def _run_action(here: ToolContext, arguments: TasksCall) -> Result:
     if here.tasks is None:
         raise Refused("there are no tasks here")
     if arguments.action == "list":
@@ -74,7 +74,7 @@ async def _do(here: ToolContext, arguments: TasksCall) -> Result:
         case "write":
             return await _write(here.tasks, task, arguments)
         case "kill":
-            return _answer(await here.tasks.kill(task), message="It and all it started are gone.")
+            return _render(await here.tasks.kill(task), message="It and all it started are gone.")
 
 
 async def _list(tasks: Tasks) -> Result:
@@ -88,11 +88,11 @@ async def _list(tasks: Tasks) -> Result:
 
 async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if task.spec.kind == "session":
-        return _answer(task, output=await tasks.last_message(task))
+        return _render(task, output=await tasks.last_message(task))
     size = await anyio.to_thread.run_sync(tasks.commands.size, task)
     content = await anyio.to_thread.run_sync(tasks.commands.read, task, arguments.start, arguments.most)
     start = arguments.start if arguments.start >= 0 else max(0, size + arguments.start)
-    return _answer(
+    return _render(
         task, output=content.decode("utf-8", "replace"), message=f"bytes {start}–{start + len(content)} of {size}"
     )
 
@@ -100,24 +100,24 @@ async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
 async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if arguments.until == "done" or task.spec.kind == "session":
         task = await tasks.wait(task, arguments.limit)
-        return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
-    pattern = None if arguments.until == "idle" else _checked(arguments.until)
+        return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
+    pattern = None if arguments.until == "idle" else _check_pattern(arguments.until)
     looked = -1
     with anyio.move_on_after(arguments.limit):
         while True:
             size = await anyio.to_thread.run_sync(tasks.commands.size, task)
-            if pattern and size != looked and await _is_said(pattern, await _tail(tasks, task, PART)):
-                return _answer(task, status="matched", output=await _tail(tasks, task))
+            if pattern and size != looked and await matches_any_line(pattern, await _tail(tasks, task, MAX_READ)):
+                return _render(task, status="matched", output=await _tail(tasks, task))
             looked = size
             if not task.is_open:
                 break
             if not pattern and await anyio.to_thread.run_sync(tasks.commands.idle_seconds, task) >= 3:
-                return _answer(task, status="idle", output=await _tail(tasks, task))
-            task = await tasks.wait(task, LOOK)
-    return _answer(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
+                return _render(task, status="idle", output=await _tail(tasks, task))
+            task = await tasks.wait(task, POLL_SECONDS)
+    return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
 
 
-def _checked(text: str) -> str:
+def _check_pattern(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -125,12 +125,12 @@ def _checked(text: str) -> str:
     return text
 
 
-async def _is_said(pattern: str, text: str) -> bool:
+async def matches_any_line(pattern: str, text: str) -> bool:
     """Whether a line matches. Found out by another process: a pattern that never comes to an end is ended with it."""
     wish = {"pattern": pattern, "literal": False, "ignore_case": False, "most": 1}
     content = text.encode("utf-8", "replace")
     asked = b"%s\n[%d]\n%s" % (msgspec.json.encode(wish), len(content), content)
-    with anyio.move_on_after(_PATIENCE):
+    with anyio.move_on_after(_MATCH_TIMEOUT):
         done = await anyio.run_process(
             [sys.executable, "-I", "-S", matcher.__file__], input=asked, stderr=subprocess.DEVNULL, env={}, check=False
         )
@@ -156,7 +156,7 @@ async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
             tasks.commands.interrupt(task)
 
     await anyio.to_thread.run_sync(write)
-    return _answer(task, message=f"wrote {len(text)} characters" + (" and closed its stdin" if close else ""))
+    return _render(task, message=f"wrote {len(text)} characters" + (" and closed its stdin" if close else ""))
 
 
 async def _tail(tasks: Tasks, task: Task, most: int = 4_000) -> str:
@@ -166,7 +166,7 @@ async def _tail(tasks: Tasks, task: Task, most: int = 4_000) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _answer(task: Task, *, status: str = "", output: str | None = None, message: str = "") -> Result:
+def _render(task: Task, *, status: str = "", output: str | None = None, message: str = "") -> Result:
     answer = {
         "status": status or task.state,
         "task": task.id,

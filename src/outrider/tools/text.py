@@ -14,12 +14,12 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_COMPARED = 3_000
+_MAX_COMPARED = 3_000
 """Lines of a file that are looked through for one like the one that was not found."""
-_SHOWN = 12
+_EXCERPT_LINES = 12
 
 
-class Text(Struct, frozen=True):
+class TextFile(Struct, frozen=True):
     """A decoded file. `render_text` gives back the very bytes it came from."""
 
     body: str
@@ -39,16 +39,16 @@ def bom_of(raw: bytes) -> tuple[bytes, str]:
     return next(((bom, encoding) for bom, encoding in _BOMS if raw.startswith(bom)), (b"", "utf-8"))
 
 
-def parse_text(raw: bytes) -> Text:
+def parse_text(raw: bytes) -> TextFile:
     """Decode by the byte order mark, as UTF-8, or else as Latin-1, which fits any bytes."""
     bom, encoding = bom_of(raw)
     try:
-        return Text(raw[len(bom) :].decode(encoding), encoding, bom)
+        return TextFile(raw[len(bom) :].decode(encoding), encoding, bom)
     except UnicodeDecodeError:
-        return Text(raw.decode("latin-1"), "latin-1")
+        return TextFile(raw.decode("latin-1"), "latin-1")
 
 
-def render_text(text: Text) -> bytes:
+def render_text(text: TextFile) -> bytes:
     """The bytes of a file. Raises Refused when its encoding has no room for some character."""
     try:
         return text.bom + text.body.encode(text.encoding)
@@ -57,14 +57,14 @@ def render_text(text: Text) -> bytes:
         raise Refused(f"the character {bad} cannot be written in this file's encoding, {text.encoding}") from None
 
 
-def replaced(text: Text, old: str, new: str, every: bool) -> tuple[Text, int]:
+def replace_passage(text: TextFile, old: str, new: str, every: bool) -> tuple[TextFile, int]:
     """The text with one passage replaced (or every one), and how many. Line ends stay as the file has them.
 
     Raises Refused when the passage is not there exactly once, with what is there instead.
     """
     if not old:
         raise Refused("old is empty; to make a file or to replace all of it, use write")
-    body, old, new, crlf = _matched(text.body, old, new)
+    body, old, new, crlf = _with_same_line_ends(text.body, old, new)
     if old == new:
         raise Refused("old and new are the same; nothing would change")
     count = body.count(old)
@@ -72,22 +72,22 @@ def replaced(text: Text, old: str, new: str, every: bool) -> tuple[Text, int]:
         raise Refused(_not_found(body, old))
     if count > 1 and not every:
         raise Refused(
-            f"old occurs {count} times, at lines {_places(body, old)}; "
+            f"old occurs {count} times, at lines {_line_numbers(body, old)}; "
             "give more of the text around the one you mean, or set all"
         )
     body = body.replace(old, new)
     return msgspec.structs.replace(text, body=body.replace("\n", "\r\n") if crlf else body), count
 
 
-def already_replaced(text: Text, old: str, new: str) -> bool:
+def is_already_replaced(text: TextFile, old: str, new: str) -> bool:
     """Whether the text looks as it would after replacing: the new passage is there, the old one is not."""
-    body, old, new, _ = _matched(text.body, old, new)
+    body, old, new, _ = _with_same_line_ends(text.body, old, new)
     if old and old in new:
         return new in body and all(old not in rest for rest in body.split(new))
     return bool(old) and new in body and old not in body
 
 
-def _matched(body: str, old: str, new: str) -> tuple[str, str, str, bool]:
+def _with_same_line_ends(body: str, old: str, new: str) -> tuple[str, str, str, bool]:
     """Body, old and new with the same line ends, and whether the body's are to be made CRLF again."""
     ends, crlf = body.count("\n"), body.count("\r\n")
     if crlf and crlf < ends:  # mixed: whichever kind the passage has
@@ -102,7 +102,7 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _places(body: str, old: str) -> str:
+def _line_numbers(body: str, old: str) -> str:
     lines: list[str] = []
     at = body.find(old)
     while at >= 0 and len(lines) < 5:
@@ -121,7 +121,7 @@ def _not_found(body: str, old: str) -> str:
                 lines, at, len(wanted)
             )
     first = next((line for line in bare if line), "")[:200]
-    near = get_close_matches(first, [line[:200] for line in stripped[:_COMPARED] if line], n=1, cutoff=0.5)
+    near = get_close_matches(first, [line[:200] for line in stripped[:_MAX_COMPARED] if line], n=1, cutoff=0.5)
     if not near:
         return "old is not in the file, nor anything like it; read the file again"
     at = next(number for number, line in enumerate(stripped) if line[:200] == near[0])
@@ -129,6 +129,6 @@ def _not_found(body: str, old: str) -> str:
 
 
 def _excerpt(lines: Sequence[str], at: int, count: int) -> str:
-    chosen = lines[at : at + min(count + 2, _SHOWN)]
+    chosen = lines[at : at + min(count + 2, _EXCERPT_LINES)]
     head = f"lines {at + 1}–{at + len(chosen)}:"
     return "\n".join([head, *(line.rstrip("\r")[:300] for line in chosen)])

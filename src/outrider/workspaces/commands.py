@@ -19,15 +19,15 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process
-from outrider.workspaces.sandbox import Grant, NoSandbox, Sandbox, inner_group
+from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxGrant, command_group
 
-KEPT = 500
+MAX_KEPT_TASKS = 500
 """Tasks whose output is kept after their end, the latest first."""
-KEPT_BYTES = 1024**3
+MAX_KEPT_BYTES = 1024**3
 """Output that is kept of all of them together."""
 
 
-class Means(Struct, frozen=True):
+class CommandSettings(Struct, frozen=True):
     """What commands are run with."""
 
     folder: Path
@@ -35,7 +35,7 @@ class Means(Struct, frozen=True):
     detect: Callable[[], Sandbox | NoSandbox]
     environ: Mapping[str, str]
     """What a command outside any sandbox gets as its environment."""
-    output: int
+    max_output: int
     """Most bytes of output kept of one command."""
     network: bool = False
     read: tuple[str, ...] = ()
@@ -45,67 +45,67 @@ class Means(Struct, frozen=True):
 class LocalCommands:
     """Starts, watches and ends the commands of one home."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
+    def __init__(self, means: CommandSettings) -> None:
+        self._settings = means
         # Control groups of all homes lie side by side.
-        self._tag = blake2b(os.fsencode(means.folder), digest_size=5).hexdigest()
-        self._alive: Sequence[str] | None = None
+        self._home_tag = blake2b(os.fsencode(means.folder), digest_size=5).hexdigest()
+        self._open_tasks: Sequence[str] | None = None
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
         """Found out when it is first asked for, by trying; takes a moment."""
-        found = self._means.detect()
-        if isinstance(found, Sandbox) and found.cgroups and self._alive is not None:
-            alive = [self._group(task) for task in self._alive]
-            for group in found.cgroups.left(alive):
-                if group.startswith(self._tag):
+        found = self._settings.detect()
+        if isinstance(found, Sandbox) and found.cgroups and self._open_tasks is not None:
+            alive = [self._group_name(task) for task in self._open_tasks]
+            for group in found.cgroups.leftover_tasks(alive):
+                if group.startswith(self._home_tag):
                     found.cgroups.clean(group)
         return found
 
     def prune(self, alive: Sequence[str]) -> None:
-        self._alive = alive
+        self._open_tasks = alive
         kept = room = 0
-        for folder, size in _latest_first(self._means.folder):
+        for folder, size in _latest_first(self._settings.folder):
             if folder.name in alive:
                 continue
             kept, room = kept + 1, room + size
-            if kept > KEPT or room > KEPT_BYTES:
-                process.remove(folder)
+            if kept > MAX_KEPT_TASKS or room > MAX_KEPT_BYTES:
+                process.remove_folder(folder)
 
     def start(self, task: Task) -> ProcessIdentity:
         wish, folder = task.spec, self._folder(task)
         root = Path(task.workspace)
-        cwd = _below(root, wish.workdir)
+        cwd = _checked_workdir(root, wish.workdir)
         argv: tuple[str, ...] = ("/bin/sh", "-c", wish.command)
-        environ, rlimits = self._means.environ, dict[str, int]()
+        environ, rlimits = self._settings.environ, dict[str, int]()
         if HOST not in wish.grants:
-            wrapped = self._confined().wrap(argv, root, cwd, {}, self._grant(wish.grants))
-            argv = (*self._bounds(task), *wrapped.argv)
+            wrapped = self._require_sandbox().wrap(argv, root, cwd, {}, self._sandbox_grant(wish.grants))
+            argv = (*self._cgroup_argv(task), *wrapped.argv)
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            started = process.start(
-                process.Spec(
+            started = process.start_detached(
+                process.CommandSpec(
                     argv=argv,
                     folder=folder,
                     cwd=cwd,
                     environ=environ,
-                    stdin=_stdin(wish),
-                    output=self._means.output,
+                    stdin=_stdin_of(wish),
+                    max_output=self._settings.max_output,
                     rlimits=rlimits,
                 )
             )
         except (Refused, Unavailable):
-            self._clean(task)
+            self._remove_cgroups(task)
             raise
         except OSError as error:
-            self._clean(task)
+            self._remove_cgroups(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
         return ProcessIdentity(started.pid, started.started, started.boot)
 
     def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         root = Path(workspace)
-        self._confined().wrap(("true",), root, root, {}, self._grant(tuple(needs)))
+        self._require_sandbox().wrap(("true",), root, root, {}, self._sandbox_grant(tuple(needs)))
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
         found = process.adopt(self._folder(task))
@@ -116,46 +116,46 @@ class LocalCommands:
         return int((time.time() - since) * 1000)
 
     def has_ended(self, task: Task) -> bool:
-        return process.look(self._folder(task), _mark(task)) is not None
+        return process.poll_exit(self._folder(task), _process_of(task)) is not None
 
     async def wait_for_end(self, task: Task) -> CommandEnd:
-        end = await process.ended(self._folder(task), _mark(task))
-        return await self._seen_off(task, end)
+        end = await process.wait_for_exit(self._folder(task), _process_of(task))
+        return await self._finish(task, end)
 
     async def kill(self, task: Task) -> CommandEnd:
-        end = await process.kill(self._folder(task), _mark(task))
-        return await self._seen_off(task, end)
+        end = await process.kill(self._folder(task), _process_of(task))
+        return await self._finish(task, end)
 
     def interrupt(self, task: Task) -> None:
         """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
-        first = process.first(self._folder(task))
-        group = inner_group(first) if first and HOST not in task.spec.grants else None
+        first = process.first_pid(self._folder(task))
+        group = command_group(first) if first and HOST not in task.spec.grants else None
         if group:
             os.killpg(group, signal.SIGINT)
         else:
-            process.interrupt(self._folder(task), _mark(task))
+            process.interrupt(self._folder(task), _process_of(task))
 
     def output_file(self, task: Task) -> str:
         return str(self._folder(task) / "output")
 
     def size(self, task: Task) -> int:
-        return process.size(self._folder(task))
+        return process.output_size(self._folder(task))
 
     def read(self, task: Task, start: int, most: int) -> bytes:
         folder = self._folder(task)
         if start >= 0:
-            return process.read(folder, start, most)
-        return process.read(folder, max(0, process.size(folder) + start), most)
+            return process.read_output(folder, start, most)
+        return process.read_output(folder, max(0, process.output_size(folder) + start), most)
 
     def idle_seconds(self, task: Task) -> float:
-        return time.time() - process.changed(self._folder(task))
+        return time.time() - process.last_output_time(self._folder(task))
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         if not task.spec.keeps_stdin_open:
             raise Refused("its stdin is closed; run it with interactive=true to write to it")
         folder = self._folder(task)
         if content:
-            process.write(folder, content)
+            process.write_stdin(folder, content)
         if close:
             process.close_stdin(folder)
 
@@ -170,50 +170,50 @@ class LocalCommands:
         except FileNotFoundError:
             return 0
 
-    def forget(self, task: Task) -> None:
+    def remove(self, task: Task) -> None:
         """Remove what is left of a task that is over."""
-        process.remove(self._folder(task))
+        process.remove_folder(self._folder(task))
 
     def _folder(self, task: Task) -> Path:
-        return self._means.folder / task.id
+        return self._settings.folder / task.id
 
-    def _group(self, task: str) -> str:
-        return f"{self._tag}-{task}"
+    def _group_name(self, task: str) -> str:
+        return f"{self._home_tag}-{task}"
 
-    def _confined(self) -> Sandbox:
+    def _require_sandbox(self) -> Sandbox:
         if isinstance(self.sandbox, NoSandbox):
             why = self.sandbox.why
             raise Refused(f"there is no sandbox here ({why}), so every command has to be allowed by a person")
         return self.sandbox
 
-    def _grant(self, grants: tuple[str, ...]) -> Grant:
+    def _sandbox_grant(self, grants: tuple[str, ...]) -> SandboxGrant:
         named = [grant.partition(":") for grant in grants]
-        return Grant(
-            network=self._means.network or NETWORK in grants,
+        return SandboxGrant(
+            network=self._settings.network or NETWORK in grants,
             write=tuple(path for kind, _, path in named if kind == "write"),
-            read=(*self._means.read, *(path for kind, _, path in named if kind == "read")),
+            read=(*self._settings.read, *(path for kind, _, path in named if kind == "read")),
         )
 
-    def _bounds(self, task: Task) -> tuple[str, ...]:
-        sandbox = self._confined()
-        return sandbox.cgroups.prepare(self._group(task.id), sandbox.limits) if sandbox.cgroups else ()
+    def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
+        sandbox = self._require_sandbox()
+        return sandbox.cgroups.prepare(self._group_name(task.id), sandbox.limits) if sandbox.cgroups else ()
 
-    async def _seen_off(self, task: Task, end: process.Exit) -> CommandEnd:
+    async def _finish(self, task: Task, end: process.Exit) -> CommandEnd:
         # The kernel may take its time over a group, and nobody else should have to wait for that.
-        ran_out = await anyio.to_thread.run_sync(self._clean, task)
+        ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
         return CommandEnd(end.code, reason, end.signal, end.at)
 
-    def _clean(self, task: Task) -> bool:
+    def _remove_cgroups(self, task: Task) -> bool:
         """Removes what bounded the task; whether its memory had run out."""
         if HOST in task.spec.grants or isinstance(self.sandbox, NoSandbox) or not self.sandbox.cgroups:
             return False
-        ran_out = self.sandbox.cgroups.ran_out(self._group(task.id))
-        self.sandbox.cgroups.clean(self._group(task.id))
+        ran_out = self.sandbox.cgroups.ran_out_of_memory(self._group_name(task.id))
+        self.sandbox.cgroups.clean(self._group_name(task.id))
         return ran_out
 
 
-def _below(root: Path, workdir: str) -> Path:
+def _checked_workdir(root: Path, workdir: str) -> Path:
     """A folder of the workspace. Raises Refused for any other."""
     cwd = (root / workdir).resolve()
     if not cwd.is_relative_to(root.resolve()):
@@ -223,13 +223,13 @@ def _below(root: Path, workdir: str) -> Path:
     return cwd
 
 
-def _mark(task: Task) -> process.Mark:
+def _process_of(task: Task) -> process.ProcessIdentity:
     if task.process is None:
         raise Refused(f"task {task.id} has not started")
-    return process.Mark(task.process.pid, task.process.started, task.process.boot)
+    return process.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
 
 
-def _stdin(wish: TaskSpec) -> Literal["closed", "open"] | bytes:
+def _stdin_of(wish: TaskSpec) -> Literal["closed", "open"] | bytes:
     if wish.keeps_stdin_open:
         return "open"
     return "closed" if wish.stdin is None else wish.stdin.encode()

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import anyio
 import msgspec
 
-_LINE = 2_000
+_MAX_LINE = 2_000
 """Characters of one line that are looked at."""
-_PATIENCE = 5.0
-_MATCH = """
+_TIMEOUT = 5.0
+_SCRIPT = """
 import json, re, resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
 pattern, lines = json.load(sys.stdin)
@@ -22,12 +22,12 @@ json.dump([number for number, line in enumerate(lines) if search(line)], sys.std
 """
 
 
-async def matching(pattern: str, lines: Sequence[str]) -> Sequence[int] | None:
+async def match_lines(pattern: str, lines: Sequence[str]) -> Sequence[int] | None:
     """The numbers of the lines that match; None when that takes too long to find out."""
-    wish = msgspec.json.encode((pattern, [line[:_LINE] for line in lines]))
-    with anyio.move_on_after(_PATIENCE):
+    wish = msgspec.json.encode((pattern, [line[:_MAX_LINE] for line in lines]))
+    with anyio.move_on_after(_TIMEOUT):
         done = await anyio.run_process(
-            [sys.executable, "-I", "-S", "-c", _MATCH], input=wish, stderr=subprocess.DEVNULL, env={}, check=False
+            [sys.executable, "-I", "-S", "-c", _SCRIPT], input=wish, stderr=subprocess.DEVNULL, env={}, check=False
         )
         return msgspec.json.decode(done.stdout, type=list[int]) if done.returncode == 0 else None
     return None

@@ -9,7 +9,7 @@ from outrider.core.prompt import Prompt
 from outrider.core.traits import ModelTraits
 from outrider.models.practice.answer import practise
 from outrider.models.practice.request import parse_request
-from outrider.models.scripted import spoken
+from outrider.models.scripted import stream_reply
 
 __all__ = ["PracticeModel", "open_model", "parse_request", "practise"]
 
@@ -21,7 +21,7 @@ class PracticeModel:
         self.traits = ModelTraits(name=name, wire="practice", window=window, images=False)
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        return await spoken(practise(prompt), prompt, emit, "practice")
+        return await stream_reply(practise(prompt), prompt, emit, "practice")
 
 
 def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:

@@ -11,21 +11,21 @@ from outrider.models.practice.phrases import INTRODUCTION
 from outrider.models.practice.recall import Recall
 from outrider.models.practice.request import MOST_STEPS, parse_request
 from outrider.models.practice.steps import Noticed, Noting, Puzzled, Step, Talking
-from outrider.models.scripted import Says, Wanted
-from outrider.models.scripted_text import joined
+from outrider.models.scripted import ScriptedCall, ScriptedReply
+from outrider.models.scripted_text import join_paragraphs
 
 MOST_CALLS = 8
 """Calls that one request may take."""
 
-Done = tuple[Wanted, Result]
+Done = tuple[ScriptedCall, Result]
 
 
-def practise(prompt: Prompt) -> Says:
+def practise(prompt: Prompt) -> ScriptedReply:
     """What the practice model says to this prompt."""
     start = _start(prompt.messages)
     past, present = prompt.messages[:start], prompt.messages[start:]
     if any(isinstance(message, UserMessage) and message.text == SUMMARISE for message in present):
-        return Says(outline(prompt.messages[:-1]) or "Nothing has been said yet.")
+        return ScriptedReply(outline(prompt.messages[:-1]) or "Nothing has been said yet.")
     recall = Recall()
     for wanted, result in _done(past):
         recall.take_in(wanted, result)
@@ -34,11 +34,11 @@ def practise(prompt: Prompt) -> Says:
     notices = (parse_notice(step.notice) for step in steps if isinstance(step, Noticed))
     recall.ended |= {notice.task for notice in notices if notice and notice.is_end}
     said = answer(steps, recall, tools, _done(present))
-    if isinstance(said, Wanted):
-        return Says(calls=(said,))
+    if isinstance(said, ScriptedCall):
+        return ScriptedReply(calls=(said,))
     is_first = not any(isinstance(message, AssistantMessage) and not message.calls for message in past)
     introduces = any(isinstance(step, Puzzled) or step in _INTRODUCING for step in steps)
-    return Says(joined([said, INTRODUCTION if is_first and not introduces else ""]))
+    return ScriptedReply(join_paragraphs([said, INTRODUCTION if is_first and not introduces else ""]))
 
 
 _INTRODUCING = (Talking("hello"), Talking("help"), Talking("self"))
@@ -58,7 +58,7 @@ def steps_of(message: UserMessage) -> Sequence[Step]:
     return [*steps, Noting("I cannot look at pictures.")] if message.images else steps
 
 
-def answer(steps: Sequence[Step], recall: Recall, tools: frozenset[str], done: Sequence[Done]) -> Wanted | str:
+def answer(steps: Sequence[Step], recall: Recall, tools: frozenset[str], done: Sequence[Done]) -> ScriptedCall | str:
     """The next call these steps need after what is done, or what to say when they need none."""
     left, said, calls = list(done), list[str](), 0
     for step in steps[:MOST_STEPS]:
@@ -70,7 +70,7 @@ def answer(steps: Sequence[Step], recall: Recall, tools: frozenset[str], done: S
                 if calls > MOST_CALLS:
                     doing.close()
                     said.append(f"I stop here: one request may take at most {MOST_CALLS} calls.")
-                    return joined(said)
+                    return join_paragraphs(said)
                 found = next((n for n, (made, _) in enumerate(left) if _same(made, wanted)), None)
                 if found is None:
                     return wanted
@@ -81,10 +81,10 @@ def answer(steps: Sequence[Step], recall: Recall, tools: frozenset[str], done: S
             said.append(str(end.value))
     if len(steps) > MOST_STEPS:
         said.append(f"I stop here: one request may have at most {MOST_STEPS} steps.")
-    return joined(said) or "There is nothing for me to do."
+    return join_paragraphs(said) or "There is nothing for me to do."
 
 
-def _same(made: Wanted, wanted: Wanted) -> bool:
+def _same(made: ScriptedCall, wanted: ScriptedCall) -> bool:
     return made.tool == wanted.tool and made.args == wanted.args
 
 
@@ -100,4 +100,4 @@ def _done(messages: Sequence[Message]) -> list[Done]:
     """The calls that were made, each with its result."""
     results = {r.call: r for message in messages if isinstance(message, ToolMessage) for r in message.results}
     calls = (call for message in messages if isinstance(message, AssistantMessage) for call in message.calls)
-    return [(Wanted(call.tool, call.args), results[call.id]) for call in calls if call.id in results]
+    return [(ScriptedCall(call.tool, call.args), results[call.id]) for call in calls if call.id in results]

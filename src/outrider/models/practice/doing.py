@@ -28,7 +28,7 @@ from outrider.models.practice.steps import (
     Unable,
     Writing,
 )
-from outrider.models.scripted import Wanted
+from outrider.models.scripted import ScriptedCall
 
 _MOST_LINES = 200
 _MOST_NAMES = 100
@@ -118,7 +118,7 @@ def _quoted(tool: str, about: str, result: Result) -> str:
 
 
 def _list(path: str, *, counts: bool) -> Doing:
-    result = yield Wanted("list", {"path": path})
+    result = yield ScriptedCall("list", {"path": path})
     where = "this folder" if path == "." else code(path)
     if result.failed:
         return _failure(f"list {where}", result)
@@ -141,7 +141,7 @@ def _read(step: Reading, path: str, can_list: bool) -> Doing:
         args["offset"] = step.first
     if step.limit:
         args["limit"] = step.limit
-    result = yield Wanted("read", args)
+    result = yield ScriptedCall("read", args)
     if result.failed and can_list and "is a folder" in result.text:
         return (yield from _list(path, counts=False))
     return _answered(step, path, result)
@@ -194,7 +194,7 @@ def _shown(path: str, page: Page) -> str:
 def _search(step: Searching, path: str) -> Doing:
     args: dict[str, object] = {"pattern": step.pattern}
     args |= {name: value for name, value in (("path", path), ("glob", step.glob)) if value}
-    result = yield Wanted("search", args)
+    result = yield ScriptedCall("search", args)
     where = f" in {code(path or step.glob)}" if path or step.glob else ""
     if result.failed:
         return _failure(f"search for {code(step.words)}{where}", result)
@@ -212,7 +212,7 @@ def _search(step: Searching, path: str) -> Doing:
 
 
 def _write(path: str, content: str) -> Doing:
-    result = yield Wanted("write", {"path": path, "content": content})
+    result = yield ScriptedCall("write", {"path": path, "content": content})
     if result.failed:
         return _failure(f"write {code(path)}", result)
     if not result.text.startswith("wrote "):
@@ -224,7 +224,7 @@ def _replace(step: Replacing, path: str) -> Doing:
     args: dict[str, object] = {"path": path, "old": step.old, "new": step.new}
     if step.everywhere:
         args["all"] = True
-    result = yield Wanted("edit", args)
+    result = yield ScriptedCall("edit", args)
     if result.failed:
         return _failure(f"replace {code(step.old)} in {code(path)}", result)
     if not result.text.startswith("edited "):
@@ -234,21 +234,21 @@ def _replace(step: Replacing, path: str) -> Doing:
 
 def _append(path: str, content: str) -> Doing:
     """Reads the end of the file, then puts the new text after its last lines."""
-    result = yield Wanted("read", {"path": path})
+    result = yield ScriptedCall("read", {"path": path})
     if result.failed and "no file called" in result.text:
         return (yield from _write(path, content))
     if result.failed:
         return _failure(f"read {code(path)}", result)
     page = parse_page(path, result.text)
     if page is not None and page.total and page.total > len(page.lines):
-        result = yield Wanted("read", {"path": path, "offset": max(1, page.total - 20), "limit": 40})
+        result = yield ScriptedCall("read", {"path": path, "offset": max(1, page.total - 20), "limit": 40})
         page = None if result.failed else parse_page(path, result.text)
     if page is None or page.total is None:
         return f"{_quoted('read', path, result)}\n\nSo I did not append to it."
     if not page.lines:
         return (yield from _write(path, content))
     end = _unique_end(page.lines)
-    result = yield Wanted("edit", {"path": path, "old": end, "new": f"{end}\n{content}"})
+    result = yield ScriptedCall("edit", {"path": path, "old": end, "new": f"{end}\n{content}"})
     if result.failed or not result.text.startswith("edited "):
         return _failure(f"append to {code(path)}", result)
     return f"I appended {counted(len(content), 'character')} to {code(path)}."

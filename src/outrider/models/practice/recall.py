@@ -8,9 +8,9 @@ from outrider.core.events import Result
 from outrider.models.practice.outcomes import parse_outcome
 from outrider.models.practice.results import parse_listing
 from outrider.models.practice.steps import Path, Ref
-from outrider.models.scripted import Wanted
+from outrider.models.scripted import ScriptedCall
 
-Doing = Generator[Wanted, Result, str]
+Doing = Generator[ScriptedCall, Result, str]
 """Yields calls, is sent their results, returns words."""
 
 
@@ -25,7 +25,7 @@ class Recall(Struct):
     answered: set[str] = set()
     """Tasks whose end was already said in this turn."""
 
-    def take_in(self, wanted: Wanted, result: Result) -> None:
+    def take_in(self, wanted: ScriptedCall, result: Result) -> None:
         if wanted.tool in ("shell", "tasks"):
             outcome = parse_outcome(result.text)
             if outcome and outcome.task and (wanted.tool == "tasks" or outcome.is_open):

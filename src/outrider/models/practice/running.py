@@ -6,7 +6,7 @@ from outrider.models.practice.outcomes import Outcome, Row, parse_outcome, parse
 from outrider.models.practice.phrases import clipped, code, fenced
 from outrider.models.practice.recall import Doing, Recall
 from outrider.models.practice.steps import Running, Tasks, Tending
-from outrider.models.scripted import Wanted
+from outrider.models.scripted import ScriptedCall
 
 _MOST_TASKS = 20
 _WISHES = {"read": "read the output of", "wait": "wait for", "kill": "kill"}
@@ -17,7 +17,7 @@ def run(step: Running, recall: Recall) -> Doing:
     args: dict[str, object] = {"command": step.command}
     if step.background:
         args["background"] = True
-    result = yield Wanted("shell", args)
+    result = yield ScriptedCall("shell", args)
     outcome = parse_outcome(result.text)
     name = code(clipped(step.command, 200))
     if outcome is None:
@@ -28,13 +28,13 @@ def run(step: Running, recall: Recall) -> Doing:
 def tend(step: Tending, recall: Recall) -> Doing:
     task = step.task or recall.task
     if not task:
-        listed = parse_rows((yield Wanted("tasks", {"action": "list"})).text)
+        listed = parse_rows((yield ScriptedCall("tasks", {"action": "list"})).text)
         rows = listed.tasks if listed else []
         found = next((row for row in rows if row.is_open), rows[0] if rows else None)
         if found is None:
             return "This session has no tasks."
         task = found.task
-    result = yield Wanted("tasks", {"action": step.action, "task": task})
+    result = yield ScriptedCall("tasks", {"action": step.action, "task": task})
     outcome = parse_outcome(result.text)
     if outcome is None:
         return _without(f"{_WISHES[step.action]} task {code(task)}", f"Task {code(task)}", result)
@@ -48,7 +48,7 @@ def tend(step: Tending, recall: Recall) -> Doing:
 
 
 def tell_tasks(step: Tasks) -> Doing:
-    result = yield Wanted("tasks", {"action": "list"})
+    result = yield ScriptedCall("tasks", {"action": "list"})
     listed = parse_rows(result.text)
     if listed is None:
         return _without("list the tasks", "The list", result)

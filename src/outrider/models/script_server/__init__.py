@@ -1,32 +1,32 @@
 """A scripted model over HTTP, for clients of three wire formats. The script's format: `script.py`."""
 
-from outrider.models.script_server.heard import Heard
+from outrider.models.script_server.heard import RecordedRequest
 from outrider.models.script_server.script import (
     Cut,
     Empty,
+    ErrorStatus,
     Garbage,
     Overflow,
-    Rule,
     Script,
+    ScriptRule,
     Stall,
-    Status,
     parse_script,
     script,
 )
-from outrider.models.script_server.server import ScriptServer, serving
+from outrider.models.script_server.server import ScriptedServer, open_scripted_server
 
 __all__ = [
     "Cut",
     "Empty",
     "Garbage",
-    "Heard",
+    "RecordedRequest",
     "Overflow",
-    "Rule",
+    "ScriptRule",
     "Script",
-    "ScriptServer",
+    "ScriptedServer",
     "Stall",
-    "Status",
+    "ErrorStatus",
     "parse_script",
     "script",
-    "serving",
+    "open_scripted_server",
 ]

@@ -10,29 +10,29 @@ import msgspec
 
 from outrider.models.practice.answer import practise
 from outrider.models.script_server import chat, messages, responses
-from outrider.models.script_server.heard import Heard, Log, is_local, shown_headers
+from outrider.models.script_server.heard import RecordedRequest, RequestLog, is_local, public_headers
 from outrider.models.script_server.script import (
-    Chosen,
+    ChosenLine,
     Cut,
     Empty,
+    ErrorStatus,
     Garbage,
     Overflow,
-    Progress,
     Script,
+    ScriptProgress,
     Stall,
-    Status,
 )
-from outrider.models.script_server.validity import complaint
-from outrider.models.script_server.wire import Asked, Json, Wire, halves, new_id
-from outrider.models.scripted import Says
+from outrider.models.script_server.validity import find_prompt_error
+from outrider.models.script_server.wire import Json, ParsedRequest, WireFormat, new_id, split_frames
+from outrider.models.scripted import ScriptedReply
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-LARGEST = 10 * 1024 * 1024
+MAX_BODY = 10 * 1024 * 1024
 """Bytes of a request's body."""
-_KEPT = 1_000
+_MAX_RESPONSES = 1_000
 _JSON = "application/json"
 _EVENTS = "text/event-stream; charset=utf-8"
 _WIRES = {
@@ -42,7 +42,7 @@ _WIRES = {
 }
 
 
-class _Failed(Exception):
+class _HttpFailure(Exception):
     """The request is answered with this HTTP error."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
@@ -51,15 +51,15 @@ class _Failed(Exception):
         self.retry_after = retry_after
 
 
-class ScriptApp:
+class ScriptedApp:
     """Answers by the script, or as the practice model when the script is empty."""
 
-    def __init__(self, script: Script, log: Log, latency: float = 0.0) -> None:
-        self._progress = Progress(script)
+    def __init__(self, script: Script, log: RequestLog, latency: float = 0.0) -> None:
+        self._progress = ScriptProgress(script)
         self._log = log
         self._latency = latency
         self._released = anyio.Event()
-        self._past: OrderedDict[str, list[Json]] = OrderedDict()
+        self._responses: OrderedDict[str, list[Json]] = OrderedDict()
 
     def release(self) -> None:
         """Let stalled requests go on with their replies."""
@@ -73,22 +73,22 @@ class ScriptApp:
         wire = _WIRES.get(path, chat.WIRE)
         try:
             if not is_local(headers):
-                raise _Failed(403, "this server answers to programs on its own machine only")
+                raise _HttpFailure(403, "this server answers to programs on its own machine only")
             if scope["method"] == "GET":
-                await _send(send, 200, self._look_up(path, headers))
+                await _send(send, 200, self._get(path, headers))
                 return
             if path not in _WIRES or scope["method"] != "POST":
-                raise _Failed(404, f"there is no {scope['method']} {path}")
+                raise _HttpFailure(404, f"there is no {scope['method']} {path}")
             content = await _read(receive, headers)
             body = _decode(content)
-            self._log.add(Heard("POST", path, body, shown_headers(headers)))
+            self._log.add(RecordedRequest("POST", path, body, public_headers(headers)))
             if self._latency:
                 await anyio.sleep(self._latency)
-            await self._answer(wire, self._understand(wire, body, len(content)), receive, send)
-        except _Failed as failure:
+            await self._answer(wire, self._parse_request(wire, body, len(content)), receive, send)
+        except _HttpFailure as failure:
             await _send_failure(send, wire, failure)
 
-    def _look_up(self, path: str, headers: dict[str, str]) -> object:
+    def _get(self, path: str, headers: dict[str, str]) -> object:
         match path:
             case "/health":
                 return {"status": "ok"}
@@ -97,86 +97,88 @@ class ScriptApp:
             case "/v1/models":
                 return _models(is_anthropic="anthropic-version" in headers)
             case _:
-                raise _Failed(404, f"there is no GET {path}")
+                raise _HttpFailure(404, f"there is no GET {path}")
 
-    def _understand(self, wire: Wire, body: Json, size: int) -> Asked:
+    def _parse_request(self, wire: WireFormat, body: Json, size: int) -> ParsedRequest:
         if wire is responses.WIRE and (previous := body.get("previous_response_id")):
-            if not isinstance(previous, str) or previous not in self._past:
-                raise _Failed(400, f"Previous response with id '{previous}' not found.")
-            body = {**body, "input": self._past[previous] + responses.items_of(body)}
+            if not isinstance(previous, str) or previous not in self._responses:
+                raise _HttpFailure(400, f"Previous response with id '{previous}' not found.")
+            body = {**body, "input": self._responses[previous] + responses.items_of(body)}
         try:
             prompt = wire.parse(body)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _Failed(400, f"the request is malformed: {error!r}") from error
+            raise _HttpFailure(400, f"the request is malformed: {error!r}") from error
         if wire is messages.WIRE and not body.get("max_tokens"):
-            raise _Failed(400, "max_tokens: Field required")
-        if wrong := complaint(prompt, in_order=wire is not responses.WIRE):
-            raise _Failed(400, wrong)
+            raise _HttpFailure(400, "max_tokens: Field required")
+        if wrong := find_prompt_error(prompt, in_order=wire is not responses.WIRE):
+            raise _HttpFailure(400, wrong)
         model = str(body.get("model") or "practice")
-        return Asked(model, prompt, body.get("stream") is True, body, size, new_id(), int(time.time()))
+        return ParsedRequest(model, prompt, body.get("stream") is True, body, size, new_id(), int(time.time()))
 
-    async def _answer(self, wire: Wire, asked: Asked, receive: Receive, send: Send) -> None:
+    async def _answer(self, wire: WireFormat, asked: ParsedRequest, receive: Receive, send: Send) -> None:
         chosen = self._choose(asked)
         match chosen.line:
-            case Status(status=status, message=message, retry_after=retry_after):
-                raise _Failed(status, message or f"the script says {status}", retry_after)
+            case ErrorStatus(status=status, message=message, retry_after=retry_after):
+                raise _HttpFailure(status, message or f"the script says {status}", retry_after)
             case Overflow():
                 await _send_overflow(send, wire.overflow(asked))
             case Garbage():
                 content = b'data: {"type": garbage\n\n' if asked.stream else b"<html>garbage"
                 await _send_bytes(send, 200, content, _EVENTS if asked.stream else _JSON)
             case Cut(bytes=bytes_):
-                await _begin(send, asked)
-                frames = self._frames(wire, asked, chosen.says)
-                content = halves(frames)[0] if bytes_ is None else b"".join(frames)[:bytes_]
+                await _send_headers(send, asked)
+                frames = self._frames(wire, asked, chosen.reply)
+                content = split_frames(frames)[0] if bytes_ is None else b"".join(frames)[:bytes_]
                 await send({"type": "http.response.body", "body": content, "more_body": True})
             case Stall(where="headers"):
                 if await self._hold(receive):
-                    await self._say(wire, asked, chosen.says, send)
+                    await self._send_reply(wire, asked, chosen.reply, send)
             case Stall():
-                await self._stall(wire, asked, chosen.says, receive, send)
+                await self._stall(wire, asked, chosen.reply, receive, send)
             case Empty():
-                await self._say(wire, asked, Says(), send)
-            case Says():
-                await self._say(wire, asked, chosen.line, send)
+                await self._send_reply(wire, asked, ScriptedReply(), send)
+            case ScriptedReply():
+                await self._send_reply(wire, asked, chosen.line, send)
 
-    def _choose(self, asked: Asked) -> Chosen:
+    def _choose(self, asked: ParsedRequest) -> ChosenLine:
         script = self._progress.script
         if script.is_empty and not script.faults:
             says = practise(asked.prompt)
-            return Chosen(says, says)
+            return ChosenLine(says, says)
         return self._progress.choose(asked.prompt)
 
-    def _frames(self, wire: Wire, asked: Asked, says: Says) -> list[bytes]:
+    def _frames(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply) -> list[bytes]:
         if asked.stream:
             return list(wire.render_stream(asked, says))
         return [msgspec.json.encode(wire.render(asked, says))]
 
-    def _remember(self, wire: Wire, asked: Asked, says: Says) -> None:
+    def _store_response(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply) -> None:
         if wire is responses.WIRE:
-            self._past[f"resp_{asked.id}"] = responses.items_of(asked.body) + wire.render(asked, says)["output"]
-            if len(self._past) > _KEPT:
-                self._past.popitem(last=False)
+            self._responses[f"resp_{asked.id}"] = responses.items_of(asked.body) + wire.render(asked, says)["output"]
+            if len(self._responses) > _MAX_RESPONSES:
+                self._responses.popitem(last=False)
 
-    async def _say(self, wire: Wire, asked: Asked, says: Says, send: Send) -> None:
+    async def _send_reply(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply, send: Send) -> None:
         frames = self._frames(wire, asked, says)
-        self._remember(wire, asked, says)
+        self._store_response(wire, asked, says)
         if not asked.stream or not says.delay:
             await anyio.sleep(says.delay)
             await _send_bytes(send, 200, b"".join(frames), _EVENTS if asked.stream else _JSON)
             return
-        await _begin(send, asked)
+        await _send_headers(send, asked)
         for frame in frames:
             await anyio.sleep(says.delay)
             await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _stall(self, wire: Wire, asked: Asked, says: Says, receive: Receive, send: Send) -> None:
-        begun, rest = halves(self._frames(wire, asked, says))
-        await _begin(send, asked)
+    async def _stall(
+        self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply, receive: Receive, send: Send
+    ) -> None:
+        begun, rest = split_frames(self._frames(wire, asked, says))
+        await _send_headers(send, asked)
         await send({"type": "http.response.body", "body": begun, "more_body": True})
         if await self._hold(receive):
-            self._remember(wire, asked, says)
+            self._store_response(wire, asked, says)
             await send({"type": "http.response.body", "body": rest})
 
     async def _hold(self, receive: Receive) -> bool:
@@ -197,14 +199,14 @@ class ScriptApp:
 
 async def _read(receive: Receive, headers: dict[str, str]) -> bytes:
     length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > LARGEST:
-        raise _Failed(413, f"the request is larger than {LARGEST} bytes")
+    if not length.isdecimal() or int(length) > MAX_BODY:
+        raise _HttpFailure(413, f"the request is larger than {MAX_BODY} bytes")
     content = bytearray()
     while True:
         message = await receive()
         content += message.get("body", b"")
-        if len(content) > LARGEST:
-            raise _Failed(413, f"the request is larger than {LARGEST} bytes")
+        if len(content) > MAX_BODY:
+            raise _HttpFailure(413, f"the request is larger than {MAX_BODY} bytes")
         if message["type"] == "http.disconnect" or not message.get("more_body"):
             return bytes(content)
 
@@ -213,7 +215,7 @@ def _decode(content: bytes) -> Json:
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise _Failed(400, f"the body is no JSON object: {error}") from error
+        raise _HttpFailure(400, f"the body is no JSON object: {error}") from error
 
 
 def _models(*, is_anthropic: bool) -> Json:
@@ -227,7 +229,7 @@ def _models(*, is_anthropic: bool) -> Json:
     }
 
 
-async def _begin(send: Send, asked: Asked) -> None:
+async def _send_headers(send: Send, asked: ParsedRequest) -> None:
     kind = _EVENTS if asked.stream else _JSON
     headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -244,7 +246,7 @@ async def _send_overflow(send: Send, body: Json | bytes) -> None:
         await _send(send, 400, body)
 
 
-async def _send_failure(send: Send, wire: Wire, failure: _Failed) -> None:
+async def _send_failure(send: Send, wire: WireFormat, failure: _HttpFailure) -> None:
     content = msgspec.json.encode(wire.render_error(failure.status, str(failure)))
     after = [] if failure.retry_after is None else [(b"retry-after", f"{failure.retry_after:g}".encode())]
     await _send_bytes(send, failure.status, content, _JSON, after)

@@ -8,9 +8,9 @@ from outrider.core.parts import Call, Reasoning
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.traits import ToolSpec
 from outrider.models.script_server.wire import (
-    Asked,
     Json,
-    Wire,
+    ParsedRequest,
+    WireFormat,
     objects,
     parse_args,
     parse_call,
@@ -20,7 +20,7 @@ from outrider.models.script_server.wire import (
     text_of,
     usage_of,
 )
-from outrider.models.scripted import Says
+from outrider.models.scripted import ScriptedReply
 from outrider.models.scripted_text import pieces
 
 
@@ -36,13 +36,13 @@ def parse(body: Json) -> Prompt:
                 case "system" | "developer":
                     system.append(text_of(message.get("content")))
                 case "assistant":
-                    messages.append(_from_model(message))
+                    messages.append(_assistant_message(message))
                 case _:
                     messages.append(UserMessage(text_of(message.get("content"))))
     return Prompt("\n\n".join(system), messages, tuple(_tools(objects(body.get("tools")))))
 
 
-def _from_model(message: Json) -> AssistantMessage:
+def _assistant_message(message: Json) -> AssistantMessage:
     thought = text_of(message.get("reasoning_content"))
     calls: list[Call] = []
     for wanted in objects(message.get("tool_calls")):
@@ -56,7 +56,7 @@ def _tools(tools: list[Json]) -> Sequence[ToolSpec]:
     return [parse_tool(tool["function"], "parameters") for tool in tools if tool.get("type") == "function"]
 
 
-def _calls(asked: Asked, says: Says) -> list[Json]:
+def _calls(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
     return [
         {
             "id": f"call_{asked.id}{n}",
@@ -67,11 +67,11 @@ def _calls(asked: Asked, says: Says) -> list[Json]:
     ]
 
 
-def _finish(says: Says) -> str:
+def _finish_reason(says: ScriptedReply) -> str:
     return says.cut or ("tool_calls" if says.calls else "stop")
 
 
-def _usage(asked: Asked, says: Says) -> Json:
+def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
     usage = usage_of(asked, says)
     return {
         "prompt_tokens": usage.input,
@@ -82,7 +82,7 @@ def _usage(asked: Asked, says: Says) -> Json:
     }
 
 
-def render(asked: Asked, says: Says) -> Json:
+def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
     message: Json = {"role": "assistant", "content": says.text or (None if says.calls else ""), "refusal": None}
     if says.reasoning:
         message["reasoning_content"] = says.reasoning
@@ -91,19 +91,19 @@ def render(asked: Asked, says: Says) -> Json:
     return {
         "id": f"chatcmpl-{asked.id}",
         "object": "chat.completion",
-        "created": asked.at,
+        "created": asked.created,
         "model": asked.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(says)}],
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(says)}],
         "usage": _usage(asked, says),
     }
 
 
-def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
+def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
     has_usage = any(options.get("include_usage") for options in objects([asked.body.get("stream_options")]))
     head: Json = {
         "id": f"chatcmpl-{asked.id}",
         "object": "chat.completion.chunk",
-        "created": asked.at,
+        "created": asked.created,
         "model": asked.model,
     }
     if has_usage:
@@ -123,7 +123,7 @@ def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
         frames.append(chunk({"tool_calls": [opening]}))
         for piece in pieces(written, says.chunk):
             frames.append(chunk({"tool_calls": [{"index": n, "function": {"arguments": piece}}]}))
-    frames.append(chunk({}, _finish(says)))
+    frames.append(chunk({}, _finish_reason(says)))
     if has_usage:
         frames.append(sse({**head, "choices": [], "usage": _usage(asked, says)}))
     return [*frames, sse("[DONE]")]
@@ -142,7 +142,7 @@ def render_error(status: int, message: str) -> Json:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def overflow(asked: Asked) -> Json:
+def overflow(asked: ParsedRequest) -> Json:
     message = (
         "This model's maximum context length is 128000 tokens. However, your messages resulted in 128001 tokens. "
         "Please reduce the length of the messages."
@@ -151,4 +151,4 @@ def overflow(asked: Asked) -> Json:
     return {"error": {"message": message, "type": kind, "param": "messages", "code": "context_length_exceeded"}}
 
 
-WIRE = Wire(parse, render, render_stream, render_error, overflow)
+WIRE = WireFormat(parse, render, render_stream, render_error, overflow)

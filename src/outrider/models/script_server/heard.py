@@ -12,7 +12,7 @@ _SECRET = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-a
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-class Heard(Struct, frozen=True):
+class RecordedRequest(Struct, frozen=True):
     """One request, without what proves who sent it."""
 
     method: str
@@ -21,33 +21,33 @@ class Heard(Struct, frozen=True):
     headers: dict[str, str]
 
 
-class Log:
+class RequestLog:
     """The last requests; written by the server's thread, read from any other."""
 
     def __init__(self, kept: int = 1_000) -> None:
-        self._heard: deque[Heard] = deque(maxlen=kept)
+        self._requests: deque[RecordedRequest] = deque(maxlen=kept)
         self._count = 0
         self._changed = Condition()
 
-    def add(self, heard: Heard) -> None:
+    def add(self, heard: RecordedRequest) -> None:
         with self._changed:
-            self._heard.append(heard)
+            self._requests.append(heard)
             self._count += 1
             self._changed.notify_all()
 
-    def all(self) -> Sequence[Heard]:
+    def all(self) -> Sequence[RecordedRequest]:
         with self._changed:
-            return list(self._heard)
+            return list(self._requests)
 
-    def wait(self, count: int, timeout: float) -> Sequence[Heard]:
+    def wait(self, count: int, timeout: float) -> Sequence[RecordedRequest]:
         """All requests, once so many have come. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._count >= count, timeout):
                 raise TimeoutError(f"{self._count} of {count} requests came in {timeout} s")
-            return list(self._heard)
+            return list(self._requests)
 
 
-def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def public_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in _SECRET}
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from outrider.core.parts import Reasoning
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.script_server.wire import (
-    Asked,
     Json,
-    Wire,
+    ParsedRequest,
+    WireFormat,
     objects,
     parse_args,
     parse_call,
@@ -18,7 +18,7 @@ from outrider.models.script_server.wire import (
     text_of,
     usage_of,
 )
-from outrider.models.scripted import Says, Wanted
+from outrider.models.scripted import ScriptedCall, ScriptedReply
 from outrider.models.scripted_text import pieces
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
@@ -30,7 +30,7 @@ def parse(body: Json) -> Prompt:
         content = message["content"]
         blocks: list[Json] = [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
         if message["role"] == "assistant":
-            messages.append(_from_model(blocks))
+            messages.append(_assistant_message(blocks))
             continue
         results = [block for block in blocks if block["type"] == "tool_result"]
         if results:
@@ -43,7 +43,7 @@ def parse(body: Json) -> Prompt:
     return Prompt(text_of(body.get("system")), messages, tuple(tools))
 
 
-def _from_model(blocks: Sequence[Json]) -> AssistantMessage:
+def _assistant_message(blocks: Sequence[Json]) -> AssistantMessage:
     return AssistantMessage(
         text="".join(text_of(block["text"]) for block in blocks if block["type"] == "text"),
         calls=tuple(parse_call(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"),
@@ -51,12 +51,12 @@ def _from_model(blocks: Sequence[Json]) -> AssistantMessage:
     )
 
 
-def _input(wanted: Wanted) -> Any:
+def _input(wanted: ScriptedCall) -> Any:
     args, broken = parse_args(wanted.arguments())
     return broken or args
 
 
-def _content(asked: Asked, says: Says) -> list[Json]:
+def _content(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
     content: list[Json] = []
     if says.reasoning:
         content.append({"type": "thinking", "thinking": says.reasoning, "signature": f"practice{asked.id}"})
@@ -67,7 +67,7 @@ def _content(asked: Asked, says: Says) -> list[Json]:
     return content
 
 
-def _usage(asked: Asked, says: Says) -> Json:
+def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
     usage = usage_of(asked, says)
     return {
         "input_tokens": max(0, usage.input - usage.cached - usage.written),
@@ -77,24 +77,24 @@ def _usage(asked: Asked, says: Says) -> Json:
     }
 
 
-def _stop(says: Says) -> str:
+def _stop_reason(says: ScriptedReply) -> str:
     return _STOPS.get(says.cut, says.cut) or ("tool_use" if says.calls else "end_turn")
 
 
-def render(asked: Asked, says: Says) -> Json:
+def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
     return {
         "id": f"msg_{asked.id}",
         "type": "message",
         "role": "assistant",
         "model": asked.model,
         "content": _content(asked, says),
-        "stop_reason": _stop(says),
+        "stop_reason": _stop_reason(says),
         "stop_sequence": None,
         "usage": _usage(asked, says),
     }
 
 
-def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
+def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
     def event(kind: str, **fields: object) -> bytes:
         return sse({"type": kind, **fields}, kind)
 
@@ -114,7 +114,7 @@ def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
     return [*frames, event("message_stop")]
 
 
-def _block(block: Json, says: Says, wanted: Any) -> tuple[Json, list[Json]]:
+def _block(block: Json, says: ScriptedReply, wanted: Any) -> tuple[Json, list[Json]]:
     """How a block begins in a stream, and the deltas that fill it."""
     match block["type"]:
         case "thinking":
@@ -145,8 +145,8 @@ def render_error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_practice"}
 
 
-def overflow(asked: Asked) -> Json:
+def overflow(asked: ParsedRequest) -> Json:
     return render_error(400, "prompt is too long: 200001 tokens > 200000 maximum")
 
 
-WIRE = Wire(parse, render, render_stream, render_error, overflow)
+WIRE = WireFormat(parse, render, render_stream, render_error, overflow)

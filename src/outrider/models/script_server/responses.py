@@ -8,9 +8,9 @@ from outrider.core.parts import Reasoning
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.script_server import chat
 from outrider.models.script_server.wire import (
-    Asked,
     Json,
-    Wire,
+    ParsedRequest,
+    WireFormat,
     objects,
     parse_args,
     parse_call,
@@ -20,10 +20,10 @@ from outrider.models.script_server.wire import (
     text_of,
     usage_of,
 )
-from outrider.models.scripted import Says, Wanted
+from outrider.models.scripted import ScriptedCall, ScriptedReply
 from outrider.models.scripted_text import pieces
 
-_STOPS = {"length": "max_output_tokens"}
+_INCOMPLETE_REASONS = {"length": "max_output_tokens"}
 
 
 def items_of(body: Json) -> list[Json]:
@@ -43,14 +43,14 @@ def parse(body: Json) -> Prompt:
             system.append(text_of(item["content"]))
         elif kind == "message" and item["role"] == "user":
             messages.append(UserMessage(text_of(item["content"])))
-        elif (part := _part(kind, item)) is not None:
+        elif (part := _assistant_part(kind, item)) is not None:
             _add_part(messages, part)
     tools = [tool for tool in objects(body.get("tools")) if tool.get("type") in ("function", "custom")]
     specs = tuple(parse_tool(tool, "parameters") for tool in tools)
     return Prompt("\n\n".join(text for text in system if text), messages, specs)
 
 
-def _part(kind: str, item: Json) -> AssistantMessage | None:
+def _assistant_part(kind: str, item: Json) -> AssistantMessage | None:
     match kind:
         case "message":
             return AssistantMessage(text_of(item["content"]))
@@ -82,7 +82,7 @@ def _add_result(messages: list[Message], result: Result) -> None:
         messages.append(ToolMessage((result,)))
 
 
-def _output(asked: Asked, says: Says) -> list[Json]:
+def _output(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
     output: list[Json] = []
     if says.reasoning:
         thought: Json = {"id": f"rs_{asked.id}", "type": "reasoning", "status": "completed"}
@@ -97,7 +97,7 @@ def _output(asked: Asked, says: Says) -> list[Json]:
     return [*output, *(_call(asked, n, wanted) for n, wanted in enumerate(says.calls))]
 
 
-def _call(asked: Asked, n: int, wanted: Wanted) -> Json:
+def _call(asked: ParsedRequest, n: int, wanted: ScriptedCall) -> Json:
     kind, prefix = ("custom_tool_call", "ctc") if wanted.custom else ("function_call", "fc")
     item: Json = {"id": f"{prefix}_{asked.id}{n}", "type": kind, "status": "completed"}
     item |= {"call_id": f"call_{asked.id}{n}", "name": wanted.tool}
@@ -107,7 +107,7 @@ def _call(asked: Asked, n: int, wanted: Wanted) -> Json:
     return item
 
 
-def render(asked: Asked, says: Says) -> Json:
+def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
     usage = usage_of(asked, says)
     settings: Json = {
         "tools": asked.body.get("tools") or [],
@@ -126,10 +126,10 @@ def render(asked: Asked, says: Says) -> Json:
     return {
         "id": f"resp_{asked.id}",
         "object": "response",
-        "created_at": asked.at,
+        "created_at": asked.created,
         "status": "incomplete" if says.cut else "completed",
         "error": None,
-        "incomplete_details": {"reason": _STOPS.get(says.cut, says.cut)} if says.cut else None,
+        "incomplete_details": {"reason": _INCOMPLETE_REASONS.get(says.cut, says.cut)} if says.cut else None,
         "model": asked.model,
         "output": _output(asked, says),
         **settings,
@@ -153,7 +153,7 @@ class _Frames:
         self.frames.append(sse({"type": kind, "sequence_number": len(self.frames), **fields}, kind))
 
 
-def _opened(asked: Asked, says: Says) -> tuple[_Frames, Json]:
+def _start_stream(asked: ParsedRequest, says: ScriptedReply) -> tuple[_Frames, Json]:
     whole = render(asked, says)
     bare: Json = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     out = _Frames()
@@ -162,8 +162,8 @@ def _opened(asked: Asked, says: Says) -> tuple[_Frames, Json]:
     return out, whole
 
 
-def render_stream(asked: Asked, says: Says) -> Sequence[bytes]:
-    out, whole = _opened(asked, says)
+def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
+    out, whole = _start_stream(asked, says)
     for index, item in enumerate(whole["output"]):
         opening, at = {**item, "status": "in_progress"}, {"item_id": item["id"], "output_index": index}
         match item["type"]:
@@ -190,7 +190,7 @@ _FIELDS = {
 }
 
 
-def _add_reasoning(out: _Frames, at: Json, says: Says) -> None:
+def _add_reasoning(out: _Frames, at: Json, says: ScriptedReply) -> None:
     event, where = "response.reasoning_summary", {**at, "summary_index": 0}
     out.add(f"{event}_part.added", **where, part={"type": "summary_text", "text": ""})
     for piece in pieces(says.reasoning, says.chunk):
@@ -199,7 +199,7 @@ def _add_reasoning(out: _Frames, at: Json, says: Says) -> None:
     out.add(f"{event}_part.done", **where, part={"type": "summary_text", "text": says.reasoning})
 
 
-def _add_text(out: _Frames, at: Json, part: Json, says: Says) -> None:
+def _add_text(out: _Frames, at: Json, part: Json, says: ScriptedReply) -> None:
     where = {**at, "content_index": 0}
     out.add("response.content_part.added", **where, part={**part, "text": ""})
     for piece in pieces(says.text, says.chunk):
@@ -208,15 +208,15 @@ def _add_text(out: _Frames, at: Json, part: Json, says: Says) -> None:
     out.add("response.content_part.done", **where, part=part)
 
 
-def overflow(asked: Asked) -> Json | bytes:
+def overflow(asked: ParsedRequest) -> Json | bytes:
     """A streamed response fails in its stream; one asked for whole is refused."""
     message = "Your input exceeds the context window of this model. Please adjust your input and try again."
     error = {"code": "context_length_exceeded", "message": message}
     if not asked.stream:
         return {"error": {**error, "type": "invalid_request_error", "param": "input"}}
-    out, whole = _opened(asked, Says())
+    out, whole = _start_stream(asked, ScriptedReply())
     out.add("response.failed", response={**whole, "status": "failed", "error": error, "output": [], "usage": None})
     return b"".join(out.frames)
 
 
-WIRE = Wire(parse, render, render_stream, chat.render_error, overflow)
+WIRE = WireFormat(parse, render, render_stream, chat.render_error, overflow)

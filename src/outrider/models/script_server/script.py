@@ -27,10 +27,10 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.parts import Usage
 from outrider.core.prompt import SUMMARY, AssistantMessage, Prompt, UserMessage
-from outrider.models.scripted import ENDED, Says, Wanted
+from outrider.models.scripted import SCRIPT_ENDED, ScriptedCall, ScriptedReply
 
 
-class Status(Struct, frozen=True):
+class ErrorStatus(Struct, frozen=True):
     """Answer with this HTTP error."""
 
     status: int
@@ -62,19 +62,19 @@ class Overflow(Struct, frozen=True):
     """This API's own way to say that the prompt does not fit."""
 
 
-Fault = Status | Stall | Cut | Garbage | Empty | Overflow
-Line = Says | Fault
-Place = tuple[Line, ...]
+Fault = ErrorStatus | Stall | Cut | Garbage | Empty | Overflow
+ScriptLine = ScriptedReply | Fault
+ScriptStep = tuple[ScriptLine, ...]
 
 
-class Rule(Struct, frozen=True):
+class ScriptRule(Struct, frozen=True):
     when: str
-    replies: tuple[Place, ...]
+    replies: tuple[ScriptStep, ...]
 
 
 class Script(Struct, frozen=True):
-    replies: tuple[Place, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    replies: tuple[ScriptStep, ...] = ()
+    rules: tuple[ScriptRule, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -82,64 +82,64 @@ class Script(Struct, frozen=True):
         return not (self.replies or self.rules)
 
 
-class Chosen(Struct, frozen=True):
+class ChosenLine(Struct, frozen=True):
     """The next line, and the reply that a cut or stalled stream is the beginning of."""
 
-    line: Line
-    says: Says
+    line: ScriptLine
+    reply: ScriptedReply
 
 
-def script(*places: Line | Sequence[Line] | str) -> Script:
+def script(*places: ScriptLine | Sequence[ScriptLine] | str) -> Script:
     """A script of these replies, each with the faults before it: `script([Status(500), says("hi")], says("bye"))`."""
-    return Script(replies=tuple(_place(place) for place in places))
+    return Script(replies=tuple(_step(place) for place in places))
 
 
-def _place(place: Line | Sequence[Line] | str) -> Place:
+def _step(place: ScriptLine | Sequence[ScriptLine] | str) -> ScriptStep:
     if isinstance(place, str):
-        return (Says(place),)
+        return (ScriptedReply(place),)
     return tuple(place) if isinstance(place, Sequence) else (place,)
 
 
-class Progress:
+class ScriptProgress:
     """Goes through a script; remembers which faults were met."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._met: Counter[str] = Counter()
+        self._uses: Counter[str] = Counter()
         self._rules = [re.compile(rule.when, re.IGNORECASE | re.DOTALL) for rule in script.rules]
 
-    def choose(self, prompt: Prompt) -> Chosen:
+    def choose(self, prompt: Prompt) -> ChosenLine:
         """What to say to this prompt now."""
         name, place = self._find(prompt)
-        reply = place[-1] if isinstance(place[-1], Says) else Says(ENDED)
-        if (met := self._met["faults"]) < len(self.script.faults):
-            self._met["faults"] += 1
-            return Chosen(self.script.faults[met], reply)
-        met = min(self._met[name], len(place) - 1)
-        self._met[name] += 1
+        reply = place[-1] if isinstance(place[-1], ScriptedReply) else ScriptedReply(SCRIPT_ENDED)
+        if (met := self._uses["faults"]) < len(self.script.faults):
+            self._uses["faults"] += 1
+            return ChosenLine(self.script.faults[met], reply)
+        met = min(self._uses[name], len(place) - 1)
+        self._uses[name] += 1
         line = place[met]
-        return Chosen(line, line if isinstance(line, Says) else reply)
+        return ChosenLine(line, line if isinstance(line, ScriptedReply) else reply)
 
-    def _find(self, prompt: Prompt) -> tuple[str, Place]:
+    def _find(self, prompt: Prompt) -> tuple[str, ScriptStep]:
         for n, (rule, pattern) in enumerate(zip(self.script.rules, self._rules, strict=True)):
-            if pattern.search(last_words(prompt)):
-                step = _replies(prompt, since_words=True)
-                return f"rule {n} {step}", _nth(rule.replies, step)
-        position = _replies(prompt)
-        return f"reply {position}", _nth(self.script.replies, position)
+            if pattern.search(last_user_text(prompt)):
+                step = _count_replies(prompt, since_words=True)
+                return f"rule {n} {step}", _nth_step(rule.replies, step)
+        position = _count_replies(prompt)
+        return f"reply {position}", _nth_step(self.script.replies, position)
 
 
-def _nth(places: Sequence[Place], n: int) -> Place:
-    return places[n] if n < len(places) else (Says(ENDED),)
+def _nth_step(places: Sequence[ScriptStep], n: int) -> ScriptStep:
+    return places[n] if n < len(places) else (ScriptedReply(SCRIPT_ENDED),)
 
 
-def last_words(prompt: Prompt) -> str:
+def last_user_text(prompt: Prompt) -> str:
     """What the person said last."""
     said = (message.text for message in reversed(prompt.messages) if isinstance(message, UserMessage))
     return next((text for text in said if not text.startswith(SUMMARY)), "")
 
 
-def _replies(prompt: Prompt, *, since_words: bool = False) -> int:
+def _count_replies(prompt: Prompt, *, since_words: bool = False) -> int:
     count = 0
     for message in prompt.messages:
         if isinstance(message, AssistantMessage):
@@ -197,18 +197,18 @@ def parse_script(source: bytes | str) -> Script:
             content = b'{"replies":' + content + b"}"
         written = msgspec.json.decode(content, type=_Script)
         faults = tuple(_parse_line(line) for line in written.faults)
-        if any(isinstance(fault, Says) for fault in faults):
+        if any(isinstance(fault, ScriptedReply) for fault in faults):
             raise Refused("in the script: `faults` may hold faults only")
         return Script(
-            replies=tuple(_parse_place(place) for place in written.replies),
+            replies=tuple(_parse_step(place) for place in written.replies),
             rules=tuple(_parse_rule(rule) for rule in written.rules),
-            faults=tuple(fault for fault in faults if not isinstance(fault, Says)),
+            faults=tuple(fault for fault in faults if not isinstance(fault, ScriptedReply)),
         )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(f"in the script: {error}") from error
 
 
-def _parse_rule(rule: _Rule) -> Rule:
+def _parse_rule(rule: _Rule) -> ScriptRule:
     places = rule.replies if rule.reply is None else [rule.reply, *rule.replies]
     if not places:
         raise Refused(f"in the script: the rule for {rule.when!r} has no reply")
@@ -216,22 +216,22 @@ def _parse_rule(rule: _Rule) -> Rule:
         re.compile(rule.when)
     except re.error as error:
         raise Refused(f"in the script: {rule.when!r} is no regular expression: {error}") from error
-    return Rule(rule.when, tuple(_parse_place(place) for place in places))
+    return ScriptRule(rule.when, tuple(_parse_step(place) for place in places))
 
 
-def _parse_place(place: _Lines) -> Place:
+def _parse_step(place: _Lines) -> ScriptStep:
     lines = place if isinstance(place, list) else [place]
     if not lines:
         raise Refused("in the script: a reply is an empty list")
-    return tuple(Says(line) if isinstance(line, str) else _parse_line(line) for line in lines)
+    return tuple(ScriptedReply(line) if isinstance(line, str) else _parse_line(line) for line in lines)
 
 
-def _parse_line(line: _Line) -> Line:
+def _parse_line(line: _Line) -> ScriptLine:
     faults: list[Fault] = []
     if line.status is not None:
         if not 400 <= line.status <= 599:
             raise Refused(f"in the script: {line.status} is no HTTP error")
-        faults.append(Status(line.status, line.message, line.retry_after))
+        faults.append(ErrorStatus(line.status, line.message, line.retry_after))
     if line.stall is not None:
         faults.append(Stall(line.stall))
     if line.cut is True:
@@ -242,12 +242,12 @@ def _parse_line(line: _Line) -> Line:
     if not faults:
         calls = tuple(_parse_call(call) for call in line.calls)
         cut = line.cut if isinstance(line.cut, str) else ""
-        return Says(line.text or "", calls, line.reasoning, line.usage, cut, line.delay, line.chunk)
+        return ScriptedReply(line.text or "", calls, line.reasoning, line.usage, cut, line.delay, line.chunk)
     if len(faults) > 1 or line.text is not None or line.calls:
         raise Refused("in the script: a line is either a reply or one fault; put them in a list, faults first")
     return faults[0]
 
 
-def _parse_call(call: _Call) -> Wanted:
+def _parse_call(call: _Call) -> ScriptedCall:
     is_custom = call.input is not None
-    return Wanted(call.tool, call.args, call.input if is_custom else call.raw, call.namespace, is_custom)
+    return ScriptedCall(call.tool, call.args, call.input if is_custom else call.raw, call.namespace, is_custom)

@@ -13,8 +13,8 @@ from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from outrider.core.errors import Refused
-from outrider.models.script_server.app import ScriptApp
-from outrider.models.script_server.heard import Heard, Log
+from outrider.models.script_server.app import ScriptedApp
+from outrider.models.script_server.heard import RecordedRequest, RequestLog
 from outrider.models.script_server.script import Script
 
 _HOST = "127.0.0.1"
@@ -25,14 +25,14 @@ class LoopbackServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.ending = anyio.Event()
+        self.stop_event = anyio.Event()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
     async def main_loop(self) -> None:
-        await self.ending.wait()
+        await self.stop_event.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -45,7 +45,7 @@ class LoopbackServer(uvicorn.Server):
             connection.shutdown()
 
 
-class ScriptServer:
+class ScriptedServer:
     """A scripted model on a loopback port, alive between `with` and its end.
 
     with ScriptServer(script(says("hi"))) as server: … server.url … server.requests
@@ -53,8 +53,8 @@ class ScriptServer:
 
     def __init__(self, script: Script | None = None, port: int = 0, latency: float = 0.0) -> None:
         """Takes the port. An empty script, or none, answers as the practice model."""
-        self._log = Log()
-        self._app = ScriptApp(script or Script(), self._log, latency)
+        self._log = RequestLog()
+        self._app = ScriptedApp(script or Script(), self._log, latency)
         self._server: LoopbackServer | None = None
         self._portal: BlockingPortal | None = None
         self._open = ExitStack()
@@ -66,15 +66,15 @@ class ScriptServer:
         """Where the API is: what OpenAI's clients want."""
 
     @property
-    def requests(self) -> Sequence[Heard]:
+    def requests(self) -> Sequence[RecordedRequest]:
         """What it was asked, oldest first; the last 1,000."""
         return self._log.all()
 
-    def wait(self, count: int, within: float = 20.0) -> Sequence[Heard]:
+    def wait(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
         """All requests, once so many have come; blocks. Raises TimeoutError."""
         return self._log.wait(count, within)
 
-    async def asked(self, count: int, within: float = 20.0) -> Sequence[Heard]:
+    async def wait_async(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
         """All requests, once so many have come. Raises TimeoutError."""
         return await anyio.to_thread.run_sync(self._log.wait, count, within)
 
@@ -94,7 +94,7 @@ class ScriptServer:
 
     def stop(self) -> None:
         if self._server is not None:
-            self._server.ending.set()
+            self._server.stop_event.set()
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
@@ -115,9 +115,9 @@ class ScriptServer:
 
 
 @asynccontextmanager
-async def serving(script: Script | None = None, latency: float = 0.0) -> AsyncGenerator[ScriptServer]:
+async def open_scripted_server(script: Script | None = None, latency: float = 0.0) -> AsyncGenerator[ScriptedServer]:
     """A scripted server in a thread of its own, for as long as the block runs."""
-    server = await anyio.to_thread.run_sync(ScriptServer(script, latency=latency).__enter__)
+    server = await anyio.to_thread.run_sync(ScriptedServer(script, latency=latency).__enter__)
     try:
         yield server
     finally:

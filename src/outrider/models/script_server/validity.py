@@ -3,7 +3,7 @@
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage
 
 
-def complaint(prompt: Prompt, *, in_order: bool) -> str | None:
+def find_prompt_error(prompt: Prompt, *, in_order: bool) -> str | None:
     """What is wrong with the calls of this prompt: one without a result, or a result without its call.
 
     `in_order`: the results must stand right after the reply that made the calls.

@@ -11,13 +11,13 @@ from outrider.core.events import Result
 from outrider.core.parts import Call, Usage
 from outrider.core.prompt import Prompt
 from outrider.core.traits import ToolSpec
-from outrider.models.scripted import Says
-from outrider.models.scripted_text import tokens
+from outrider.models.scripted import ScriptedReply
+from outrider.models.scripted_text import estimate_tokens
 
 Json = dict[str, Any]
 
 
-class Asked(Struct, frozen=True):
+class ParsedRequest(Struct, frozen=True):
     """One request, understood."""
 
     model: str
@@ -29,17 +29,17 @@ class Asked(Struct, frozen=True):
     """Bytes of the request."""
     id: str
     """The same in every id of the answer."""
-    at: int
+    created: int
     """Seconds since 1970."""
 
 
-class Wire(Struct, frozen=True):
+class WireFormat(Struct, frozen=True):
     parse: Callable[[Json], Prompt]
     """Raises LookupError, TypeError or ValueError on a body that is none of this wire's."""
-    render: Callable[[Asked, Says], Json]
-    render_stream: Callable[[Asked, Says], Sequence[bytes]]
+    render: Callable[[ParsedRequest, ScriptedReply], Json]
+    render_stream: Callable[[ParsedRequest, ScriptedReply], Sequence[bytes]]
     render_error: Callable[[int, str], Json]
-    overflow: Callable[[Asked], Json | bytes]
+    overflow: Callable[[ParsedRequest], Json | bytes]
     """The body of a 400, or a stream."""
 
 
@@ -53,7 +53,7 @@ def sse(data: Json | str, event: str = "") -> bytes:
     return (b"event: " + event.encode() + b"\n" if event else b"") + b"data: " + content + b"\n\n"
 
 
-def halves(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+def split_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
     """A reply in two: by events, for some wires repeat the whole request in the first one and the last."""
     if len(frames) == 1:
         return frames[0][: len(frames[0]) // 2], frames[0][len(frames[0]) // 2 :]
@@ -61,13 +61,13 @@ def halves(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
     return b"".join(frames[:half]), b"".join(frames[half:])
 
 
-def usage_of(asked: Asked, says: Says) -> Usage:
+def usage_of(asked: ParsedRequest, says: ScriptedReply) -> Usage:
     """As the script gives it, or by the rough count of the bytes that went over the wire."""
     if says.usage is not None:
         return says.usage
-    thought = tokens(len(says.reasoning))
-    said = tokens(len(says.text) + sum(len(call.tool) + len(call.arguments()) for call in says.calls))
-    return Usage(input=tokens(asked.size), output=said + thought, reasoning=thought)
+    thought = estimate_tokens(len(says.reasoning))
+    said = estimate_tokens(len(says.text) + sum(len(call.tool) + len(call.arguments()) for call in says.calls))
+    return Usage(input=estimate_tokens(asked.size), output=said + thought, reasoning=thought)
 
 
 def text_of(content: object) -> str:

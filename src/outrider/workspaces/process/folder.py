@@ -4,11 +4,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-MARKER = "OUTRIDER_TASK"
+TASK_VARIABLE = "OUTRIDER_TASK"
 """The variable by which the processes of a task are found; its value is the folder."""
 
 
-class Files:
+class TaskFiles:
     """By what they tell. Few, since to make one is most of what it costs to start a command."""
 
     def __init__(self, folder: Path) -> None:
@@ -27,11 +27,11 @@ class Files:
         self.stdin = folder / "stdin"
         self.hold = folder / "hold"
         """Whoever opens this to write ends the process that holds `stdin` open."""
-        self.given = folder / "given"
+        self.stdin_text = folder / "given"
         """Text for stdin, until the command has it."""
 
 
-class Record(Struct, frozen=True):
+class TaskRecord(Struct, frozen=True):
     """The lines of a task's record, as far as they were written."""
 
     pipe: str = ""
@@ -39,26 +39,26 @@ class Record(Struct, frozen=True):
     supervisor: bytes = b""
     """As the system describes it. This and `boot` are complete before there is `started`."""
     boot: str = ""
-    first: bytes = b""
+    first_process: bytes = b""
     """The command's first process, as the system describes it."""
     exit: str = ""
     """Its status, and `silent` if the shell does not remark on deaths."""
 
 
-def record(folder: Path) -> Record:
+def read_record(folder: Path) -> TaskRecord:
     """Half a line counts as none."""
-    lines = (line.partition(b" ") for line in content(Files(folder).record).split(b"\n")[:-1])
+    lines = (line.partition(b" ") for line in read_or_empty(TaskFiles(folder).record).split(b"\n")[:-1])
     facts = {name: fact for name, _, fact in lines}
-    return Record(
-        pipe=_text(facts.get(b"pipe")),
+    return TaskRecord(
+        pipe=_decode_fact(facts.get(b"pipe")),
         supervisor=facts.get(b"supervisor", b""),
-        boot=_text(facts.get(b"boot")),
-        first=facts.get(b"first", b""),
-        exit=_text(facts.get(b"exit")),
+        boot=_decode_fact(facts.get(b"boot")),
+        first_process=facts.get(b"first", b""),
+        exit=_decode_fact(facts.get(b"exit")),
     )
 
 
-def content(path: Path) -> bytes:
+def read_or_empty(path: Path) -> bytes:
     """Of a small file; empty when there is none."""
     try:
         return path.read_bytes()
@@ -66,5 +66,5 @@ def content(path: Path) -> bytes:
         return b""
 
 
-def _text(fact: bytes | None) -> str:
+def _decode_fact(fact: bytes | None) -> str:
     return (fact or b"").decode("ascii", "replace").strip()

@@ -8,49 +8,49 @@ from pathlib import Path
 
 from outrider.core.errors import Refused
 from outrider.workspaces.process import proc, ps
-from outrider.workspaces.process.folder import Files, record
-from outrider.workspaces.process.row import Row
-from outrider.workspaces.process.spec import Mark
+from outrider.workspaces.process.folder import TaskFiles, read_record
+from outrider.workspaces.process.row import ProcessRow
+from outrider.workspaces.process.spec import ProcessIdentity
 
-system = proc if os.path.exists(proc.STAT) else ps
-boot = system.boot
-UNKNOWN = Mark(0, 0, "")
+process_table = proc if os.path.exists(proc.STAT) else ps
+boot_id = process_table.boot_id
+UNKNOWN_PROCESS = ProcessIdentity(0, 0, "")
 """A supervisor that did start, and of which nothing else is known: it is not running."""
 
 
-def mark_of(pid: int) -> Mark:
-    row = system.row(pid)
-    return Mark(pid, row.started, boot()) if row else UNKNOWN
+def identity_of(pid: int) -> ProcessIdentity:
+    row = process_table.find_process(pid)
+    return ProcessIdentity(pid, row.started, boot_id()) if row else UNKNOWN_PROCESS
 
 
-def recorded(folder: Path) -> Mark | None:
+def recorded_supervisor(folder: Path) -> ProcessIdentity | None:
     """The supervisor as it described itself; None when it has not come so far."""
-    files = Files(folder)
+    files = TaskFiles(folder)
     if not files.started.is_file():
         return None
-    facts = record(folder)
+    facts = read_record(folder)
     try:
-        row = system.parse(facts.supervisor)
+        row = process_table.parse_process(facts.supervisor)
     except ValueError:
-        return UNKNOWN
-    if system is ps and row.started > files.started.stat().st_mtime + 1:
-        return UNKNOWN
-    return Mark(row.pid, row.started, facts.boot or boot())
+        return UNKNOWN_PROCESS
+    if process_table is ps and row.started > files.started.stat().st_mtime + 1:
+        return UNKNOWN_PROCESS
+    return ProcessIdentity(row.pid, row.started, facts.boot or boot_id())
 
 
-def is_alive(mark: Mark) -> bool:
+def is_alive(mark: ProcessIdentity) -> bool:
     """Whether this very process runs. One that has ended and is our child is let go."""
-    row = system.row(mark.pid) if mark.pid else None
-    if row is None or row.started != mark.started or mark.boot != boot():
+    row = process_table.find_process(mark.pid) if mark.pid else None
+    if row is None or row.started != mark.started or mark.boot != boot_id():
         return False
-    if row.is_dead:
+    if row.is_zombie:
         # Only a child that is certainly ours: others may be waiting for theirs.
         with suppress(ChildProcessError):
             os.waitpid(mark.pid, os.WNOHANG)
-    return not row.is_dead
+    return not row.is_zombie
 
 
-def send(row: Row, number: int) -> None:
+def send_signal(row: ProcessRow, number: int) -> None:
     """A signal to this very process, or to none."""
     try:
         if sys.platform != "linux":
@@ -58,7 +58,7 @@ def send(row: Row, number: int) -> None:
             return
         descriptor = os.pidfd_open(row.pid)
         try:
-            now = system.row(row.pid)
+            now = process_table.find_process(row.pid)
             if now and now.started == row.started:
                 signal.pidfd_send_signal(descriptor, number)
         finally:

@@ -3,47 +3,47 @@
 import os
 from collections.abc import Iterator
 
-from outrider.workspaces.process.row import Row
+from outrider.workspaces.process.row import ProcessRow
 
 STAT = "/proc/self/stat"
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
-def boot() -> str:
+def boot_id() -> str:
     """Which run of this machine this is."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
-def row(pid: int) -> Row | None:
+def find_process(pid: int) -> ProcessRow | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return parse(file.read())
+            return parse_process(file.read())
     except _GONE:
         return None
 
 
-def rows() -> Iterator[Row]:
+def list_processes() -> Iterator[ProcessRow]:
     """Every process that can be seen."""
     for name in os.listdir("/proc"):
-        if name.isdecimal() and (found := row(int(name))):
+        if name.isdecimal() and (found := find_process(int(name))):
             yield found
 
 
-def parse(line: bytes) -> Row:
+def parse_process(line: bytes) -> ProcessRow:
     """A line of /proc/*/stat. Raises ValueError when it is not one."""
     pid, _, rest = line.partition(b" (")
     # The name may hold anything, also parentheses and newlines: the last one closes it.
     fields = rest.rpartition(b") ")[2].split()
     if len(fields) < 20:
         raise ValueError("not a line of stat")
-    return Row(
+    return ProcessRow(
         pid=int(pid),
         parent=int(fields[1]),
         session=int(fields[3]),
         group=int(fields[2]),
         started=int(fields[19]),
-        is_dead=fields[0] in (b"Z", b"X", b"x"),
+        is_zombie=fields[0] in (b"Z", b"X", b"x"),
     )
 
 
@@ -58,10 +58,10 @@ def has_variable(pid: int, variable: bytes) -> bool:
 
 def writes_to(pid: int, pipe: str) -> bool:
     """Whether its output or its errors go into this pipe."""
-    return any(_link(f"/proc/{pid}/fd/{number}") == pipe for number in (1, 2))
+    return any(_read_link(f"/proc/{pid}/fd/{number}") == pipe for number in (1, 2))
 
 
-def _link(path: str) -> str:
+def _read_link(path: str) -> str:
     try:
         return os.readlink(path)
     except (*_GONE, PermissionError):

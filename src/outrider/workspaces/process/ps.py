@@ -4,27 +4,27 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from outrider.workspaces.process.row import Row
+from outrider.workspaces.process.row import ProcessRow
 
 _COLUMNS = "pid=,ppid=,pgid=,stat=,lstart="
 
 
-def boot() -> str:
+def boot_id() -> str:
     """Which run of this machine this is."""
-    return _said("sysctl", "-n", "kern.bootsessionuuid").strip()
+    return _run_program("sysctl", "-n", "kern.bootsessionuuid").strip()
 
 
-def row(pid: int) -> Row | None:
-    return next(_parse(_said("ps", "-o", _COLUMNS, "-p", str(pid))), None)
+def find_process(pid: int) -> ProcessRow | None:
+    return next(_parse_table(_run_program("ps", "-o", _COLUMNS, "-p", str(pid))), None)
 
 
-def rows() -> Iterator[Row]:
-    return _parse(_said("ps", "-A", "-o", _COLUMNS))
+def list_processes() -> Iterator[ProcessRow]:
+    return _parse_table(_run_program("ps", "-A", "-o", _COLUMNS))
 
 
-def parse(line: bytes) -> Row:
+def parse_process(line: bytes) -> ProcessRow:
     """What the supervisor wrote of itself: its number. Raises ValueError when that is no process now."""
-    found = row(int(line))
+    found = find_process(int(line))
     if found is None:
         raise ValueError("no such process")
     return found
@@ -40,7 +40,7 @@ def writes_to(pid: int, pipe: str) -> bool:
     return False
 
 
-def _said(*argv: str) -> str:
+def _run_program(*argv: str) -> str:
     path = "/usr/bin:/bin:/usr/sbin:/sbin"
     try:
         return subprocess.run(
@@ -55,15 +55,15 @@ def _said(*argv: str) -> str:
         return ""
 
 
-def _parse(table: str) -> Iterator[Row]:
+def _parse_table(table: str) -> Iterator[ProcessRow]:
     for line in table.splitlines():
         pid, parent, group, state, *day = line.split()
-        yield Row(
+        yield ProcessRow(
             pid=int(pid),
             parent=int(parent),
             # Sessions are not told everywhere; a group is the next best thing, and every command leads one.
             session=int(group),
             group=int(group),
             started=int(time.mktime(time.strptime(" ".join(day), "%a %b %d %H:%M:%S %Y"))),
-            is_dead=state.startswith("Z"),
+            is_zombie=state.startswith("Z"),
         )

@@ -3,11 +3,11 @@
 from msgspec import Struct
 
 
-class Row(Struct, frozen=True):
+class ProcessRow(Struct, frozen=True):
     pid: int
     parent: int
     session: int
     group: int
     started: int
-    is_dead: bool
+    is_zombie: bool
     """A zombie: it does nothing any more."""

@@ -6,10 +6,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-Reason = Literal["exit", "signal", "output", "killed", "lost"]
+ExitReason = Literal["exit", "signal", "output", "killed", "lost"]
 
 
-class Spec(Struct, frozen=True):
+class CommandSpec(Struct, frozen=True):
     """A command, complete: nothing is taken from the process that starts it but its umask."""
 
     argv: tuple[str, ...]
@@ -19,13 +19,13 @@ class Spec(Struct, frozen=True):
     environ: Mapping[str, str]
     """All of it, besides OUTRIDER_TASK, which names the folder. Names that no shell accepts are dropped."""
     stdin: Literal["closed", "open"] | bytes = "closed"
-    output: int = 10 * 1024 * 1024
+    max_output: int = 10 * 1024 * 1024
     """Most bytes of output that are kept, in steps of 512; a command that says more is ended."""
     rlimits: Mapping[str, int] = {}
     """Of the command, by the names of `LIMITS`; sizes in bytes."""
 
 
-class Mark(Struct, frozen=True):
+class ProcessIdentity(Struct, frozen=True):
     """The supervisor of one task, never mistaken for another process that got its number later."""
 
     pid: int
@@ -39,7 +39,7 @@ class Exit(Struct, frozen=True):
 
     code: int | None
     """As a shell would say it, so 128 + n for signal n; None when nobody can know."""
-    reason: Reason
+    reason: ExitReason
     """`output`: there was more of it than may be kept, or the disk took no more.
     `killed`: by `kill`. `lost`: the supervisor was killed, or the machine went down."""
     signal: int = 0

@@ -9,29 +9,29 @@ from pathlib import Path
 from threading import Event
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process.end import look
-from outrider.workspaces.process.folder import Files, record
+from outrider.workspaces.process.end import poll_exit
+from outrider.workspaces.process.folder import TaskFiles, read_record
 
-MOST = 64 * 1024
+MAX_WRITE = 64 * 1024
 _ATOMIC = 4096
 """What a pipe takes whole or not at all on every system we know; the standard promises 512."""
-_ROOM = 1024 * 1024
-_PATIENCE = 400
-_MOMENT = 0.005
+_PIPE_SIZE = 1024 * 1024
+_OPEN_ATTEMPTS = 400
+_OPEN_PAUSE = 0.005
 
 
-def write(folder: Path, content: bytes) -> None:
+def write_stdin(folder: Path, content: bytes) -> None:
     """Hand it over. Raises Refused when nobody reads, and when what was written before still waits to be read."""
-    if len(content) > MOST:
-        raise Refused(f"{len(content):,} bytes are too many at once; {MOST:,} are the limit, or use a file")
-    descriptor = _open(folder, Files(folder).stdin)
+    if len(content) > MAX_WRITE:
+        raise Refused(f"{len(content):,} bytes are too many at once; {MAX_WRITE:,} are the limit, or use a file")
+    descriptor = _open_pipe(folder, TaskFiles(folder).stdin)
     try:
-        _enlarge(descriptor)
+        _enlarge_pipe(descriptor)
         for start in range(0, len(content), _ATOMIC):
             try:
                 os.write(descriptor, content[start : start + _ATOMIC])
             except BlockingIOError:
-                raise Refused(_full(start)) from None
+                raise Refused(_pipe_full_message(start)) from None
             except BrokenPipeError:
                 raise Refused(f"the command of task {folder.name} does not read its input any more") from None
     finally:
@@ -40,20 +40,20 @@ def write(folder: Path, content: bytes) -> None:
 
 def close_stdin(folder: Path) -> None:
     """Let the command see the end of its input. Where that is closed already, nothing happens."""
-    files = Files(folder)
+    files = TaskFiles(folder)
     if not files.hold.exists():
         return
     # To open it is the message: the holder of `stdin` waits for nothing else.
     with suppress(Refused):
-        os.close(_open(folder, files.hold))
+        os.close(_open_pipe(folder, files.hold))
     files.stdin.unlink(missing_ok=True)
     files.hold.unlink(missing_ok=True)
 
 
-def _open(folder: Path, path: Path) -> int:
+def _open_pipe(folder: Path, path: Path) -> int:
     """A named pipe, once its reader is there: a supervisor needs a moment to come so far."""
-    for _ in range(_PATIENCE):
-        is_running = bool(record(folder).first)
+    for _ in range(_OPEN_ATTEMPTS):
+        is_running = bool(read_record(folder).first_process)
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -61,19 +61,19 @@ def _open(folder: Path, path: Path) -> int:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-        if (is_running and path.name == "stdin") or look(folder, None):
+        if (is_running and path.name == "stdin") or poll_exit(folder, None):
             break
-        Event().wait(_MOMENT)
+        Event().wait(_OPEN_PAUSE)
     raise Refused(f"the command of task {folder.name} does not read its input any more")
 
 
-def _enlarge(descriptor: int) -> None:
+def _enlarge_pipe(descriptor: int) -> None:
     if sys.platform == "linux":
         # Nice to have; an unprivileged process may have used up its share.
         with suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _ROOM)
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
 
-def _full(taken: int) -> str:
+def _pipe_full_message(taken: int) -> str:
     fate = f"the first {taken:,} bytes were taken, the rest was not" if taken else "nothing of this was taken"
     return f"the command has not read what was written before; {fate}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process.spec import Spec
+from outrider.workspaces.process.spec import CommandSpec
 
 SHELL = "/bin/sh"
 LIMITS: Mapping[str, tuple[int, str, int]] = {
@@ -21,7 +21,7 @@ LIMITS: Mapping[str, tuple[int, str, int]] = {
 }
 """What can be limited, with the flag and the unit of the shell's `ulimit`."""
 
-_PLACES = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
+_SEARCH_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
 
 _NEW_SESSION = """
 import os, signal, sys
@@ -107,39 +107,39 @@ unlike ignored signals, are not inherited. Names begin with `outrider_`, for a v
 that is set here would change there."""
 
 
-def supervise(spec: Spec) -> Sequence[str]:
+def supervisor_argv(spec: CommandSpec) -> Sequence[str]:
     """The complete argv. Raises Refused for a limit that nobody knows, and on a system without the barest tools."""
-    script = _SCRIPT.replace("LIMITS", "\n  ".join(_limit(*item) for item in spec.rlimits.items()) or ":")
+    script = _SCRIPT.replace("LIMITS", "\n  ".join(_ulimit_line(*item) for item in spec.rlimits.items()) or ":")
     keep = "keep" if "PWD" in spec.environ else ""
-    blocks = str(_least(resource.RLIMIT_FSIZE, max(spec.output, 512)) // 512)
-    own = (str(spec.folder), blocks, _tool("cat"), _tool("sleep"), keep)
-    return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_in_own_session(spec), *spec.argv)
+    blocks = str(_within_hard_limit(resource.RLIMIT_FSIZE, max(spec.max_output, 512)) // 512)
+    own = (str(spec.folder), blocks, _find_program("cat"), _find_program("sleep"), keep)
+    return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_setsid_argv(spec), *spec.argv)
 
 
-def _limit(name: str, most: int) -> str:
+def _ulimit_line(name: str, most: int) -> str:
     if name not in LIMITS or most < 0:
         raise Refused(f"no limit {name!r} of {most}; there are: {', '.join(LIMITS)}")
     number, flag, unit = LIMITS[name]
-    value = -(-_least(number, most) // unit)
+    value = -(-_within_hard_limit(number, most) // unit)
     # Shells do not agree on how to call the number of processes.
     attempts = ("-u", "-p") if flag == "-u" else (flag,)
     tries = " || ".join(f"ulimit {attempt} {value} 2>/dev/null" for attempt in attempts)
     return f"{tries} || {{ echo 'outrider: this system cannot limit {name}; the command was not run'; exit 126; }}"
 
 
-def _least(number: int, most: int) -> int:
+def _within_hard_limit(number: int, most: int) -> int:
     hard = resource.getrlimit(number)[1]
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
 
 
-def _in_own_session(spec: Spec) -> Sequence[str]:
-    if setsid := shutil.which("setsid", path=_PLACES):
+def _setsid_argv(spec: CommandSpec) -> Sequence[str]:
+    if setsid := shutil.which("setsid", path=_SEARCH_PATH):
         return (setsid,)
     return (sys.executable, "-I", "-S", "-c", _NEW_SESSION, "keep" if "LC_CTYPE" in spec.environ else "drop")
 
 
-def _tool(name: str) -> str:
-    found = shutil.which(name, path=_PLACES)
+def _find_program(name: str) -> str:
+    found = shutil.which(name, path=_SEARCH_PATH)
     if not found:
-        raise Refused(f"no command can run here: there is no {Path(name)} in {_PLACES}")
+        raise Refused(f"no command can run here: there is no {Path(name)} in {_SEARCH_PATH}")
     return found

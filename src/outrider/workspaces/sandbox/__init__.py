@@ -3,7 +3,17 @@
 from outrider.workspaces.sandbox.bubblewrap import Sandbox
 from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups
 from outrider.workspaces.sandbox.detect import detect
-from outrider.workspaces.sandbox.inner import inner_group
-from outrider.workspaces.sandbox.terms import Grant, Limits, NoSandbox, Wrapped
+from outrider.workspaces.sandbox.inner import command_group
+from outrider.workspaces.sandbox.terms import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
-__all__ = ["Cgroups", "Grant", "Limits", "NoSandbox", "Sandbox", "Wrapped", "detect", "find_cgroups", "inner_group"]
+__all__ = [
+    "Cgroups",
+    "SandboxGrant",
+    "SandboxLimits",
+    "NoSandbox",
+    "Sandbox",
+    "SandboxedCommand",
+    "detect",
+    "find_cgroups",
+    "command_group",
+]

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from outrider.core.errors import Refused
-from outrider.workspaces.sandbox.system import OWN, System
-from outrider.workspaces.sandbox.terms import MIB, Limits
+from outrider.workspaces.sandbox.system import SANDBOX_ETC, SystemPaths
+from outrider.workspaces.sandbox.terms import MIB, SandboxLimits
 
 HOME = "/tmp/home"
 """Beneath the private /tmp, so that one bound holds for both and no account of the machine has this home."""
@@ -22,23 +22,25 @@ ENVIRON: Mapping[str, str] = {
     "TMPDIR": "/tmp",
 }
 
-_POSTURE = (
+_ISOLATION = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup", "--disable-userns"),
     *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL"),
     *("--die-with-parent", "--new-session", "--clearenv", "--as-pid-1"),
 )
 """The first process inside is our shell, not bubblewrap: that one's environment, arguments and program are the
 machine's, and could be read, or for their owner even changed, through /proc/1."""
-_SHARED = frozenset({"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"})
+_MACHINE_FOLDERS = frozenset(
+    {"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"}
+)
 """What a workspace or a grant never is as a whole: the machine's, or full of other programs' doors."""
-_KERNEL = ("/dev", "/proc", "/sys")
+_KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 _SCRATCH = (("/tmp", 3), ("/var/tmp", 4))
-_SMALL = 64 * MIB
+_SMALL_TMPFS = 64 * MIB
 
-_FILTER = 9
-_OUTSIDE = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_FILTER}<"$0" && exec "$@"'
+_SECCOMP_FD = 9
+_OUTER_SCRIPT = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_SECCOMP_FD}<"$0" && exec "$@"'
 """Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
-_INSIDE = """\
+_INNER_SCRIPT = """\
 trap : INT QUIT TERM
 [ -c /proc/self/fd/0 ] && [ ! -t 0 ] && exec </dev/null
 [ -c /proc/self/fd/1 ] && [ ! -t 1 ] && exec >/dev/null
@@ -47,11 +49,11 @@ trap : INT QUIT TERM
 exit $?"""
 """Puts the sandbox's devices in place of the machine's, which their owner could change through an open descriptor, and
 stays to take leave of what the command leaves behind."""
-_ALONE = "ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} || exit 126\n"
+_RLIMIT_SCRIPT = "ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} || exit 126\n"
 """Inside, because the kernel counts processes by namespace there: outside, the person's own would count too."""
 
 
-class Room(Struct, frozen=True):
+class VisiblePaths(Struct, frozen=True):
     """What a command gets to see of the disk."""
 
     root: str
@@ -70,10 +72,10 @@ class _Mount(Struct, frozen=True):
     rank: int = 0
 
 
-def check(room: Room) -> None:
+def check_visible_paths(room: VisiblePaths) -> None:
     """Raises Refused when this room would open what must stay shut."""
     for path in (room.root, *room.write, *room.read):
-        if path in _SHARED or any(_within(path, shut) for shut in _KERNEL):
+        if path in _MACHINE_FOLDERS or any(_within(path, shut) for shut in _KERNEL_FOLDERS):
             raise Refused(f"{path} belongs to the whole machine; name a folder of its own")
         if path in room.hidden or path in room.hidden_files:
             raise Refused(f"{path} is Outrider's own and stays out of every command's sight")
@@ -87,7 +89,7 @@ def check(room: Room) -> None:
         raise Refused(f"{room.cwd} is outside the workspace, {room.root}")
 
 
-def environment(given: Mapping[str, str]) -> Mapping[str, str]:
+def sandbox_environment(given: Mapping[str, str]) -> Mapping[str, str]:
     """The command's environment: the usual few, and what it was given by name."""
     for name, value in given.items():
         if not name or "=" in name or "\0" in name + value:
@@ -95,11 +97,13 @@ def environment(given: Mapping[str, str]) -> Mapping[str, str]:
     return {**ENVIRON, **given}
 
 
-def arguments(system: System, room: Room, limits: Limits, environ: Mapping[str, str]) -> list[str]:
+def bwrap_arguments(
+    system: SystemPaths, room: VisiblePaths, limits: SandboxLimits, environ: Mapping[str, str]
+) -> list[str]:
     """All of bubblewrap's words up to the command."""
-    words = [*_POSTURE] if room.network else [*_POSTURE, "--unshare-net"]
-    mounts = [*_system(system, room), *_scratch(limits), *_room(room)]
-    blanks = [*_blanks(room), *_above(room)]
+    words = [*_ISOLATION] if room.network else [*_ISOLATION, "--unshare-net"]
+    mounts = [*_system_mounts(system, room), *_scratch_mounts(limits), *_path_mounts(room)]
+    blanks = [*_hidden_folders(room), *_scratch_parents(room)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
     for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
         words += mount.words  # parents first: what lies deeper is laid over what lies above it
@@ -111,26 +115,26 @@ def arguments(system: System, room: Room, limits: Limits, environ: Mapping[str, 
     return words
 
 
-def outside(filter_file: str | None) -> list[str]:
+def outer_argv(filter_file: str | None) -> list[str]:
     """What stands before bubblewrap."""
-    return ["/bin/sh", "-c", _OUTSIDE, filter_file or "/dev/null"]
+    return ["/bin/sh", "-c", _OUTER_SCRIPT, filter_file or "/dev/null"]
 
 
-def seccomp(filter_file: str | None) -> list[str]:
-    return ["--seccomp", str(_FILTER)] if filter_file else []
+def seccomp_arguments(filter_file: str | None) -> list[str]:
+    return ["--seccomp", str(_SECCOMP_FD)] if filter_file else []
 
 
-def inside(limits: Limits | None, command: Sequence[str]) -> list[str]:
+def inner_argv(limits: SandboxLimits | None, command: Sequence[str]) -> list[str]:
     """The command as bubblewrap starts it; a shell tells by 127 and 126 that it cannot be started."""
     if not command or any("\0" in word for word in command):
         raise Refused("a command has at least one word, and no word holds a zero byte")
-    bounds = _ALONE.format(limits.processes, limits.memory // 1024) if limits else ""
-    return ["/bin/sh", "-c", _INSIDE.format(bounds), "sh", *command]
+    bounds = _RLIMIT_SCRIPT.format(limits.processes, limits.memory // 1024) if limits else ""
+    return ["/bin/sh", "-c", _INNER_SCRIPT.format(bounds), "sh", *command]
 
 
-def _system(system: System, room: Room) -> list[_Mount]:
+def _system_mounts(system: SystemPaths, room: VisiblePaths) -> list[_Mount]:
     shown = {path: path for path in (*system.folders, *system.etc)}
-    shown |= {f"/etc/{name}": str(OWN / name) for name in ("passwd", "group", "hosts")}
+    shown |= {f"/etc/{name}": str(SANDBOX_ETC / name) for name in ("passwd", "group", "hosts")}
     if room.network:
         shown |= {path: path for path in system.network}
     mounts = [_Mount(at, ("--ro-bind", source, at)) for at, source in shown.items()]
@@ -142,18 +146,18 @@ def _system(system: System, room: Room) -> list[_Mount]:
     return mounts + [_Mount(path, ("--size", str(MIB), "--tmpfs", path)) for path in system.blank_folders]
 
 
-def _scratch(limits: Limits) -> list[_Mount]:
+def _scratch_mounts(limits: SandboxLimits) -> list[_Mount]:
     return [
         _Mount("/dev", ("--dev", "/dev")),
-        _Mount("/dev/shm", ("--perms", "1777", "--size", str(_SMALL), "--tmpfs", "/dev/shm")),
+        _Mount("/dev/shm", ("--perms", "1777", "--size", str(_SMALL_TMPFS), "--tmpfs", "/dev/shm")),
         _Mount("/tmp", ("--perms", "1777", "--size", str(limits.scratch), "--tmpfs", "/tmp")),
         _Mount(HOME, ("--perms", "0700", "--dir", HOME)),
-        _Mount("/var/tmp", ("--perms", "1777", "--size", str(_SMALL), "--tmpfs", "/var/tmp")),
+        _Mount("/var/tmp", ("--perms", "1777", "--size", str(_SMALL_TMPFS), "--tmpfs", "/var/tmp")),
         _Mount("/run", ("--dir", "/run")),
     ]
 
 
-def _room(room: Room) -> list[_Mount]:
+def _path_mounts(room: VisiblePaths) -> list[_Mount]:
     mounts = [_Mount(path, ("--bind", path, path), 2) for path in (room.root, *room.write)]
     reads = [path for path in room.read if not any(_within(path, mount.at) for mount in mounts)]
     mounts += [_Mount(path, ("--ro-bind", path, path), 1) for path in reads]
@@ -161,12 +165,12 @@ def _room(room: Room) -> list[_Mount]:
     return mounts + [_Mount(path, ("--ro-bind", "/dev/null", path), 3) for path in covered]
 
 
-def _blanks(room: Room) -> list[str]:
+def _hidden_folders(room: VisiblePaths) -> list[str]:
     """The hidden folders that a grant to read would show: all others have nothing shown above them."""
     return [path for path in room.hidden if any(_within(path, shown) for shown in (*room.read, "/usr"))]
 
 
-def _above(room: Room) -> list[str]:
+def _scratch_parents(room: VisiblePaths) -> list[str]:
     """Folders above what is shown, where scratch space would let a command write words that are lost with it."""
     shown = [room.root, *room.write, *room.read]
     firsts = {"/".join(path.split("/")[:depth]) for path in shown for top, depth in _SCRATCH if _within(path, top)}

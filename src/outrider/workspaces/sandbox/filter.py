@@ -26,7 +26,7 @@ _ABSENT = ("io_uring_setup", "io_uring_enter", "io_uring_register")
 """Answered as an old kernel would, so that programs take their other way; a ring would open sockets unseen."""
 
 
-class Machine(Struct, frozen=True):
+class Architecture(Struct, frozen=True):
     """A kind of processor: the kernel's number for it, and its numbers for system calls."""
 
     arch: int
@@ -56,45 +56,50 @@ def _table(*texts: str) -> Mapping[str, int]:
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
-MACHINES: Mapping[str, Machine] = {
-    "x86_64": Machine(0xC000003E, _table(_X86, _NEW), 0x40000000),
-    "aarch64": Machine(0xC00000B7, _table(_ARM, _NEW)),
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "x86_64": Architecture(0xC000003E, _table(_X86, _NEW), 0x40000000),
+    "aarch64": Architecture(0xC00000B7, _table(_ARM, _NEW)),
 }
 
 
-def filter_of(machine: str) -> Path | None:
+def seccomp_file(machine: str) -> Path | None:
     """The file with the program for this kind of machine; None where nobody wrote one."""
-    return Path(__file__).parent / f"filter.{machine}" if machine in MACHINES else None
+    return Path(__file__).parent / f"filter.{machine}" if machine in ARCHITECTURES else None
 
 
-def assemble(machine: Machine) -> bytes:
+def assemble_program(machine: Architecture) -> bytes:
     """The program: refuse foreign interfaces, then the calls by name, then two calls by their argument."""
     refused = _ERRNO | _EPERM
     absent = _ERRNO | _ENOSYS
-    lines = [_line(_LOAD, _ARCH), _line(_EQUAL, machine.arch, 1, 0), _line(_RETURN, absent), _line(_LOAD, _NUMBER)]
+    lines = [
+        _instruction(_LOAD, _ARCH),
+        _instruction(_EQUAL, machine.arch, 1, 0),
+        _instruction(_RETURN, absent),
+        _instruction(_LOAD, _NUMBER),
+    ]
     if machine.foreign is not None:
-        lines += [_line(_AT_LEAST, machine.foreign, 0, 1), _line(_RETURN, absent)]
+        lines += [_instruction(_AT_LEAST, machine.foreign, 0, 1), _instruction(_RETURN, absent)]
     for name, number in machine.calls.items():
         if name not in ("ioctl", "socket"):
             answer = absent if name in _ABSENT else refused
-            lines += [_line(_EQUAL, number, 0, 1), _line(_RETURN, answer)]
-    typing = [_line(_LOAD, _SECOND)]
+            lines += [_instruction(_EQUAL, number, 0, 1), _instruction(_RETURN, answer)]
+    typing = [_instruction(_LOAD, _SECOND)]
     for request in _TYPING:
-        typing += [_line(_EQUAL, request, 0, 1), _line(_RETURN, refused)]
-    typing.append(_line(_RETURN, _ALLOW))
-    opening = [_line(_LOAD, _FIRST)]
+        typing += [_instruction(_EQUAL, request, 0, 1), _instruction(_RETURN, refused)]
+    typing.append(_instruction(_RETURN, _ALLOW))
+    opening = [_instruction(_LOAD, _FIRST)]
     for family in _FAMILIES:
-        opening += [_line(_EQUAL, family, 0, 1), _line(_RETURN, _ALLOW)]
-    opening.append(_line(_RETURN, _ERRNO | _EAFNOSUPPORT))
-    lines += [_line(_EQUAL, machine.calls["ioctl"], 0, len(typing)), *typing]
-    lines += [_line(_EQUAL, machine.calls["socket"], 0, len(opening)), *opening]
-    return b"".join([*lines, _line(_RETURN, _ALLOW)])
+        opening += [_instruction(_EQUAL, family, 0, 1), _instruction(_RETURN, _ALLOW)]
+    opening.append(_instruction(_RETURN, _ERRNO | _EAFNOSUPPORT))
+    lines += [_instruction(_EQUAL, machine.calls["ioctl"], 0, len(typing)), *typing]
+    lines += [_instruction(_EQUAL, machine.calls["socket"], 0, len(opening)), *opening]
+    return b"".join([*lines, _instruction(_RETURN, _ALLOW)])
 
 
-def _line(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
 
 
 if __name__ == "__main__":
-    for kind, made in MACHINES.items():
-        (Path(__file__).parent / f"filter.{kind}").write_bytes(assemble(made))
+    for kind, made in ARCHITECTURES.items():
+        (Path(__file__).parent / f"filter.{kind}").write_bytes(assemble_program(made))

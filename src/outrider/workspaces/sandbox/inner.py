@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def inner_group(pid: int) -> int | None:
+def command_group(pid: int) -> int | None:
     """The process group of the command that the sandbox started as `pid` holds; None before it runs or when it ended.
 
     SIGTERM or SIGINT to this group asks the command to stop in its own way; SIGKILL to `pid` ends all of it.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-OWN = Path(__file__).parent / "etc"
+SANDBOX_ETC = Path(__file__).parent / "etc"
 """Files made up for the sandbox: the person's account and the other accounts of the machine are nobody's business."""
 
 _FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store", "gnu/store")
@@ -40,7 +40,7 @@ _PROC_READ_ONLY = ("bus", "irq", "pressure", "sys", "sysvipc", "tty")
 """bubblewrap leaves /proc/sys writable for real root: the kernel asks there who one is, not what one is capable of."""
 
 
-class System(Struct, frozen=True):
+class SystemPaths(Struct, frozen=True):
     """The parts of the machine to show, by absolute path."""
 
     links: tuple[tuple[str, str], ...] = ()
@@ -56,13 +56,13 @@ class System(Struct, frozen=True):
     """Path and source of devices to show in place of the machine's own."""
 
 
-def read_system(top: Path = Path("/")) -> System:
+def find_system_paths(top: Path = Path("/")) -> SystemPaths:
     """The machine below `top`."""
     there = [name for name in _FOLDERS if os.path.lexists(top / name)]
     links = [name for name in there if (top / name).is_symlink()]
     blank = [f"/proc/{name}" for name in _PROC_BLANK if (top / "proc" / name).exists()]
     folders = [path for path in blank if (top / path[1:]).is_dir()]
-    return System(
+    return SystemPaths(
         links=tuple((f"/{name}", os.readlink(top / name)) for name in links),
         folders=tuple(f"/{name}" for name in there if name not in links),
         etc=tuple(f"/etc/{name}" for name in _ETC if (top / "etc" / name).exists()),

@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 
-class Grant(Struct, frozen=True):
+class SandboxGrant(Struct, frozen=True):
     """What an approval widens, for one call. Paths are absolute and must exist."""
 
     network: bool = False
@@ -17,7 +17,7 @@ class Grant(Struct, frozen=True):
     read: tuple[str, ...] = ()
 
 
-class Limits(Struct, frozen=True):
+class SandboxLimits(Struct, frozen=True):
     """The most a command may use."""
 
     processes: int = 512
@@ -31,7 +31,7 @@ class Limits(Struct, frozen=True):
     """Of /tmp, which holds the home as well."""
 
 
-class Wrapped(Struct, frozen=True):
+class SandboxedCommand(Struct, frozen=True):
     """What to start instead of a command: exactly this, with exactly this environment."""
 
     argv: tuple[str, ...]
