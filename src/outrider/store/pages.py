@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-_PAGE_SIZE = 4096
+PAGE_SIZE = 4096
 _LEAF, _INNER = 0x0A, 0x02
-_MAX_LOCAL = (_PAGE_SIZE - 12) * 64 // 255 - 23
-_MIN_LOCAL = (_PAGE_SIZE - 12) * 32 // 255 - 23
+_MAX_LOCAL = (PAGE_SIZE - 12) * 64 // 255 - 23
+_MIN_LOCAL = (PAGE_SIZE - 12) * 32 // 255 - 23
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8)
 
 PageValue = None | int | str | bytes
@@ -43,9 +43,9 @@ def raw_rows(file: BinaryIO) -> Iterator[list[PageValue]]:
     number = 0
     while True:
         number += 1
-        file.seek((number - 1) * _PAGE_SIZE)
-        page = file.read(_PAGE_SIZE)
-        if len(page) < _PAGE_SIZE:
+        file.seek((number - 1) * PAGE_SIZE)
+        page = file.read(PAGE_SIZE)
+        if len(page) < PAGE_SIZE:
             return
         for start in _cells(page):
             if row := _record(file, page, start):
@@ -58,7 +58,7 @@ def _cells(page: bytes) -> list[int]:
         return []
     header, before = (8, 0) if page[0] == _LEAF else (12, 4)
     count = int.from_bytes(page[3:5], "big")
-    if header + 2 * count > _PAGE_SIZE:
+    if header + 2 * count > PAGE_SIZE:
         return []
     places = (header + 2 * index for index in range(count))
     return [int.from_bytes(page[place : place + 2], "big") + before for place in places]
@@ -77,15 +77,15 @@ def _payload(file: BinaryIO, page: bytes, start: int, size: int) -> bytes:
         raise ValueError("this is larger than its file")
     if size <= _MAX_LOCAL:
         return _exactly(page[start : start + size], size)
-    local = _MIN_LOCAL + (size - _MIN_LOCAL) % (_PAGE_SIZE - 4)
+    local = _MIN_LOCAL + (size - _MIN_LOCAL) % (PAGE_SIZE - 4)
     local = local if local <= _MAX_LOCAL else _MIN_LOCAL
     payload = bytearray(_exactly(page[start : start + local], local))
     following = int.from_bytes(_exactly(page[start + local : start + local + 4], 4), "big")
     while len(payload) < size:
         if not following:
             raise ValueError("this payload has no end")
-        file.seek((following - 1) * _PAGE_SIZE)
-        piece = _exactly(file.read(_PAGE_SIZE), _PAGE_SIZE)
+        file.seek((following - 1) * PAGE_SIZE)
+        piece = _exactly(file.read(PAGE_SIZE), PAGE_SIZE)
         following = int.from_bytes(piece[:4], "big")
         payload += piece[4 : 4 + size - len(payload)]
     return bytes(payload)

@@ -12,9 +12,8 @@ from pathlib import Path
 from outrider.store.connect import connect, connect_writing, fsync_folder, remove_database, side_files
 from outrider.store.faults import is_environmental
 from outrider.store.migrate import APPLICATION_ID, Migration, create_store, schema_version
+from outrider.store.pages import PAGE_SIZE
 from outrider.store.salvage import RecoveryResult, recover_rows
-
-_PAGE_SIZE = 4096
 
 
 def diagnose(path: Path, newest: int, *, look_inside: bool) -> str:
@@ -96,7 +95,7 @@ def _recover_copy(path: Path, scratch: Path, saved: Path, steps: Sequence[Migrat
         remove_database(saved)
         create_store(saved, steps[:1])
         _copy_files(path, scratch)
-        _replace_first_page(scratch, saved.read_bytes()[:_PAGE_SIZE])
+        _replace_first_page(scratch, saved.read_bytes()[:PAGE_SIZE])
     remove_database(saved)
     create_store(saved, steps)
     damaged, fresh = connect(scratch), connect_writing(saved)
@@ -130,7 +129,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def _replace_first_page(path: Path, page: bytes) -> None:
-    pages = path.stat().st_size // _PAGE_SIZE
+    pages = path.stat().st_size // PAGE_SIZE
     if not pages:
         return
     with path.open("r+b") as file:

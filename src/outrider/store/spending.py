@@ -7,7 +7,7 @@ from outrider.core.errors import Refused
 from outrider.core.key_ports import SpendLimit
 
 LEAST, MOST = 0.0001, 1_000_000.0
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _SPEND_PATTERN = re.compile(r"\$?(\d{1,7}(?:\.\d{1,9})?)(?:/(day|month))?", re.ASCII)
 
 
@@ -42,7 +42,7 @@ def render_limit(spend: SpendLimit) -> str:
 
 def first_day(spend: SpendLimit | None, now: int) -> int:
     """The first day that counts now (milliseconds), in days since 1970 in UTC."""
-    today = now // _DAY_MS
+    today = now // DAY_MS
     match spend:
         case SpendLimit(per="day"):
             return today
@@ -56,7 +56,7 @@ def seconds_until_reset(spend: SpendLimit, now: int) -> float | None:
     """Until the next day or month begins, in UTC; None when nothing ever begins anew."""
     match spend.per:
         case "day":
-            return (_DAY_MS - now % _DAY_MS) / 1000
+            return (DAY_MS - now % DAY_MS) / 1000
         case "month":
             moment = _utc(now)
             following = (moment.replace(day=1, hour=0, minute=0, second=0) + timedelta(days=32)).replace(day=1)

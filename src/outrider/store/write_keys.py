@@ -9,8 +9,7 @@ from outrider.core.key_ports import Key, KeySpec
 from outrider.store import sql_keys
 from outrider.store.journal import Clock
 from outrider.store.read_keys import BILLION
-
-_DAY_MS = 86_400_000
+from outrider.store.spending import DAY_MS
 
 
 class KeyWrites:
@@ -39,7 +38,7 @@ class KeyWrites:
 
     def add_spend(self, id: str, dollars: float, at: int) -> None:
         """Add to what a key has spent on this day (`at` is in milliseconds), with the entry that it pays for."""
-        self._db.execute(sql_keys.ADD_SPEND, (id, at // _DAY_MS, _billionths(dollars)))
+        self._db.execute(sql_keys.ADD_SPEND, (id, at // DAY_MS, _billionths(dollars)))
 
 
 def _billionths(dollars: float) -> int:

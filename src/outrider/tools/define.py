@@ -95,7 +95,7 @@ class DefinedTool:
             if inspect.iscoroutinefunction(function):
                 outcome = await function(*first, **arguments)
             else:
-                outcome = await in_thread(partial(cast("Callable[..., Outcome]", function), *first, **arguments))
+                outcome = await in_thread(partial(cast("Callable[..., ToolReturn]", function), *first, **arguments))
         except (Refused, Unavailable, OSError) as error:
             outcome = result(str(error), failed=True)
         if outcome is None:

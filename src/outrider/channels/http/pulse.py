@@ -2,13 +2,12 @@
 
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import anyio
 from msgspec import Struct
 
-from outrider.app.agent import Agent
 from outrider.app.vitals import HealthReport
-from outrider.channels.http.webhooks import webhook_store
 from outrider.core.errors import Refused, Unavailable
 from outrider.store.hooks import WebhookCount
 
@@ -53,17 +52,21 @@ class HealthMonitor:
         """Seconds since a read and a write last came back; None when none has yet."""
         return None if self._last_ok is None else time.monotonic() - self._last_ok
 
-    async def check(self, agent: Agent) -> HealthSnapshot:
-        """How the home is now."""
+    async def check(
+        self, examine: Callable[[], Awaitable[HealthReport]], count: Callable[[], Awaitable[WebhookCount]]
+    ) -> HealthSnapshot:
+        """The state of the home, at most one second old."""
         async with self._lock:
             if self._last is None or time.monotonic() - self._last.at > SNAPSHOT_SECONDS:
-                self._last = await self._probe(agent)
+                self._last = await self._probe(examine, count)
             return self._last
 
-    async def _probe(self, agent: Agent) -> HealthSnapshot:
+    async def _probe(
+        self, examine: Callable[[], Awaitable[HealthReport]], count: Callable[[], Awaitable[WebhookCount]]
+    ) -> HealthSnapshot:
         try:
-            vitals = await agent.health()
-            webhooks = await webhook_store(agent).count_webhooks()
+            vitals = await examine()
+            webhooks = await count()
         except (Unavailable, Refused) as error:
             return HealthSnapshot(time.monotonic(), None, problem=str(error))
         now = self._last_ok = time.monotonic()

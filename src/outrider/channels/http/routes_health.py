@@ -9,13 +9,14 @@ from outrider.channels.http.openapi import EndpointSpec, openapi_document
 from outrider.channels.http.pulse import HealthMonitor, HealthSnapshot
 from outrider.channels.http.reading import json_response, reader_agent
 from outrider.channels.http.shapes import HealthStatus, HealthView, StoreHealth
+from outrider.channels.http.webhooks import webhook_store
 
 _METRICS = "text/plain; version=0.0.4"
 
 
 async def health(request: Request) -> Response:
     here = context(request)
-    finding = await here.health.check(here.agent)
+    finding = await here.health.check(here.agent.health, lambda: webhook_store(here.agent).count_webhooks())
     has_key = isinstance(request.scope.get("state", {}).get("caller"), Caller)
     found = _health_view(finding, here.health, here.version) if has_key else HealthView(_health_status(finding))
     return json_response(found, 200 if found.status == "ok" else 503)
@@ -45,7 +46,7 @@ def _health_view(finding: HealthSnapshot, pulse: HealthMonitor, version: str) ->
 async def metrics(request: Request) -> Response:
     reader_agent(request)
     here = context(request)
-    finding = await here.health.check(here.agent)
+    finding = await here.health.check(here.agent.health, lambda: webhook_store(here.agent).count_webhooks())
     return Response("\n".join([*_metrics(finding, here.health), ""]), media_type=_METRICS)
 
 

@@ -28,12 +28,12 @@ from outrider.runtimes.codex.wishes import (
     QUESTION_METHODS,
     TOOL_CALL,
     ApprovalContext,
+    call_of_request,
     has_no_item,
     is_yes_no,
     parse_approval_request,
     render_response,
 )
-from outrider.runtimes.codex.wishes import call_of_request as deed_of_wish
 from outrider.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcRequest
 from outrider.runtimes.mcp import PendingCall
 from outrider.runtimes.outside.asking import ApprovalGate, ApprovalSuspended
@@ -124,7 +124,7 @@ class ServerRequests:
     async def _decide_one(self, request: RpcRequest, wish: ServerRequestParams, asking: ApprovalGate) -> None:
         workspace = self._turn.session.workspace
         item = self._item_of(wish)
-        deed = (call_of_item(item) if item else None) or deed_of_wish(request.method, wish, request.id, workspace)
+        deed = (call_of_item(item) if item else None) or call_of_request(request.method, wish, request.id, workspace)
         async with self._notifications.recorder_lock:
             call = await self._recorder.call_announced(deed, is_held=True)
         fence = self._server.sandbox_policies.get(wish.thread_id) or SandboxPolicy()
