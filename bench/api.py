@@ -16,7 +16,7 @@ import msgspec
 from bench.load import Ask, Heard, Load, Next, load
 from bench.serving import Home, Process, model, trivial
 from bench.table import Row, progress
-from outrider.models.script_server.wire import Json
+from outrider.testing.scripted_server.wire_format import Json
 
 CROWDS = (1, 8, 32, 100)
 STREAMS = 500

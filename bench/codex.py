@@ -15,11 +15,13 @@ import outrider
 from bench.codex_bare import BareCodex, codex, provider
 from bench.table import Row, progress, spread
 from outrider.app.agent import Agent
-from outrider.config.load import Config, load
+from outrider.config.load import load
+from outrider.config.schema import Config
 from outrider.core.errors import Refused
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule
-from outrider.models.scripted import call, says
 from outrider.runtimes.codex.launch import codex_command, codex_environment
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 
 ASKS = {"approvalPolicy": "on-request", "sandbox": "workspace-write"}
 SCRIPT = Script(

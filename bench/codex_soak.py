@@ -22,10 +22,11 @@ import msgspec
 import outrider
 from bench.codex import config, home
 from outrider.app.agent import Agent
-from outrider.core.outcome import TurnResult
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule
-from outrider.models.scripted import call, says
-from outrider.runtimes.codex.faults import USE_NATIVE_HINT
+from outrider.core.turn_result import TurnResult
+from outrider.runtimes.codex.errors import USE_NATIVE_HINT
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 
 SESSIONS = 4
 WARM = 8

@@ -13,8 +13,8 @@ import outrider
 from bench.table import Row, progress
 from bench.turns import InstantModel
 from outrider.core.events import Ended, Input, Reply, Started
-from outrider.core.ports import Store
-from outrider.store.open import open_store
+from outrider.core.store_port import Store
+from outrider.store.sqlite import open_store
 
 
 def _rate(count: int, seconds: float) -> str:

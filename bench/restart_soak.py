@@ -26,9 +26,9 @@ import httpx2
 import msgspec
 
 from bench.ports import free_port
-from outrider.models.script_server import Script, ScriptedServer
-from outrider.models.script_server.script import ScriptRule
-from outrider.models.scripted import ScriptedReply
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 
 SESSIONS = 4
 PATIENCE = 60

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 import outrider
-from outrider.models.script_server.wire import Json
+from outrider.testing.scripted_server.wire_format import Json
 
 PATIENCE = 60.0
 

@@ -20,10 +20,9 @@ import msgspec
 
 import outrider
 from outrider.core.events import Reply
-from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ModelTraits, Replay
+from outrider.core.types import Call, ModelTraits, Replay, call_id
 from outrider.tools.define import ToolContext
 
 SESSIONS = 5

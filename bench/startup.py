@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.table import Row, progress, spread
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 
 _OUTRIDER = str(Path(sys.executable).with_name("outrider"))
 
@@ -58,9 +59,9 @@ def imports(times: int) -> Iterator[Row]:
     for module in (
         "outrider",
         "outrider.core.ports",
-        "outrider.cli.root",
-        "outrider.app.compose",
-        "outrider.models.http",
+        "outrider.cli.commands",
+        "outrider.app.open",
+        "outrider.models.http_client",
     ):
         progress(f"import {module}")
         command = [sys.executable, "-c", code.format(module)]

@@ -23,12 +23,11 @@ from msgspec.structs import replace
 
 import outrider
 from outrider.config.load import load
-from outrider.core.approve import HOST, Rule
+from outrider.core.approvals import HOST, Rule
 from outrider.core.events import Reply
-from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ModelTraits
+from outrider.core.types import Call, ModelTraits, call_id
 
 TICKS = (2, 5, 8, 12, 16, 22, 30, 40, 50, 60)
 """How long each background command runs, in twentieths of a second."""
@@ -217,7 +216,14 @@ def round_of(folder: Path, deaths: Sequence[str | float], pauses: Sequence[float
     return judge(folder, kills)
 
 
-POINTS = ("J7:3", "J8:5", "J15", "J15:4", "task-created:4", "task-started:6")
+POINTS = (
+    "call_intent_recorded:3",
+    "result_not_recorded:5",
+    "task_end_not_recorded",
+    "task_end_not_recorded:4",
+    "task_created:4",
+    "task_started:6",
+)
 
 
 def soak(folder: Path, rounds: int, seed: int) -> Verdict:

@@ -19,17 +19,17 @@ from msgspec import Struct
 import outrider
 from bench.table import Row, progress, spread
 from outrider.app.agent import Agent
-from outrider.config.childenv import child_environment
+from outrider.config.environment import child_environment
 from outrider.config.load import load
-from outrider.core.approve import HOST
+from outrider.core.approvals import HOST
 from outrider.core.events import Entry, Input, Reply
-from outrider.core.parts import Call, call_id
 from outrider.core.ports import Commands, Emit
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.tasks import Task, TaskSpec
-from outrider.core.traits import ModelTraits
+from outrider.core.types import Call, ModelTraits, call_id
 from outrider.workspaces.commands import CommandSettings, LocalCommands
-from outrider.workspaces.sandbox import NoSandbox, detect
+from outrider.workspaces.sandbox import detect
+from outrider.workspaces.sandbox.types import NoSandbox
 
 _TOGETHER = 100
 _LONG = 300.0
@@ -161,7 +161,7 @@ async def _one(commands: Commands, work: Path, number: int, grants: tuple[str, .
     task = Task(id=id, session="s", person="p", workspace=str(work), spec=wish, state="queued", created=0)
     begun = time.perf_counter()
     mark = await anyio.to_thread.run_sync(commands.start, task)
-    end = await commands.wait_for_end(msgspec.structs.replace(task, mark=mark))
+    end = await commands.wait_for_end(msgspec.structs.replace(task, process=mark))
     taken = time.perf_counter() - begun
     if end.code:
         raise RuntimeError(f"true ended with {end}")

@@ -10,12 +10,12 @@ from bench.table import Row, progress, spread
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Delta, Reply
-from outrider.core.parts import Call, Usage, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ModelTraits
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule
-from outrider.models.scripted import ScriptedReply
+from outrider.core.types import Call, ModelTraits, Usage, call_id
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 
 
 class InstantModel:

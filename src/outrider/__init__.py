@@ -4,25 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
-    from outrider.app.blocking import open_blocking
-    from outrider.app.compose import open_agent as open
+    from outrider.app.open import open_agent as open
+    from outrider.app.sync import open_blocking
     from outrider.core.errors import Refused, Unavailable
     from outrider.core.events import Delta, Entry
-    from outrider.core.outcome import TurnResult
+    from outrider.core.turn_result import TurnResult
     from outrider.tools.define import tool
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Delta", "Entry", "TurnResult", "Refused", "Unavailable", "open", "open_blocking", "tool"]
+__all__ = ["Agent", "Delta", "Entry", "Refused", "TurnResult", "Unavailable", "open", "open_blocking", "tool"]
 
 _EXPORTS = {
     "Agent": ("outrider.app.agent", "Agent"),
     "Delta": ("outrider.core.events", "Delta"),
     "Entry": ("outrider.core.events", "Entry"),
-    "Finished": ("outrider.core.outcome", "Finished"),
+    "TurnResult": ("outrider.core.turn_result", "TurnResult"),
     "Refused": ("outrider.core.errors", "Refused"),
     "Unavailable": ("outrider.core.errors", "Unavailable"),
-    "open": ("outrider.app.compose", "open_agent"),
-    "open_blocking": ("outrider.app.blocking", "open_blocking"),
+    "open": ("outrider.app.open", "open_agent"),
+    "open_blocking": ("outrider.app.sync", "open_blocking"),
     "tool": ("outrider.tools.define", "tool"),
 }
 

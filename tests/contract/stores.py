@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from outrider.core.events import Body, Entry, Input
-from outrider.core.ports import Session, Store, TaskStore
-from outrider.store import open_store
+from outrider.core.store_port import Session, Store, TaskStore
+from outrider.store.sqlite import open_store
 
 
 class WholeStore(Store, TaskStore, Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.approve import Permission
+from outrider.core.approvals import Permission
 from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Started
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
-from outrider.store.hooks import LOST_WEBHOOKS, WebhookCount
-from outrider.store.open import open_store
-from outrider.store.sqlite import SqliteStore
+from outrider.store.recovery import LOST_WEBHOOKS
+from outrider.store.sqlite import SqliteStore, open_store
+from outrider.store.webhooks import WebhookCount
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,11 @@ import pytest
 
 from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Body, Compacted, Input, Reply
-from outrider.core.key_ports import Key, KeySpec, KeyStore, Person, SpendLimit
-from outrider.store import open_store
-from outrider.store.key_text import digest_of, secret_matches, split_key
-from outrider.store.keys import ensure_key, first_key_file, make_key
+from outrider.core.store_port import Key, KeySpec, KeyStore, Person, SpendLimit
+from outrider.store.keys import digest_of, ensure_key, first_key_file, make_key, secret_matches, split_key
 from outrider.store.reader import open_reader
-from outrider.store.salvage_keys import LOST_KEYS
+from outrider.store.recovery import LOST_KEYS
+from outrider.store.sqlite import open_store
 
 pytestmark = pytest.mark.anyio
 

@@ -16,21 +16,19 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import (
+from outrider.system import proc, ps
+from outrider.workspaces.process_end import interrupt, remove_folder
+from outrider.workspaces.supervisor import start_detached
+from outrider.workspaces.task_folder import (
     CommandSpec,
     Exit,
     close_stdin,
-    interrupt,
     last_output_time,
     output_size,
-    proc,
-    ps,
     read_output,
-    remove_folder,
-    start_detached,
     tail_output,
 )
-from outrider.workspaces.process import write_stdin as write_to
+from outrider.workspaces.task_folder import write_stdin as write_to
 from tests.support.tasks import LONG, Task, Tasks, is_gone, open_tasks
 
 pytestmark = [

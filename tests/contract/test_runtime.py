@@ -21,10 +21,10 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
-from outrider.core.outcome import TurnResult
-from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, transcript
-from outrider.models.wire import ReasoningReplay
+from outrider.core.store_port import Session
+from outrider.core.turn_result import TurnResult
+from outrider.models.http_model import ReasoningReplay
 from tests.contract.runtimes import ASK, BEGIN, DONE, GREET, HANG, HELLO, RUNTIMES, WORK, Harness
 from tests.support.life import killed_at
 from tests.support.requests import CHECKS, TOOLS, render
@@ -210,7 +210,7 @@ async def test_what_is_said_during_a_turn_is_dealt_with(tried: Tried) -> None:
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
 async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_say(tried: Tried) -> None:
-    killed_at("J8", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
+    killed_at("result_not_recorded", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
     async with tried.opened() as agent:
         await agent.resume_all()
         turn = await agent.wait(await agent.find("s"))

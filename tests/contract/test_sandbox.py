@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxGrant, command_group, detect
-from outrider.workspaces.sandbox.filter import ARCHITECTURES, assemble_program, seccomp_file
-from outrider.workspaces.sandbox.system import find_system_paths
+from outrider.workspaces.sandbox import Sandbox, detect
+from outrider.workspaces.sandbox.bubblewrap import command_group, find_system_paths
+from outrider.workspaces.sandbox.seccomp import ARCHITECTURES, assemble_program, seccomp_file
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
 from tests.support.outer import run, sandbox_here, start
 
 

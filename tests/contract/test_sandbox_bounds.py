@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.workspaces.sandbox import Cgroups, Sandbox, SandboxLimits, find_cgroups
-from outrider.workspaces.sandbox.system import find_system_paths
-from outrider.workspaces.sandbox.terms import MIB
+from outrider.workspaces.sandbox import Cgroups, Sandbox, find_cgroups
+from outrider.workspaces.sandbox.bubblewrap import find_system_paths
+from outrider.workspaces.sandbox.types import MIB, SandboxLimits
 from tests.support.outer import run, sandbox_here
 
 ORDINARY = 65534

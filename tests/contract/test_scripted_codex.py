@@ -9,8 +9,9 @@ import anyio
 import pytest
 
 from bench.codex_bare import BareCodex, codex, provider
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_binary
 from tests.support.scripted_codex import ScriptedCodex
 

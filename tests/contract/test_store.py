@@ -8,8 +8,8 @@ import pytest
 
 from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Begun, Body, Changed, Ended, Input, Reply, Result, Started
-from outrider.core.parts import Call, Image, Reasoning, Usage
-from outrider.core.ports import Session, Store
+from outrider.core.store_port import Session, Store
+from outrider.core.types import Call, Image, Reasoning, Usage
 from tests.contract.stores import STORES, Opener, bodies, session_with, write
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.events import Reply, Result, Started
-from outrider.core.ports import SearchHit, Store
+from outrider.core.store_port import SearchHit, Store
 from tests.contract.stores import STORES, session_with, write
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.core.events import Body, Changed, Ended, Input, Reply, Result, Started
-from outrider.core.parts import Call
-from outrider.core.ports import Store
+from outrider.core.store_port import Store
+from outrider.core.types import Call
 from tests.contract.stores import STORES, Opener, bodies, session_with
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input, Reply, Started
-from outrider.core.ports import TaskEnd
+from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write
 
@@ -128,7 +128,7 @@ async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore)
     asked, _ = await store.create_task(session.id, replace(wish("c2"), kind="session"), most=9)
     running = await store.mark_task_started(command.id, MARK)
     child = await store.mark_task_started(asked.id, None, "child-session")
-    assert running == replace(command, state="running", mark=MARK)
+    assert running == replace(command, state="running", process=MARK)
     assert child == replace(asked, state="running", child="child-session")
     assert [await store.find_task("ann", task.id) for task in (command, asked)] == [running, child]
 
@@ -165,7 +165,7 @@ async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -
     task = await task_in(store, session.id)
     assert await store.sessions_with_work() == []
     ended = await store.end_task_and_notify(task.id, FAILED, "[it failed]")
-    assert ended == replace(task, state="failed", exit_code=2, ended=FAILED.ended, is_told=True)
+    assert ended == replace(task, state="failed", exit_code=2, ended=FAILED.ended, is_delivered=True)
     assert await store.find_task("ann", task.id) == ended
     assert await bodies(store, session.id) == [told("[it failed]")]
     assert await store.sessions_with_work() == [session.id]
@@ -218,7 +218,7 @@ async def test_a_task_nobody_waits_for_any_more_is_told(store: WholeStore) -> No
     session = await session_with(store)
     task = await task_in(store, session.id, wish(notify="never", waited=True))
     flipped = await store.detach_task(task.id, "always")
-    assert flipped == replace(task, wish=wish(notify="always", waited=False))
+    assert flipped == replace(task, spec=wish(notify="always", is_awaited=False))
     assert await store.find_task("ann", task.id) == flipped
     assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
     assert await bodies(store, session.id) == [told("done")]

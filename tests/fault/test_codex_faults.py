@@ -15,7 +15,7 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Reply, Result
-from outrider.core.outcome import TurnResult
+from outrider.core.turn_result import TurnResult
 from tests.support.scripted_codex import ScriptedCodex, Step, at
 from tests.support.survivors import end_all, living
 

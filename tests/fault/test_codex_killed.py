@@ -14,9 +14,10 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Begun, Bound, Delta, Ended, Entry, Event, Reply, Result, Started
-from outrider.core.outcome import TurnResult
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import says
+from outrider.core.turn_result import TurnResult
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
 from tests.support.life import begins, killed_at
 from tests.support.survivors import end_all, living, until_none_survives
@@ -35,7 +36,24 @@ SCRIPT = script(
     says("one more", shell("echo power >> paid")),
     *[says(DONE)] * 4,
 )
-POINTS = ["J2", "J3", "J4", "J5", "J5:4", "J6", "J6:2", "J7", "J7:2", "J8", "J8:2", "J9", "J9:2", "J11", "J11:3", "J12"]
+POINTS = [
+    "input_committed",
+    "session_unclaimed",
+    "turn_started",
+    "mid_reply",
+    "mid_reply:4",
+    "calls_not_recorded",
+    "calls_not_recorded:2",
+    "call_intent_recorded",
+    "call_intent_recorded:2",
+    "result_not_recorded",
+    "result_not_recorded:2",
+    "result_recorded",
+    "result_recorded:2",
+    "reply_not_recorded",
+    "reply_not_recorded:3",
+    "reply_recorded",
+]
 UNSURE = ("not known", "may or may not", "aborted")
 _PATIENCE = 90.0
 
@@ -112,7 +130,15 @@ async def test_a_turn_goes_on_in_its_thread_when_outrider_was_killed(world: Worl
     await until_none_survives(world.folder)
 
 
-@pytest.mark.parametrize(("first", "second"), [("J8", "J4"), ("J7", "J8"), ("J6", "J11"), ("J9", "J12")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("result_not_recorded", "turn_started"),
+        ("call_intent_recorded", "result_not_recorded"),
+        ("calls_not_recorded", "reply_not_recorded"),
+        ("result_recorded", "reply_recorded"),
+    ],
+)
 async def test_a_turn_whose_owner_was_killed_twice_still_comes_out_once(world: World, first: str, second: str) -> None:
     killed_at(first, world.folder, world.settings(), ASKED)
     with begins(world.folder, world.settings(), ASKED, second) as life:
@@ -133,7 +159,7 @@ async def test_a_question_is_still_there_when_outrider_was_killed_and_its_answer
     wants = shell("echo rent >> paid")
     with ScriptedServer(script(says("may I", wants), says("again", wants), says(DONE))) as server:
         world = World(tmp_path, server)
-        killed_at("J10", world.folder, world.settings(codex_approval="untrusted"), ASKED)
+        killed_at("approval_pending", world.folder, world.settings(codex_approval="untrusted"), ASKED)
         async with world.again(codex_approval="untrusted") as agent:
             await agent.resume_all()
             session = await agent.find("s")
@@ -161,13 +187,13 @@ def says_it_all(event: Event) -> bool:
 
 
 MOMENTS: dict[str, Callable[[Event], bool]] = {
-    "J4 begun": is_body(Started),
-    "J4 bound": is_body(Bound),
-    "J5 speaks": lambda event: isinstance(event, Delta) and event.kind == "text",
-    "J6 calls": makes_call,
-    "J7 runs": is_body(Begun),
-    "J9 ran": is_body(Result),
-    "J11 said": says_it_all,
+    "begun": is_body(Started),
+    "bound": is_body(Bound),
+    "speaks": lambda event: isinstance(event, Delta) and event.kind == "text",
+    "calls": makes_call,
+    "runs": is_body(Begun),
+    "ran": is_body(Result),
+    "said": says_it_all,
 }
 
 
@@ -210,9 +236,9 @@ async def test_a_turn_whose_codex_was_killed_is_told_and_the_next_one_goes_on_in
         again = await say(agent, "go on")
         assert (again.outcome, again.text) == ("done", DONE)
         # Of a thread in which nothing was said yet, Codex keeps nothing.
-        await assert_in_order(agent, 2, threads=2 if moment.startswith("J4") else 1)
+        await assert_in_order(agent, 2, threads=2 if moment.startswith("turn_started") else 1)
         # A reply that is cut off between its words and its call is, to the model, one without a call.
-        world.assert_paid_once(*(() if moment.startswith("J5") else ("rent", "power")))
+        world.assert_paid_once(*(() if moment.startswith("mid_reply") else ("rent", "power")))
         assert len(processes(world.folder)) == 1
     await until_none_survives(world.folder)
 

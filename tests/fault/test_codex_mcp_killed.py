@@ -9,9 +9,11 @@ import anyio
 import pytest
 
 from outrider.core.events import Body, Ended, Reply, Result
-from outrider.core.outcome import TurnResult
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, open_scripted_server, script
-from outrider.models.scripted import ScriptedCall, says
+from outrider.core.turn_result import TurnResult
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 from tests.support.codex import codex_home, codex_settings, opened, processes, texts
 from tests.support.life import killed_at
 from tests.support.survivors import end_all
@@ -34,7 +36,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     end_all(tmp_path)
 
 
-@pytest.mark.parametrize("point", ["J6", "J7", "J8", "J9"])
+@pytest.mark.parametrize(
+    "point", ["calls_not_recorded", "call_intent_recorded", "result_not_recorded", "result_recorded"]
+)
 async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_killed_in_it(
     folder: Path, point: str
 ) -> None:
@@ -55,7 +59,7 @@ async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_kil
     book = folder / "work" / "paid"
     paid = book.read_text() if book.exists() else ""
     # Killed before it was written down, it was not begun either.
-    assert (len(calls), paid) == ((0, "") if point == "J6" else (1, "rent\n")), results
+    assert (len(calls), paid) == ((0, "") if point == "calls_not_recorded" else (1, "rent\n")), results
     assert "was interrupted" in heard
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person, ended
 from tests.support.mounts import small_disk
 from tests.support.pay import bills_paid, install_pay

@@ -16,8 +16,9 @@ import openai
 import pytest
 
 from bench.ports import free_port
-from outrider.models.script_server import ScriptedServer, Stall, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person
 from tests.support.cutting import Line, cutting, until
 from tests.support.up import begin, say, up

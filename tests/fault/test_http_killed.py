@@ -16,8 +16,9 @@ import pytest
 from openai.lib.streaming.responses._responses import ResponseStreamState
 
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person
 from tests.support.cutting import until
 from tests.support.pay import bills_paid, install_pay
@@ -25,7 +26,18 @@ from tests.support.up import Running, up
 
 pytestmark = [pytest.mark.promise("L3"), pytest.mark.promise("L4")]
 
-POINTS = ["J4", "J5", "J5:4", "J6", "J7", "J8", "J9", "J9:2", "J11", "J12"]
+POINTS = [
+    "turn_started",
+    "mid_reply",
+    "mid_reply:4",
+    "calls_not_recorded",
+    "call_intent_recorded",
+    "result_not_recorded",
+    "result_recorded",
+    "result_recorded:2",
+    "reply_not_recorded",
+    "reply_recorded",
+]
 SAID = ["I look first, then pay the rent", "All bills are paid."]
 SCRIPT = script(says(SAID[0], call("list"), call("pay", bill="rent")), says(SAID[1]))
 

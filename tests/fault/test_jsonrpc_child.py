@@ -13,7 +13,9 @@ import anyio.to_thread
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.runtimes.jsonrpc import ConnectionOptions, ProcessExited, RpcConnection, new_marker, terminate_marked
+from outrider.runtimes.jsonrpc import ProcessExited
+from outrider.runtimes.jsonrpc.connection import ConnectionOptions, RpcConnection
+from outrider.system.processes import new_marker, terminate_marked
 from tests.support.rpc import asked, program, talking, told
 from tests.support.survivors import end_all, living, survivors, until_none_survives
 

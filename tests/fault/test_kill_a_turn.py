@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.pay import bills_paid, install_pay
 
 OUTRIDER = Path(sys.executable).with_name("outrider")
@@ -23,7 +24,24 @@ SCRIPT = script(
     says("one more", call("pay", bill="power")),
     says("All bills are paid."),
 )
-POINTS = ["J1", "J2", "J3", "J4", "J5", "J5:4", "J6", "J6:2", "J7", "J7:2", "J8", "J8:2", "J9", "J9:2", "J11", "J12"]
+POINTS = [
+    "input_received",
+    "input_committed",
+    "session_unclaimed",
+    "turn_started",
+    "mid_reply",
+    "mid_reply:4",
+    "calls_not_recorded",
+    "calls_not_recorded:2",
+    "call_intent_recorded",
+    "call_intent_recorded:2",
+    "result_not_recorded",
+    "result_not_recorded:2",
+    "result_recorded",
+    "result_recorded:2",
+    "reply_not_recorded",
+    "reply_recorded",
+]
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3"), pytest.mark.promise("L4")]
 
 
@@ -95,7 +113,7 @@ def test_a_killed_turn_is_finished_when_the_person_asks_again(
 
 
 @pytest.mark.promise("L12")
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "J1"])
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "input_received"])
 def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: ScriptedServer, point: str) -> None:
     assert person.asks(fail=point).returncode == -9
     resumed = person.types("resume")
@@ -106,12 +124,27 @@ def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: Sc
 
 
 def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Person, server: ScriptedServer) -> None:
-    assert person.asks(fail="J1").returncode == -9
+    assert person.asks(fail="input_received").returncode == -9
     assert "nothing is unfinished" in person.types("resume").stdout.lower()
     assert (server.requests, bills_paid(person.work)) == ([], [])
 
 
-TWICE = list(itertools.pairwise(["J4", "J8", "J5", "J7", "J6:2", "J8:2", "J9", "J11", "J2", "J12"]))
+TWICE = list(
+    itertools.pairwise(
+        [
+            "turn_started",
+            "result_not_recorded",
+            "mid_reply",
+            "call_intent_recorded",
+            "calls_not_recorded:2",
+            "result_not_recorded:2",
+            "result_recorded",
+            "reply_not_recorded",
+            "input_committed",
+            "reply_recorded",
+        ]
+    )
+)
 
 
 @pytest.mark.parametrize(("first", "second"), TWICE)
@@ -129,7 +162,7 @@ def test_a_turn_that_kills_the_process_every_time_is_given_up_and_says_so(
     person: Person, server: ScriptedServer
 ) -> None:
     for _ in range(4):
-        assert person.asks(fail="J5").returncode == -9
+        assert person.asks(fail="mid_reply").returncode == -9
     given_up = person.asks()
     assert given_up.returncode == 1
     assert "given up" in given_up.stderr

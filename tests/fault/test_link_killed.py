@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule
-from outrider.models.scripted import call, says
-from outrider.store.lock import last_holder
+from outrider.system.lock import last_holder
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person, ended
 from tests.support.pay import bills_paid, install_pay
 

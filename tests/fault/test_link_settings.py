@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, ended, kinds
 from tests.journey.tmux import Terminal
 from tests.support.up import up

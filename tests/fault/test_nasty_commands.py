@@ -17,11 +17,10 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Entry, Input, Reply, Result
-from outrider.core.parts import Call, call_id
 from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.tasks import Task
-from outrider.core.traits import ModelTraits
+from outrider.core.types import Call, ModelTraits, call_id
 from outrider.workspaces.sandbox import Sandbox
 from tests.support.mounts import small_disk
 from tests.support.outer import sandbox_here

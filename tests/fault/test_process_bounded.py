@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import Exit, output_size, start_detached
+from outrider.workspaces.supervisor import start_detached
+from outrider.workspaces.task_folder import Exit, output_size
 from tests.support.mounts import small_disk
 from tests.support.tasks import Tasks, is_gone, open_tasks
 

@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.process import Exit, adopt, poll_exit, remove_folder, start_detached
-from outrider.workspaces.process.supervisor import supervisor_argv
+from outrider.workspaces.process_end import remove_folder
+from outrider.workspaces.supervisor import adopt, start_detached, supervisor_argv
+from outrider.workspaces.task_folder import Exit, poll_exit
 from tests.support.tasks import LONG, Task, Tasks, open_tasks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L4")]

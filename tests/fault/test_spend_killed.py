@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.parts import Usage
-from outrider.models.script_server import ScriptedServer, Stall, script
-from outrider.models.scripted import call, says
+from outrider.core.types import Usage
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.up import begin, caller, entries, following, say, up
 

@@ -8,8 +8,8 @@ import pytest
 
 from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Result, Started
-from outrider.store import open_store
-from outrider.store.salvage import SESSION_END_LOST
+from outrider.store.recovery import SESSION_END_LOST
+from outrider.store.sqlite import open_store
 from tests.contract.stores import write
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]
@@ -174,7 +174,7 @@ async def test_damage_met_while_running_is_told_and_mended_by_the_next_start(
     before = await furnish(tmp_path / "home")
     store = tmp_path / "home" / "store.db"
     overwrite(store, (root_of_entries(store) - 1) * PAGE, b"rubbish!" * (PAGE // 8))
-    monkeypatch.setattr("outrider.store.prepare.SMALL", 0)  # a store that is too large to be checked at every start
+    monkeypatch.setattr("outrider.store.sqlite.SMALL", 0)  # a store that is too large to be checked at every start
     async with open_store(tmp_path / "home") as opened:
         session = await opened.find("ann", "s7")
         assert session

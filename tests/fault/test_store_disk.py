@@ -6,8 +6,8 @@ import pytest
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Entry, Input, Result
-from outrider.core.ports import Store
-from outrider.store import open_store
+from outrider.core.store_port import Store
+from outrider.store.sqlite import open_store
 from tests.support.mounts import make_read_only, small_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L1"), pytest.mark.promise("L12")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import HomeBusy
-from outrider.store import open_store
+from outrider.store.sqlite import open_store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L1")]
 CHILD = Path(__file__).parents[1] / "support" / "store_child.py"
@@ -58,7 +58,7 @@ async def assert_all_kept(home: Path, told: dict[str, int]) -> None:
             assert seq <= len(seqs) <= seq + 1
 
 
-@pytest.mark.parametrize("point", ["commit-before", "commit-after"])
+@pytest.mark.parametrize("point", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("visit", [1, 9, 60])
 async def test_killed_at_a_commit_nothing_that_was_acknowledged_is_lost(tmp_path: Path, point: str, visit: int) -> None:
     with child(tmp_path / "home", "write", f"{point}:{visit}") as process:

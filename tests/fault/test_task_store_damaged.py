@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from outrider.core.approve import Permission
+from outrider.core.approvals import Permission
 from outrider.core.errors import StoreDamaged
 from outrider.core.tasks import Task
-from outrider.store import open_store
-from outrider.store.migrate import MIGRATIONS
-from outrider.store.salvage_tasks import LOST_PERMISSIONS, LOST_TASKS
+from outrider.store.migrations import MIGRATIONS
+from outrider.store.recovery import LOST_PERMISSIONS, LOST_TASKS
+from outrider.store.sqlite import open_store
 from tests.support.task_child import DONE, wish
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]

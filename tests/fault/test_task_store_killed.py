@@ -11,8 +11,7 @@ import pytest
 
 from outrider.core.events import Answered, Input
 from outrider.core.tasks import Task
-from outrider.store import open_store
-from outrider.store.sqlite import SqliteStore
+from outrider.store.sqlite import SqliteStore, open_store
 from tests.contract.stores import bodies
 from tests.support.task_child import DONE, wish
 
@@ -62,7 +61,7 @@ async def notices(store: SqliteStore, session: str) -> list[str]:
 
 
 @pytest.mark.promise("L6")
-@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
 async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there_or_both_not(
     tmp_path: Path, point: str, is_there: bool
 ) -> None:
@@ -79,7 +78,7 @@ async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there
 
 
 @pytest.mark.promise("L6")
-@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
 async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
     tmp_path: Path, point: str, is_there: bool
 ) -> None:
@@ -92,23 +91,23 @@ async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
 
 
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize("point", ["commit-before", "commit-after"])
+@pytest.mark.parametrize("point", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("commit", ["task", "begun"])
 async def test_killed_at_its_beginning_a_call_still_begins_one_task(tmp_path: Path, point: str, commit: str) -> None:
     killed_at(tmp_path / "home", point, commit)
-    is_there = commit == "begun" or point == "commit-after"
+    is_there = commit == "begun" or point == "after_commit"
     async with open_store(tmp_path / "home", wait=20) as store:
         session = await store.find("ann", "s")
         assert session
         before = await store.open_tasks()
         task, is_new = await store.create_task(session.id, wish("c", waited=True), 9)
         assert (is_new, list(before)) == (not is_there, [task] if is_there else [])
-        assert task.state == ("running" if (commit, point) == ("begun", "commit-after") else "queued")
+        assert task.state == ("running" if (commit, point) == ("begun", "after_commit") else "queued")
         assert await store.open_tasks() == [task]
 
 
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize(("point", "is_there"), [("commit-before", False), ("commit-after", True)])
+@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
 async def test_killed_at_an_answer_only_one_counts(tmp_path: Path, point: str, is_there: bool) -> None:
     killed_at(tmp_path / "home", point, "answered")
     async with open_store(tmp_path / "home", wait=20) as store:

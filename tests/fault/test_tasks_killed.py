@@ -18,17 +18,27 @@ import outrider
 from bench.task_soak import TICKS, Verdict, judge, round_of, soak, start
 from outrider.app.agent import Agent
 from outrider.config.load import load
-from outrider.core.approve import HOST, Rule
+from outrider.core.approvals import HOST, Rule
 from outrider.core.events import Entry, Input, Result
-from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import ScriptedModel, ScriptedReply, call, says
+from outrider.core.store_port import Session
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.survivors import end_all, living, survivors, until_none_survives
 
 pytestmark = [pytest.mark.promise("L4"), pytest.mark.promise("L6")]
 
 
-@pytest.mark.parametrize("points", [("J7:3",), ("J8:5",), ("J15",), ("task-started:6",), ("J8:2", "J7:3", "J15:3")])
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("call_intent_recorded:3",),
+        ("result_not_recorded:5",),
+        ("task_end_not_recorded",),
+        ("task_started:6",),
+        ("result_not_recorded:2", "call_intent_recorded:3", "task_end_not_recorded:3"),
+    ],
+)
 def test_commands_go_on_and_each_end_is_told_once_wherever_outrider_is_killed(
     tmp_path: Path, points: tuple[str, ...]
 ) -> None:
@@ -39,7 +49,7 @@ def test_commands_go_on_and_each_end_is_told_once_wherever_outrider_is_killed(
 
 
 def test_a_command_whose_start_was_cut_off_is_said_not_to_have_run(tmp_path: Path) -> None:
-    verdict = round_of(tmp_path, ["task-created:4"])
+    verdict = round_of(tmp_path, ["task_created:4"])
     # The child session may be about to start its command at the same moment.
     assert verdict in (Verdict(kills=1, unstarted=1), Verdict(kills=1, unstarted=2))
 

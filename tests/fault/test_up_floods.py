@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.raw import Wire, head, memory, sockets
 from tests.support.up import Running, begin, entries, following, say, up

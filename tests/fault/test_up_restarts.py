@@ -13,8 +13,9 @@ import pytest
 
 from bench.ports import free_port
 from bench.restart_soak import Verdict, soak
-from outrider.models.script_server import ScriptedServer, Stall, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person
 from tests.support.up import Event, begin, entries, following, say, up
 

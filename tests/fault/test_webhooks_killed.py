@@ -49,9 +49,9 @@ def check(receiver: Receiver, responses: set[str]) -> None:
 @pytest.mark.parametrize(
     ("point", "attempts"),
     [
-        pytest.param("J12", 0, id="the end is not recorded"),
-        pytest.param("J12:2", 0, id="not sent"),
-        pytest.param("J13", 1, id="sent and not marked"),
+        pytest.param("webhook_not_sent", 0, id="the end is not recorded"),
+        pytest.param("webhook_not_sent:2", 0, id="not sent"),
+        pytest.param("webhook_sent", 1, id="sent and not marked"),
     ],
 )
 def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
@@ -72,7 +72,7 @@ def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
 def test_killed_after_a_failed_attempt_it_is_sent_again_under_its_id(person: Person) -> None:
     with receiving(Answer(500)) as receiver:
         person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
-        with up(person, environ={"OUTRIDER_FAIL": "J13"}) as running, running.client() as client:
+        with up(person, environ={"OUTRIDER_FAIL": "webhook_sent"}) as running, running.client() as client:
             made = ask(client, "a")
             assert running.process.wait(60) == -9
         with up(person):
@@ -87,7 +87,9 @@ def test_killed_again_and_again_every_accepted_response_is_told_under_one_id(per
     with receiving() as receiver:
         person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
         for round in range(8):
-            point = dice.choice(["J12", "J13", "J11", "J4", "J2"])
+            point = dice.choice(
+                ["webhook_not_sent", "webhook_sent", "reply_not_recorded", "turn_started", "input_committed"]
+            )
             environ = {"OUTRIDER_FAIL": f"{point}:{dice.randint(1, 8)}"}
             with up(person, environ=environ) as running, running.client() as client:
                 for number in range(6):

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import ScriptedReply, call, says
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 
 

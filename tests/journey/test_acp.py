@@ -10,11 +10,11 @@ from acp import schema
 import outrider
 from outrider.config.load import load
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
-from outrider.core.parts import Call, Usage
-from outrider.models.scripted import ScriptedModel, says
-from outrider.runtimes.acp.faults import STOP_REASONS
-from outrider.runtimes.calls import DENIED
-from outrider.runtimes.outside.ledger import external_call_id
+from outrider.core.types import Call, Usage
+from outrider.runtimes.acp.errors import STOP_REASONS
+from outrider.runtimes.external.recorder import external_call_id
+from outrider.runtimes.tool_runner import DENIED
+from outrider.testing.scripted_model import ScriptedModel, says
 from tests.support.acp import PIPE, TERMINAL, World, deltas, do, rest, said, text, tool
 from tests.support.asks import asked
 

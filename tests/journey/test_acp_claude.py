@@ -10,13 +10,15 @@ import anyio
 import pytest
 
 import outrider
-from outrider.config.load import Config, load
+from outrider.config.load import load
+from outrider.config.schema import Config
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
 from outrider.core.prompt import UNKNOWN
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
-from outrider.models.scripted import call, says
-from outrider.runtimes.acp.pool import marker_of
-from outrider.runtimes.calls import DENIED
+from outrider.runtimes.acp.process_pool import marker_of
+from outrider.runtimes.tool_runner import DENIED
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.acp import deltas, rest, said
 from tests.support.asks import asked
@@ -139,7 +141,7 @@ async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_nex
 
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize("point", ["J7", "J8", "J11:2"])
+@pytest.mark.parametrize("point", ["call_intent_recorded", "result_not_recorded", "reply_not_recorded:2"])
 def test_a_turn_goes_on_when_outrider_is_killed_and_the_bell_rings_once(person: Person, point: str) -> None:
     person.home.mkdir(mode=0o700)
     (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')

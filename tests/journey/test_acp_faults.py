@@ -7,7 +7,7 @@ import pytest
 
 from outrider.core.events import Bound, Ended, Reply, Result
 from outrider.core.prompt import UNKNOWN
-from outrider.runtimes.acp.faults import CANNOT_RESUME, USE_NATIVE_HINT
+from outrider.runtimes.acp.errors import CANNOT_RESUME, USE_NATIVE_HINT
 from tests.journey.support import Person, Ran
 from tests.support.acp import World, deltas, do, rest, said, text, tool
 from tests.support.asks import asked
@@ -209,7 +209,20 @@ RING = do(
 
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize("point", ["J4", "J5", "J6", "J7", "J8", "J9", "J11", "J11:2", "J12"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "turn_started",
+        "mid_reply",
+        "calls_not_recorded",
+        "call_intent_recorded",
+        "result_not_recorded",
+        "result_recorded",
+        "reply_not_recorded",
+        "reply_not_recorded:2",
+        "reply_recorded",
+    ],
+)
 def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path)
     assert owner.asks(RING, point).code == -9
@@ -219,11 +232,11 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
     prompts = owner.world.prompts()
     if len(prompts) == 2:
         assert prompts[1].startswith("[Your work on the request below was cut off.")
-    assert len(prompts) == (1 if point in ("J4", "J12") else 2)
+    assert len(prompts) == (1 if point in ("turn_started", "reply_recorded") else 2)
 
 
 @pytest.mark.promise("L12")
-@pytest.mark.parametrize("point", ["J7", "J9"])
+@pytest.mark.parametrize("point", ["call_intent_recorded", "result_recorded"])
 def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path, "forgets")
     assert owner.asks(RING, point).code == -9

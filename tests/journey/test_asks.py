@@ -13,9 +13,10 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Answered, Asked, Begun, Ended, Entry, Result
-from outrider.core.ports import Session
-from outrider.models.scripted import ScriptedModel, call, says
-from outrider.workspaces.sandbox import NoSandbox, detect
+from outrider.core.store_port import Session
+from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.workspaces.sandbox import detect
+from outrider.workspaces.sandbox.types import NoSandbox
 from tests.support import asks
 
 pytestmark = [

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, PATIENCE, Person, Ran, ended, held
 
 

@@ -10,16 +10,10 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import (
-    ErrorStatus,
-    RecordedRequest,
-    Script,
-    ScriptedServer,
-    ScriptRule,
-    Stall,
-    script,
-)
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.app import RecordedRequest
+from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran
 from tests.journey.tmux import Terminal
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from outrider.models.script_server import ScriptedServer
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.at_work import at_work, shell
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
@@ -42,10 +42,10 @@ def test_a_yes_for_the_session_is_not_asked_for_again_in_it_and_can_be_taken_bac
         terminal.says("S")
         terminal.sees("Both ran.")
         screen = terminal.rests()
-        terminal.says("/grants")
+        terminal.says("/permissions")
         found = re.search(r"^(\S+)  network, in session session-1", terminal.sees("network, in session"), re.M)
         assert found
-        terminal.says(f"/grants forget {found[1]}")
+        terminal.says(f"/permissions forget {found[1]}")
         terminal.sees("is taken back")
         terminal.says("again")
         terminal.sees("? May shell", times=2)

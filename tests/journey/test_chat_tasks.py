@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from outrider.models.script_server import Stall
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Stall
 from tests.journey.at_work import at_work, gate, opens, shell
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal

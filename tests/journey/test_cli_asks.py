@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, Stall, script
-from outrider.models.scripted import ScriptedReply, call, says
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, Person, Ran, ended, interrupt
 
 WITHIN = 30.0
@@ -106,7 +108,7 @@ def runs(person: Person) -> int:
 
 
 def waiting(person: Person) -> list[dict[str, Any]]:
-    return json.loads(person.types("asks", "list", "--json").out)
+    return json.loads(person.types("questions", "list", "--json").out)
 
 
 def left_waiting(person: Person) -> None:
@@ -125,7 +127,7 @@ def test_in_a_pipe_nobody_is_asked_the_answer_is_no_and_that_is_told(person: Per
     assert ran.err.endswith("— no, since nobody answered\n")
     assert "did not allow it" in json.dumps(server.requests[-1].body)
     assert "answered: no, since nobody answered" in person.types("sessions", "show", "s").out
-    assert person.types("asks").out == "nothing waits for an answer\n"
+    assert person.types("questions").out == "nothing waits for an answer\n"
 
 
 def test_at_a_terminal_the_person_is_asked_until_they_have_answered(person: Person, server: ScriptedServer) -> None:
@@ -141,7 +143,7 @@ def test_at_a_terminal_the_person_is_asked_until_they_have_answered(person: Pers
         someone.sees("all done")
         assert someone.leaves() == 0
     assert runs(person) == 1
-    assert person.types("grants", "list").out == "nothing was allowed for longer than one call\n"
+    assert person.types("permissions", "list").out == "nothing was allowed for longer than one call\n"
 
 
 @pytest.mark.parametrize("typed", ["n\n", "no\n", "\x04"], ids=["letter", "word", "end of input"])
@@ -178,7 +180,8 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(person: Person) -
 
 def has_question_first(someone: Seated) -> bool:
     """Without a sandbox even the first command is asked for."""
-    from outrider.workspaces.sandbox import NoSandbox, detect
+    from outrider.workspaces.sandbox import detect
+    from outrider.workspaces.sandbox.types import NoSandbox
 
     if not isinstance(detect(), NoSandbox):
         return False
@@ -202,27 +205,29 @@ def test_a_question_left_behind_is_told_by_resume_and_answered_later(person: Per
     assert (resumed.code, resumed.out) == (1, "")
     (ask,) = waiting(person)
     assert "| echo once >> ran" in resumed.err
-    assert f"session s waits for an answer: outrider asks answer {ask['id']} once|session|workspace|no" in resumed.err
+    assert (
+        f"session s waits for an answer: outrider questions answer {ask['id']} once|session|workspace|no" in resumed.err
+    )
     assert {name: ask[name] for name in ("name", "choices", "needs")} == {
         "name": "s",
         "choices": ["once", "session", "workspace", "no"],
         "needs": ask["needs"],
     }
     assert "network" in ask["needs"]
-    shown = person.types("asks").out
+    shown = person.types("questions").out
     assert shown.startswith(f"{ask['id']}  session s\n  May shell run this")
-    assert person.types("asks", "answer", "nonsense", "once").code == 2
-    assert person.types("asks", "answer", ask["id"], "perhaps").code == 2
+    assert person.types("questions", "answer", "nonsense", "once").code == 2
+    assert person.types("questions", "answer", ask["id"], "perhaps").code == 2
     assert runs(person) == 0
-    assert person.types("asks", "answer", ask["id"][:6], "once") == Ran(0, "all done\n", "")
+    assert person.types("questions", "answer", ask["id"][:6], "once") == Ran(0, "all done\n", "")
     assert (runs(person), waiting(person)) == (1, [])
-    assert person.types("asks", "answer", ask["id"], "once").code == 2
+    assert person.types("questions", "answer", ask["id"], "once").code == 2
 
 
 def test_an_answer_can_be_written_down_without_going_on(person: Person, server: ScriptedServer) -> None:
     left_waiting(person)
     (ask,) = waiting(person)
-    ran = person.types("asks", "answer", "--no-wait", ask["id"], "no")
+    ran = person.types("questions", "answer", "--no-wait", ask["id"], "no")
     assert ran == Ran(0, "", "outrider: answered no: outrider resume s goes on\n")
     assert (waiting(person), len(server.requests)) == ([], 1)
     assert person.types("resume") == Ran(0, "[s]\nall done\n\n", "")
@@ -234,10 +239,10 @@ def test_the_next_question_of_the_same_turn_waits_in_its_turn(person: Person) ->
         person.uses(server.url)
         left_waiting(person)
         (first,) = waiting(person)
-        ran = person.types("asks", "answer", first["id"], "once")
+        ran = person.types("questions", "answer", first["id"], "once")
         (second,) = waiting(person)
-        assert (ran.code, ran.out, f"outrider asks answer {second['id']}" in ran.err) == (1, "", True)
-        assert person.types("asks", "answer", second["id"], "once", "--json").lines[-1]["text"] == "all done"
+        assert (ran.code, ran.out, f"outrider questions answer {second['id']}" in ran.err) == (1, "", True)
+        assert person.types("questions", "answer", second["id"], "once", "--json").lines[-1]["text"] == "all done"
     assert runs(person) == 2
 
 
@@ -267,15 +272,15 @@ def test_a_yes_for_the_workspace_holds_until_it_is_taken_back(person: Person) ->
         person.uses(server.url)
         left_waiting(person)
         (ask,) = waiting(person)
-        assert person.types("asks", "answer", ask["id"], "workspace").code == 0
+        assert person.types("questions", "answer", ask["id"], "workspace").code == 0
         assert person.types("run", "-s", "other", "go") == Ran(0, "all done\n", "")
         assert runs(person) == 2
-        grants = json.loads(person.types("grants", "list", "--json").out)
+        grants = json.loads(person.types("permissions", "list", "--json").out)
         assert {(grant["scope"], grant["place"]) for grant in grants} == {("workspace", str(person.project))}
-        assert f"network  {person.project}" in person.types("grants", "list").out
-        assert person.types("grants", "forget", "g-none").code == 2
+        assert f"network  {person.project}" in person.types("permissions", "list").out
+        assert person.types("permissions", "forget", "g-none").code == 2
         for grant in grants:
-            ran = person.types("grants", "forget", grant["id"])
+            ran = person.types("permissions", "forget", grant["id"])
             assert ran == Ran(0, f"{grant['need']} is asked for again in {person.project}\n", "")
         assert "no, since nobody answered" in person.types("run", "-s", "third", "go").err
     assert runs(person) == 2
@@ -289,16 +294,16 @@ def test_questions_are_answered_through_whoever_owns_the_home(person: Person, se
         busy.wait(1)
         (ask,) = waiting(person)
         person.uses(server.url)
-        noted = person.types("asks", "answer", "--no-wait", ask["id"], "once")
+        noted = person.types("questions", "answer", "--no-wait", ask["id"], "once")
         assert noted == Ran(0, "", "outrider: answered once: the turn goes on\n")
-        assert person.types("grants", "list").code == 0
+        assert person.types("permissions", "list").code == 0
         interrupt(owner)
     person.types("resume")
     assert runs(person) == 1
 
 
 def test_a_killed_turn_asks_no_second_time_for_what_it_asked(person: Person, server: ScriptedServer) -> None:
-    killed = person.begins("run", "-s", "s", "go", environ={"OUTRIDER_FAIL": "J10"})
+    killed = person.begins("run", "-s", "s", "go", environ={"OUTRIDER_FAIL": "approval_pending"})
     assert ended(killed).code == -9
     resumed = person.types("resume")  # a pipe asked, so nobody can be asked
     assert (resumed.code, resumed.out) == (0, "[s]\nall done\n\n")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from outrider.cli.config import command
-from outrider.config.settings import SETTINGS
+from outrider.config.schema import SETTINGS
 
 SECRET = "sk-do-not-tell"
 

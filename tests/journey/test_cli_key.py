@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.cli.up_file import advertise_server
-from outrider.store import open_store
+from outrider.cli.service import advertise_server
 from outrider.store.keys import ensure_key
+from outrider.store.sqlite import open_store
 from tests.journey.support import Person
 
 _KEY = re.compile(r"ork_([a-z2-7]{8})_[0-9a-f]{64}\n")

@@ -10,8 +10,10 @@ import pytest
 
 import outrider
 from outrider.config.load import load
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall, script
-from outrider.models.scripted import ScriptedCall, ScriptedModel, call, says
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran, ended, interrupt
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.npm import CLIENTS, installed
 from tests.support.up import following, up

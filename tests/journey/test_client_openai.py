@@ -13,8 +13,9 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from bench.ports import free_port
-from outrider.models.script_server import Script, ScriptedServer, Stall, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import Script, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person
 from tests.support.up import Running, up
 

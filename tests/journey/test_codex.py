@@ -8,8 +8,10 @@ import pytest
 
 from outrider.core.events import Bound, Reply
 from outrider.core.prompt import AssistantMessage, ToolMessage
-from outrider.models.script_server import ErrorStatus, open_scripted_server, script
-from outrider.models.scripted import ScriptedCall, ScriptedModel, says
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_model import ScriptedModel, says
+from outrider.testing.scripted_server.script import ErrorStatus, script
+from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.support import Person
 from tests.support.codex import MODEL, codex_home, heard, opened, shell, shown, texts, use_codex
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.runtimes.codex import pool
+from outrider.runtimes.codex import process_pool as pool
 from tests.support.scripted_codex import ScriptedCodex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

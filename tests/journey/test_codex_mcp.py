@@ -8,9 +8,11 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry, Result
-from outrider.models.script_server import Script, ScriptRule, Stall, open_scripted_server, script
-from outrider.models.scripted import ScriptedCall, says
-from outrider.runtimes.calls import DENIED
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.runtimes.tool_runner import DENIED
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.codex import codex_binary, opened, shown, texts
 from tests.support.scripted_codex import ScriptedCodex, at
 
@@ -54,7 +56,7 @@ async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "t0k3n-of-this-very-thread"
-    monkeypatch.setattr("outrider.runtimes.mcp.door.new_token", lambda: token)
+    monkeypatch.setattr("outrider.runtimes.mcp_server.new_token", lambda: token)
     look = "env; cat /proc/$PPID/environ /proc/$PPID/cmdline; cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '"
     lines = script(
         says("", ScriptedCall("exec_command", {"cmd": look})), says("", ours("tasks", action="list")), says("ok")

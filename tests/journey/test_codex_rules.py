@@ -5,8 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.models.script_server import open_scripted_server
-from outrider.models.scripted import ScriptedCall, says
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.test_codex_asks import at_work, begin, ended, steps
 from tests.support.asks import asked
 from tests.support.codex import codex_home, opened, shell, shown

@@ -3,8 +3,9 @@
 import json
 import signal
 
-from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran, ended
 
 

@@ -10,12 +10,11 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.app import build_app
-from outrider.channels.http.context import HttpContext
-from outrider.channels.http.guards import middleware_for
-from outrider.channels.http.routes import ROUTES
-from outrider.models.scripted import ScriptedModel, says
+from outrider.channels.http.app import ROUTES, build_app
+from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.middleware import middleware_for
 from outrider.store.keys import ensure_key, first_key_file
+from outrider.testing.scripted_model import ScriptedModel, says
 from tests.journey.support import Person
 from tests.support.gate import told
 from tests.support.http import serving_app

@@ -12,9 +12,9 @@ from openai import OpenAI
 
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Entry, Input
-from outrider.core.parts import Usage
 from outrider.core.prompt import AssistantMessage, UserMessage
-from outrider.models.scripted import call, fails, says, stalls
+from outrider.core.types import Usage
+from outrider.testing.scripted_model import call, fails, says, stalls
 from tests.support.http import client as bare_client
 from tests.support.http import key_of
 from tests.support.talking import RING, client_of, talking, text_of

@@ -11,12 +11,12 @@ import pytest
 from openai import AsyncOpenAI
 
 from outrider.app.agent import Agent
-from outrider.channels.http.routes_responses import ROUTES
+from outrider.channels.http.openai.responses import ROUTES
 from outrider.core.errors import Refused
 from outrider.core.events import Input
-from outrider.core.parts import Usage
 from outrider.core.prompt import AssistantMessage, ToolMessage, UserMessage
-from outrider.models.scripted import ScriptedModel, call, fails, says, stalls
+from outrider.core.types import Usage
+from outrider.testing.scripted_model import ScriptedModel, call, fails, says, stalls
 from tests.support.http import serving
 from tests.support.talking import client_of
 from tests.support.tasking import opened

@@ -9,9 +9,10 @@ import anyio
 import httpx2
 import pytest
 
-from outrider.channels.http.routes import ROUTES
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import ScriptedModel, says
+from outrider.channels.http.app import ROUTES
+from outrider.testing.scripted_model import ScriptedModel, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_binary, opened, texts
 from tests.support.http import client, serving
 from tests.support.talking import RING

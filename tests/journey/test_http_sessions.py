@@ -15,18 +15,16 @@ from starlette.routing import Route
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import (
-    routes,
-    routes_admin,
-    routes_asks,
-    routes_events,
-    routes_health,
-    routes_sessions,
-    routes_tasks,
-)
+from outrider.channels.http import admin as routes_admin
+from outrider.channels.http import app as routes
+from outrider.channels.http import health as routes_health
+from outrider.channels.http import questions as routes_asks
+from outrider.channels.http import sessions as routes_events
+from outrider.channels.http import sessions as routes_sessions
+from outrider.channels.http import tasks as routes_tasks
 from outrider.core.events import Input
 from outrider.core.prompt import UserMessage
-from outrider.models.scripted import ScriptedModel, says, stalls
+from outrider.testing.scripted_model import ScriptedModel, says, stalls
 from tests.shape.repository import ROOT
 from tests.support.http import client, serving
 
@@ -212,7 +210,7 @@ async def test_another_persons_session_and_its_events_are_as_good_as_none(tmp_pa
             await guest.get(f"/v1/sessions/{session}/events"),
             await guest.post(f"/v1/sessions/{session}/inputs", json={"text": "hello"}),
             await guest.post(f"/v1/sessions/{session}/stop"),
-            await guest.post(f"/v1/sessions/{session}/asks/1", json={"answer": "once"}),
+            await guest.post(f"/v1/sessions/{session}/questions/1", json={"answer": "once"}),
             await guest.get("/v1/tasks", params={"session": session}),
             await guest.delete(f"/v1/sessions/{session}"),
         ]
@@ -235,7 +233,7 @@ async def test_a_key_that_may_read_may_not_write_and_no_key_may_nothing(tmp_path
         session = await begun(owner)
         read = [
             await reader.get(path)
-            for path in ("/v1/sessions", f"/v1/sessions/{session}", "/v1/asks", "/v1/tasks", "/metrics")
+            for path in ("/v1/sessions", f"/v1/sessions/{session}", "/v1/questions", "/v1/tasks", "/metrics")
         ]
         written = [
             await reader.post("/v1/sessions"),
@@ -298,9 +296,9 @@ async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_k
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(tmp_path, ScriptedModel()) as (agent, url), client(url) as owner, client(url, "") as nobody:
-        monkeypatch.setattr("outrider.channels.http.pulse.FRESH", 0.0)
+        monkeypatch.setattr("outrider.app.health.FRESH", 0.0)
         brief, full = await nobody.get("/health"), (await owner.get("/health")).json()
-        monkeypatch.setattr("outrider.app.vitals.PATIENCE", 0.5)
+        monkeypatch.setattr("outrider.app.health.PATIENCE", 0.5)
         with closing(sqlite3.connect(agent.config.home / "store.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             failing, why = await nobody.get("/health"), (await owner.get("/health")).json()

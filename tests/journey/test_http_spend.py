@@ -11,15 +11,13 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http.app import build_app
-from outrider.channels.http.context import HttpContext
-from outrider.channels.http.guards import key_store, middleware_for
-from outrider.channels.http.routes import ROUTES
-from outrider.core.key_ports import KeySpec
+from outrider.channels.http.app import ROUTES, build_app
+from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.middleware import key_store, middleware_for
 from outrider.core.prompt import Prompt
-from outrider.models.scripted import ScriptedModel, call, says, stalls
-from outrider.store.keys import make_key
-from outrider.store.spending import parse_spend
+from outrider.core.store_port import KeySpec
+from outrider.store.keys import make_key, parse_spend
+from outrider.testing.scripted_model import ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
 from tests.support.gate import told
 from tests.support.http import serving_app

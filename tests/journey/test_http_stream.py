@@ -18,12 +18,13 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import routes_events, routes_sessions
+from outrider.channels.http import sessions as routes_events
+from outrider.channels.http import sessions as routes_sessions
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
-from outrider.core.traits import ModelTraits
-from outrider.models.scripted import ScriptedModel, call, says, stalls
+from outrider.core.types import ModelTraits
+from outrider.testing.scripted_model import ScriptedModel, call, says, stalls
 from tests.support.http import client, key_of, serving
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,14 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import routes_asks, routes_events, routes_sessions, routes_tasks
+from outrider.channels.http import questions as routes_asks
+from outrider.channels.http import sessions as routes_events
+from outrider.channels.http import sessions as routes_sessions
+from outrider.channels.http import tasks as routes_tasks
 from outrider.config.load import load
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import ReplySource, ScriptedModel, ScriptedReply, call, says
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says
 from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +66,7 @@ async def first_ask(owner: httpx2.AsyncClient, path: str) -> dict[str, Any]:
             async for line in stream.aiter_lines():
                 if line.startswith('data: {"type":"asked"'):
                     break
-    (ask,) = (await owner.get("/v1/asks")).json()["asks"]
+    (ask,) = (await owner.get("/v1/questions")).json()["questions"]
     return ask
 
 
@@ -154,9 +158,9 @@ async def test_another_persons_tasks_are_as_good_as_none(tmp_path: Path) -> None
             await guest.post(f"/v1/tasks/{task}/input", json={"text": "x"}),
             await guest.post(f"/v1/tasks/{task}/kill"),
         ]
-        lists = [(await guest.get(path)).json() for path in ("/v1/tasks", "/v1/asks")]
+        lists = [(await guest.get(path)).json() for path in ("/v1/tasks", "/v1/questions")]
     assert [answer.status_code for answer in tried] == [404] * 4
-    assert lists == [{"tasks": []}, {"asks": []}]
+    assert lists == [{"tasks": []}, {"questions": []}]
 
 
 async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ async def test_a_question_is_listed_answered_once_and_its_turn_goes_on(tmp_path:
     ):
         path = await begin(owner)
         ask = await first_ask(owner, path)
-        answering = f"{path}/asks/{ask['ask']}"
+        answering = f"{path}/questions/{ask['ask']}"
         answers = [
             await guest.post(answering, json={"answer": "once"}),
             await owner.post(answering, json={"answer": "perhaps"}),
@@ -190,12 +194,12 @@ async def test_a_question_is_listed_answered_once_and_its_turn_goes_on(tmp_path:
             await owner.post(answering, json={"answer": "no"}),
         ]
         entries = await rest(owner, path)
-        left = (await owner.get("/v1/asks")).json()
+        left = (await owner.get("/v1/questions")).json()
     assert (ask["session"], ask["name"], ask["needs"]) == (path.rpartition("/")[2], "work", ["network"])
     assert ask["choices"] == ["once", "session", "workspace", "no"]
     assert [answer.status_code for answer in answers] == [404, 400, 200, 404]
-    assert answers[2].json() == {"ask": ask["ask"], "answer": "once"}
-    assert left == {"asks": []}
+    assert answers[2].json() == {"id": ask["id"], "answer": "once"}
+    assert left == {"questions": []}
     assert entries[-1]["outcome"] == "done"
     told = [message for message in model.prompts[-1].messages if isinstance(message, ToolMessage)]
     assert "allowed" in told[0].results[0].text

@@ -17,15 +17,16 @@ from openai import AsyncOpenAI
 
 from bench.ports import free_port
 from outrider.app.agent import Agent
-from outrider.channels.http import routes_health, routes_responses
+from outrider.channels.http import health as routes_health
 from outrider.channels.http.app import build_app
-from outrider.channels.http.context import HttpContext
+from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.openai import responses as routes_responses
 from outrider.channels.http.webhooks import DeliveryPolicy, Webhooks, WebhookTarget, webhook_store
-from outrider.config.choice import Secret
+from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
 from outrider.core.retry import RetryPolicy
-from outrider.models.scripted import ScriptedModel, call, fails, says, stalls
-from outrider.store.hooks import WebhookCount, WebhookDelivery
+from outrider.store.webhooks import WebhookCount, WebhookDelivery
+from outrider.testing.scripted_model import ScriptedModel, call, fails, says, stalls
 from tests.journey.support import Person
 from tests.support.http import any_key, serving_app
 from tests.support.http import client as client_for

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import ScriptedServer, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.up import up
 

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
-from outrider.models.scripted import ReplySource, ScriptedModel, call, says, stalls
+from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
 from tests.support.tasking import opened
 

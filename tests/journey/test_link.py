@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from outrider.models.script_server import RecordedRequest, Script, ScriptedServer, ScriptRule, Stall, script
-from outrider.models.scripted import says
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.app import RecordedRequest
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
 from tests.support.up import up
 

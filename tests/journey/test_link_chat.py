@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from outrider.models.script_server import Script, ScriptedServer, ScriptRule, Stall
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran
 from tests.journey.tmux import WITHIN, Terminal
 from tests.support.up import up

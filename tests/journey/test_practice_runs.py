@@ -12,7 +12,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Entry, Input, Reply
-from outrider.core.ports import Session
+from outrider.core.store_port import Session
 from outrider.models.practice.phrases import INTRODUCTION
 from tests.journey.support import Person
 

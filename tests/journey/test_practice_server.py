@@ -16,20 +16,19 @@ import pytest
 from openai.types.responses import ResponseInputParam
 
 from outrider.core.errors import Refused
-from outrider.core.parts import Usage
-from outrider.models.script_server import (
+from outrider.core.types import Usage
+from outrider.testing.scripted_model import broken_call, call, says
+from outrider.testing.scripted_server.script import (
     Cut,
     Empty,
     ErrorStatus,
     Garbage,
     Overflow,
-    ScriptedServer,
     Stall,
-    open_scripted_server,
     parse_script,
     script,
 )
-from outrider.models.scripted import broken_call, call, says
+from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 
 PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
 WORDS = [{"role": "user", "content": "hi"}]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.events import Entry, Input, Result
-from outrider.models.scripted import ScriptedModel, call, says
+from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.tasking import TERMINAL, opened, says_to, until_told
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S6")]

@@ -10,8 +10,8 @@ import pytest
 import outrider
 from outrider.core.errors import Unavailable
 from outrider.core.events import Begun, Body, Ended, Entry, Input, Reply, Result, Resumed, Started
-from outrider.core.traits import Replay
-from outrider.models.scripted import ScriptedModel, ScriptedStall, call, says, stalls
+from outrider.core.types import Replay
+from outrider.testing.scripted_model import ScriptedModel, ScriptedStall, call, says, stalls
 
 pytestmark = pytest.mark.anyio
 

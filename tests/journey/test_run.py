@@ -6,16 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from outrider.models.script_server import (
-    ErrorStatus,
-    RecordedRequest,
-    Script,
-    ScriptedServer,
-    ScriptRule,
-    Stall,
-    script,
-)
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.app import RecordedRequest
+from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran, ended, interrupt, kinds
 
 PIXEL = base64.b64decode(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.runtimes.check import ProbeResult
-from outrider.runtimes.codex.examine import version_of
+from outrider.runtimes.base import ProbeResult
 from outrider.runtimes.codex.launch import INSTALL
-from outrider.runtimes.jsonrpc import Program
+from outrider.runtimes.codex.probe import version_of
+from outrider.runtimes.jsonrpc.process import Program
 from tests.journey.support import Person
 from tests.support.codex import codex_binary, codex_home
 from tests.support.tasks import is_gone

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 
 import outrider
-from outrider.channels.http import routes
+from outrider.channels.http import app as routes
 from outrider.core.errors import Refused
-from outrider.models.scripted import ScriptedModel, says
+from outrider.testing.scripted_model import ScriptedModel, says
 from tests.journey.support import Person
 from tests.support.http import client, serving
 

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from outrider.models.script_server import ErrorStatus, ScriptedServer, Stall, script
-from outrider.models.scripted import call, says
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran, ended
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.core.events import Input, Result
 from outrider.core.prompt import Prompt, UserMessage
-from outrider.models.scripted import ScriptedModel, call, says
+from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.tasking import PIPE, TERMINAL, opened, results, says_to, until_told, using
 
 pytestmark = pytest.mark.anyio

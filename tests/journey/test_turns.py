@@ -12,12 +12,11 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.core.errors import ContextTooLong, Refused, StoreDamaged, Unavailable
 from outrider.core.events import Body, Compacted, Delta, Ended, Entry, Input, Reply, Resumed
-from outrider.core.outcome import TurnResult
-from outrider.core.parts import Usage
 from outrider.core.ports import Emit, ToolContext
 from outrider.core.prompt import NOT_RUN, AssistantMessage, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ModelTraits, Replay
-from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
+from outrider.core.turn_result import TurnResult
+from outrider.core.types import ModelTraits, Replay, Usage
+from outrider.testing.scripted_model import ScriptedModel, broken_call, call, fails, says, stalls
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
-from outrider.models.script_server import ScriptedServer, script
-from outrider.workspaces.process.identity import identity_of, is_alive
+from outrider.system.processes import identity_of, is_alive
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, PATIENCE, Person, held, interrupt
 from tests.support.up import begin, entries, following, say, up
 
@@ -36,7 +37,7 @@ def test_it_says_where_it_listens_and_where_the_key_is_and_answers(person: Perso
 
 def test_it_takes_up_what_another_command_left_unfinished(person: Person) -> None:
     with ScriptedServer(script("finished after all")) as model:
-        person.uses(model.url, OUTRIDER_FAIL="J4")
+        person.uses(model.url, OUTRIDER_FAIL="turn_started")
         assert person.types("run", "--session", "s", "do it").code == -signal.SIGKILL
         del person.environ["OUTRIDER_FAIL"]
         with up(person) as running, running.client() as client, following(client, "s", until="idle") as events:

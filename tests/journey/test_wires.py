@@ -11,20 +11,20 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Begun, Reply, Result
-from outrider.models.script_server import (
+from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
+from outrider.testing.scripted_model import broken_call, call, says
+from outrider.testing.scripted_server.script import (
     Cut,
     Empty,
     ErrorStatus,
     Garbage,
     Overflow,
     Script,
-    ScriptedServer,
+    ScriptLine,
     Stall,
-    open_scripted_server,
     script,
 )
-from outrider.models.script_server.script import ScriptLine
-from outrider.models.scripted import ScriptedCall, ScriptedReply, broken_call, call, says
+from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L12"), pytest.mark.promise("L7")]
 

@@ -76,7 +76,7 @@ What this comes to today is told in [SECURITY.md](../SECURITY.md).
 ## Where the process is killed
 
 The tests in `tests/fault` kill a real process with SIGKILL at these points and then count what the outside world saw.
-`OUTRIDER_FAIL=J5` arms the first visit of a point, `OUTRIDER_FAIL=J5:3` the third. Points that belong to planned parts
+`OUTRIDER_FAIL=mid_reply` arms the first visit of a point, `OUTRIDER_FAIL=mid_reply:3` the third. Points that belong to planned parts
 (posts to chat apps) are not in the code yet.
 
 {kills}

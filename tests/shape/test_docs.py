@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from outrider.cli.root import root
+from outrider.cli.commands import root
 from tests.shape.repository import ROOT, Fence, fences, name_of, pages, without_fences
 from tests.shape.test_sizes import FILE, FUNCTION, HEART
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from outrider.app import channels
-from outrider.channels.http.routes import ROUTES
-from outrider.core.route import check_delivery
-from outrider.core.traits import ChannelTraits, DeliveryMode
+from outrider.app import addresses as channels
+from outrider.channels.http.app import ROUTES
+from outrider.core.delivery import ChannelTraits, DeliveryMode, check_delivery
 from tests.shape.repository import SRC, parse, python_files
 from tests.support.doors import knocks
 

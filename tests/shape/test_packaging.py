@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import outrider
-from outrider.runtimes.check import RuntimeProbe
+from outrider.runtimes.base import RuntimeProbe
 from tests.shape.repository import ROOT, SRC, name_of, tracked
 
 _PINNED = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>[^ ;\\]+)", re.MULTILINE)

@@ -14,7 +14,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Body, Delta
-from outrider.core.ports import Session
+from outrider.core.store_port import Session
 
 SCRIPT = Path(__file__).with_name("acp_agent.py")
 PATIENCE = 60.0

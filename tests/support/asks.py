@@ -2,7 +2,7 @@
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry
-from outrider.core.ports import Session
+from outrider.core.store_port import Session
 
 
 async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:

@@ -13,8 +13,8 @@ from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Answered, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.ports import Model
-from outrider.models.script_server import RecordedRequest
-from outrider.models.scripted import ScriptedCall
+from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_server.app import RecordedRequest
 from tests.journey.support import Person
 
 MODEL = "gpt-5.5"

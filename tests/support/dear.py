@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from outrider.core.events import Reply
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt
-from outrider.models.scripted import ScriptedModel
+from outrider.testing.scripted_model import ScriptedModel
 
 
 class Dear(ScriptedModel):

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import outrider
-from outrider.channels.http.app import build_app, route
-from outrider.channels.http.context import HttpContext, agent_of, caller
-from outrider.channels.http.guards import AccessPolicy, build_middleware, key_store
-from outrider.channels.http.limits import RequestLimits
-from outrider.channels.http.reading import parse_body
-from outrider.config.choice import Secret
-from outrider.core.key_ports import KeySpec, KeyStore
+from outrider.channels.http.app import build_app
+from outrider.channels.http.endpoints import parse_body, route
+from outrider.channels.http.inputs import HttpContext, agent_of, caller
+from outrider.channels.http.middleware import AccessPolicy, build_middleware, key_store
+from outrider.channels.http.rate_limits import RequestLimits
+from outrider.config.secrets import Secret
+from outrider.core.store_port import KeySpec, KeyStore
 from outrider.store.keys import make_key
 
 HERE = "http://127.0.0.1:8642"

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.app.agent import Agent
 from outrider.channels.http.app import build_app
-from outrider.channels.http.context import Caller, HttpContext
-from outrider.models.script_server.server import LoopbackServer
+from outrider.channels.http.inputs import Caller, HttpContext
+from outrider.testing.scripted_server.server import LoopbackServer
 
 Guard = Callable[[ASGIApp], ASGIApp]
 

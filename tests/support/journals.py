@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from outrider.core.compact import choose_cut
+from outrider.core.compaction import choose_cut
 from outrider.core.events import (
     Answered,
     Asked,
@@ -19,7 +19,6 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.parts import Call, Reasoning, Usage, call_id
 from outrider.core.plan import (
     AskModel,
     AwaitAnswer,
@@ -34,7 +33,7 @@ from outrider.core.plan import (
     fold,
 )
 from outrider.core.prompt import UNKNOWN, Transcript
-from outrider.core.traits import Replay
+from outrider.core.types import Call, Reasoning, Replay, Usage, call_id
 
 REPLAY = {"look": Replay.SAFE, "pay": Replay.NEVER}
 LOOSE = Bounds(steps=1000, repeats=1000, spend=0)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxedCommand, SandboxGrant, SandboxLimits, detect
+from outrider.workspaces.sandbox import Sandbox, detect
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
 _WATCHED = ("/", "/etc", "/usr", "/usr/bin", "/usr/local/bin", "/etc/passwd", "/etc/hosts", "/etc/ld.so.preload")
 _SETTINGS = ("kernel/core_pattern", "kernel/hostname", "kernel/modprobe", "vm/swappiness", "user/max_user_namespaces")

@@ -13,16 +13,16 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from outrider.config.choice import ModelChoice, Secret
+from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
 from outrider.core.events import Begun, Body, Compacted, Ended, Entry, Input, Reply, Result, Resumed, Source, Started
-from outrider.core.parts import Call, Image, Reasoning, call_id
 from outrider.core.prompt import Prompt
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, Image, Reasoning, ToolSpec, call_id
 from outrider.models.anthropic import MessagesWire
+from outrider.models.http_model import ReasoningReplay, Wire
 from outrider.models.openai_chat import ChatWire
 from outrider.models.openai_responses import ResponsesWire
-from outrider.models.wire import ReasoningReplay, Wire
 
 Json = dict[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

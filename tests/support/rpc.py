@@ -9,16 +9,14 @@ from typing import Any
 import anyio
 import msgspec
 
-from outrider.runtimes.jsonrpc import (
-    Child,
+from outrider.runtimes.jsonrpc.connection import (
     ConnectionOptions,
-    Program,
     RpcConnection,
     RpcNotification,
     RpcRequest,
-    open_child,
     open_connection,
 )
+from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 
 SCRIPT = Path(__file__).with_name("rpc_child.py")
 _PATIENCE = 60.0

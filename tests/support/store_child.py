@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 
 from outrider.core.events import Result
-from outrider.core.ports import Store
-from outrider.store import open_store
+from outrider.core.store_port import Store
+from outrider.store.sqlite import open_store
 
 WRITERS = 8
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import anyio
 
 from outrider.core.events import Asked, Started
-from outrider.core.ports import TaskEnd
+from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import ProcessIdentity, TaskSpec
-from outrider.store import open_store
-from outrider.store.sqlite import SqliteStore
+from outrider.store.sqlite import SqliteStore, open_store
 
 SESSIONS = 6
 DONE = TaskEnd("succeeded", 0, "", 1_700_000_000_000)

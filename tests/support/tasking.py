@@ -12,9 +12,10 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Entry, Input, Result
-from outrider.core.ports import Session
 from outrider.core.prompt import Prompt, ToolMessage
-from outrider.models.scripted import ScriptedModel, ScriptedReply
+from outrider.core.store_port import Session
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedModel
 
 TERMINAL, PIPE = "terminal:test", "pipe:test"
 

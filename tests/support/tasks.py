@@ -13,18 +13,10 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.workspaces.process import (
-    CommandSpec,
-    Exit,
-    ProcessIdentity,
-    adopt,
-    kill,
-    output_size,
-    poll_exit,
-    start_detached,
-    tail_output,
-    wait_for_exit,
-)
+from outrider.system.proc import ProcessIdentity
+from outrider.workspaces.process_end import kill, wait_for_exit
+from outrider.workspaces.supervisor import adopt, start_detached
+from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output
 
 LONG = 30.0
 """Seconds after which a wait counts as failed."""

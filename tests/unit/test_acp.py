@@ -6,12 +6,30 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approve import ApprovalRequest
+from outrider.core.approvals import ApprovalRequest
 from outrider.core.events import Begun, Bound, Ended, Entry, Input, Reply, Result, Resumed, Started
-from outrider.core.parts import Call, Usage
 from outrider.core.plan import fold
 from outrider.core.prompt import Transcript, UserMessage
-from outrider.runtimes.acp.deeds import (
+from outrider.core.types import Call, Usage
+from outrider.runtimes.acp.errors import USE_NATIVE_HINT, explain
+from outrider.runtimes.acp.prompt import (
+    InterruptedCall,
+    PromptStart,
+    build_prompt,
+    is_done,
+    is_interrupted,
+    prompt_name,
+)
+from outrider.runtimes.acp.protocol import (
+    AuthMethod,
+    InitializeResponse,
+    PermissionOption,
+    PromptResponse,
+    SessionUpdate,
+    ToolCallUpdate,
+    parse_or_none,
+)
+from outrider.runtimes.acp.tool_calls import (
     AcpToolCall,
     apply_update,
     approval_request_of,
@@ -22,19 +40,8 @@ from outrider.runtimes.acp.deeds import (
     outcome_of,
     render_plan,
 )
-from outrider.runtimes.acp.faults import USE_NATIVE_HINT, explain
-from outrider.runtimes.acp.wire import (
-    AuthMethod,
-    InitializeResponse,
-    PermissionOption,
-    PromptResponse,
-    SessionUpdate,
-    ToolCallUpdate,
-    parse_or_none,
-)
-from outrider.runtimes.acp.words import InterruptedCall, PromptStart, build_prompt, is_done, is_interrupted, prompt_name
+from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
 from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError
-from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall
 
 
 def raw(value: Any) -> Raw:

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.ports import Session
-from outrider.runtimes.acp.pool import MAX_IDLE, AcpAgentPool, AcpCommand
-from outrider.runtimes.acp.process import AcpAgent
-from outrider.runtimes.jsonrpc.group import background_group
+from outrider.core.store_port import Session
+from outrider.runtimes.acp.connection import AcpAgent
+from outrider.runtimes.acp.process_pool import MAX_IDLE, AcpAgentPool, AcpCommand
+from outrider.system.tasks import background_group
 from tests.support.acp import PATIENCE, World
 
 pytestmark = pytest.mark.anyio

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.app.agent import last_turn
-from outrider.app.workspace import terminal_workspace
+from outrider.app.workspaces import terminal_workspace
 from outrider.core.errors import Refused
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Started
+from outrider.core.turn_result import last_turn
 
 
 @pytest.fixture

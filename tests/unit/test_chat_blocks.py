@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.blocks import MarkdownSplitter, split_blocks
+from outrider.cli.chat.markdown_blocks import MarkdownSplitter, split_blocks
 
 LINES = st.sampled_from(
     [

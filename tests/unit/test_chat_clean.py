@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.clean import cell_width, sanitize, sanitize_line, wrap
-from outrider.cli.chat.paint import TerminalRenderer
-from outrider.cli.chat.shows import Note, ReplyBlock, ToolLine, TypedCommand, UserText
+from outrider.cli.chat.display import Note, ReplyBlock, ToolLine, TypedCommand, UserText
+from outrider.cli.chat.renderer import TerminalRenderer
+from outrider.cli.chat.sanitize import cell_width, sanitize, sanitize_line, wrap
 
 
 @pytest.mark.parametrize(

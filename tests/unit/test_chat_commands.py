@@ -2,8 +2,8 @@
 
 import pytest
 
-from outrider.app.commands import COMMANDS, InvalidCommand, PlainMessage, SlashCommand, TypedLine, parse_line
-from outrider.cli.chat.complete import suggestions
+from outrider.app.slash_commands import COMMANDS, InvalidCommand, PlainMessage, SlashCommand, TypedLine, parse_line
+from outrider.cli.chat.status import suggestions
 
 BY_NAME = {command.name: command for command in COMMANDS}
 
@@ -31,7 +31,7 @@ BY_NAME = {command.name: command for command in COMMANDS}
         ("/yes always", InvalidCommand("/yes [once/session/workspace] takes nothing else after it")),
         ("/write t-1 two words", SlashCommand(BY_NAME["write"], "t-1 two words")),
         ("/kill", InvalidCommand("say which: /kill TASK")),
-        ("/grants forget g-1", SlashCommand(BY_NAME["grants"], "forget g-1")),
+        ("/permissions forget g-1", SlashCommand(BY_NAME["permissions"], "forget g-1")),
         (
             "/modle x",
             InvalidCommand("there is no command /modle; did you mean /model? (//modle … says it to the agent)"),

@@ -3,7 +3,7 @@
 import stat
 from pathlib import Path
 
-from outrider.cli.chat.history import InputHistory
+from outrider.cli.chat.terminal import InputHistory
 
 
 def test_what_was_typed_comes_back_newest_first(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from outrider.app.commands import COMMANDS
-from outrider.cli.chat.orders import COMMAND_HANDLERS
-from outrider.cli.chat.paint import TerminalRenderer
-from outrider.cli.chat.shows import DisplayItem, Note, ReplyBlock, ToolLine, TypedCommand, UserText
+from outrider.app.slash_commands import COMMANDS
+from outrider.cli.chat.display import DisplayItem, Note, ReplyBlock, ToolLine, TypedCommand, UserText
+from outrider.cli.chat.renderer import TerminalRenderer
+from outrider.cli.chat.slash import COMMAND_HANDLERS
 from tests.shape.repository import ROOT
 
 

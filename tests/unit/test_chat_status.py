@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.cli.chat.clean import cell_width
+from outrider.cli.chat.sanitize import cell_width
 from outrider.cli.chat.status import StatusInfo, render_status, short_count, short_path, short_time
 
 AT_REST = StatusInfo("practice", "/srv/project")

@@ -7,14 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.answers import answer_hint, parse_answer
-from outrider.cli.chat.calls import call_line, last_lines, result_items
-from outrider.cli.chat.notices import background_task_note, task_notice_items
-from outrider.cli.chat.paint import TerminalRenderer
-from outrider.cli.chat.recall import recap
-from outrider.cli.chat.shows import DisplayItem, Note, OutputLines, QuestionText, ReplyBlock, ToolLine, UserText
-from outrider.cli.chat.view import ChatSessionView
-from outrider.core.approve import ANSWERS
+from outrider.cli.chat.display import (
+    DisplayItem,
+    Note,
+    OutputLines,
+    QuestionText,
+    ReplyBlock,
+    ToolLine,
+    UserText,
+    answer_hint,
+    parse_answer,
+)
+from outrider.cli.chat.renderer import TerminalRenderer
+from outrider.cli.chat.session_view import (
+    ChatSessionView,
+    background_task_note,
+    call_line,
+    last_lines,
+    recap,
+    result_items,
+    task_notice_items,
+)
+from outrider.core.approvals import ANSWERS
 from outrider.core.events import (
     Answered,
     Asked,
@@ -29,8 +43,8 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.parts import Call
 from outrider.core.tasks import Task, TaskSpec, TaskState, ended_notice, stalled_notice, watch_notice
+from outrider.core.types import Call
 
 ASKED = [Asked(f"ask-{n}", f"May {n}?\n| run {n}", n, ANSWERS, ("network",)) for n in ("a", "b")]
 CALLS = tuple(Call(n, "shell", {"command": f"run {n}"}) for n in ("a", "b"))

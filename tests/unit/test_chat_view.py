@@ -6,11 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.cli.chat.calls import call_line
-from outrider.cli.chat.clean import cell_width
-from outrider.cli.chat.recall import recap
-from outrider.cli.chat.shows import DisplayItem, Note, ReplyBlock, ToolLine, UserText
-from outrider.cli.chat.view import ChatSessionView
+from outrider.cli.chat.display import DisplayItem, Note, ReplyBlock, ToolLine, UserText
+from outrider.cli.chat.sanitize import cell_width
+from outrider.cli.chat.session_view import ChatSessionView, call_line, recap
 from outrider.core.events import (
     Begun,
     Body,
@@ -27,7 +25,7 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.parts import Call, Usage
+from outrider.core.types import Call, Usage
 
 TEXT = "# Plan\n\nFirst this,\nthen that.\n\n- a\n- b\n\n```py\nx = 1\n\ny = 2\n```\n\nThe end."
 BLOCKS = ["# Plan\n", "\nFirst this,\nthen that.\n\n", "- a\n- b\n\n", "```py\nx = 1\n\ny = 2\n```\n", "\nThe end."]

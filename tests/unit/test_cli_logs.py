@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cli.logs import log_path, open_log_handler
+from outrider.cli.logging import log_path, open_log_handler
 from outrider.config.redact import Redactor
 
 

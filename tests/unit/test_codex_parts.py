@@ -4,22 +4,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approve import ApprovalRequest
-from outrider.runtimes.codex.faults import is_login_error, process_exited, request_failed, turn_failed
-from outrider.runtimes.codex.items import call_of_item, call_without_item, is_aborted, outcome_of_item, plain_command
-from outrider.runtimes.codex.launch import trust
-from outrider.runtimes.codex.recover import client_id, parse_client_id
-from outrider.runtimes.codex.watch import TurnWatchdog
-from outrider.runtimes.codex.wire import (
-    CodexError,
-    RawItem,
-    ServerRequestParams,
-    parse_item,
-    parse_needs_login,
-    parse_notification,
-    parse_thread_id,
-)
-from outrider.runtimes.codex.wishes import (
+from outrider.core.approvals import ApprovalRequest
+from outrider.runtimes.codex.approvals import (
     COMMAND,
     ELICITATION,
     PATCH,
@@ -28,8 +14,29 @@ from outrider.runtimes.codex.wishes import (
     parse_approval_request,
     render_response,
 )
+from outrider.runtimes.codex.errors import is_login_error, process_exited, request_failed, turn_failed
+from outrider.runtimes.codex.launch import trust
+from outrider.runtimes.codex.notifications import (
+    call_of_item,
+    call_without_item,
+    is_aborted,
+    outcome_of_item,
+    plain_command,
+)
+from outrider.runtimes.codex.protocol import (
+    CodexError,
+    RawItem,
+    ServerRequestParams,
+    client_id,
+    parse_client_id,
+    parse_item,
+    parse_needs_login,
+    parse_notification,
+    parse_thread_id,
+)
+from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
 from outrider.runtimes.jsonrpc import ProcessExited, RpcError
-from outrider.runtimes.outside.ledger import CallOutcome, ExternalCall
 
 
 def raw(value: object) -> Raw:

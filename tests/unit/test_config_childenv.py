@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.config.childenv import child_environment
+from outrider.config.environment import child_environment
 
 USUAL = {"HOME": "/people/me", "LANG": "de_DE.UTF-8", "LC_TIME": "C", "SHELL": "/bin/zsh", "TZ": "Europe/Berlin"}
 

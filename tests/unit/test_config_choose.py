@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.config.choice import ModelChoice
-from outrider.config.choose import DefaultModel, choose_models, default_model
 from outrider.config.load import load
-from outrider.config.providers import PROVIDERS, WIRES
+from outrider.config.models import PROVIDERS, WIRES, DefaultModel, ModelChoice, choose_models, default_model
 from outrider.core.errors import Refused
-from outrider.core.parts import Prices
+from outrider.core.types import Prices
 
 HOME = Path("/nonexistent")
 Where = tuple[str, str, str, str, str]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from outrider.config.detect import DiscoveredKey, LocalModelServer, find_keys, find_local_servers
-from outrider.config.providers import ProviderPreset
+from outrider.config.discover import DiscoveredKey, LocalModelServer, find_keys, find_local_servers
+from outrider.config.models import ProviderPreset
 
 LONG = 20.0
 """Far more than loopback needs; reached only when the code under test is broken."""

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.config.choice import Secret
-from outrider.config.load import Config, find_home, load
+from outrider.config.load import find_home, load
 from outrider.config.page import render_page
-from outrider.config.settings import SETTINGS, SettingKind
+from outrider.config.schema import SETTINGS, Config, SettingKind
+from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
 
 

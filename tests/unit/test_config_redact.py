@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.config.load import load
 from outrider.config.redact import OUTRIDER_KEY, Redactor, build_redactor
-from outrider.store.key_text import KEY_PATTERN
+from outrider.store.keys import KEY_PATTERN
 
 SECRET = "sk-Do/Not+Tell=0123"
 LONG = "sk-proj-" + "aB3_d-F7" * 20

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.core.approve import ApprovalRequest, Rule, decide_access
+from outrider.core.approvals import ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
 

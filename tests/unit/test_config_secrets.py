@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.config.load import Config, load
-from outrider.config.write import set_value
+from outrider.config.edit import set_value
+from outrider.config.load import load
+from outrider.config.schema import Config
 from outrider.core.errors import Refused
 
 SECRET = "sk-do-not-tell"

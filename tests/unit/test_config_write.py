@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.config.edit import set_value, unset_value
 from outrider.config.load import load
-from outrider.config.settings import SETTINGS, Setting, SettingKind
-from outrider.config.write import set_value, unset_value
+from outrider.config.schema import SETTINGS, Setting, SettingKind
 from outrider.core.errors import Refused
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from outrider.core.events import Delta, Ended, Entry, Event, Input, Reply, Started
-from outrider.core.ports import Session, Store
-from outrider.engine.follow import BUFFER, FELL_BEHIND, EventHub, LiveDelta
-from outrider.store import open_store
+from outrider.core.store_port import Session, Store
+from outrider.engine.event_hub import BUFFER, FELL_BEHIND, EventHub, LiveDelta
+from outrider.store.sqlite import open_store
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.channels.http.chat_models import known_models, model_setting
-from outrider.channels.http.chat_parse import (
+from outrider.channels.http.errors import HttpError
+from outrider.channels.http.openai.chat import CompletionRenderer
+from outrider.channels.http.openai.conversation import (
     AssistantTurn,
     ConversationItem,
     ParsedConversation,
@@ -16,23 +17,21 @@ from outrider.channels.http.chat_parse import (
     UserTurn,
     parse_chat_request,
 )
-from outrider.channels.http.chat_past import journal_from_history
-from outrider.channels.http.chat_render import (
+from outrider.channels.http.openai.history import journal_from_history
+from outrider.channels.http.openai.model_names import known_models, model_setting
+from outrider.channels.http.openai.turn_output import (
     REPLY_SEPARATOR,
-    CompletionRenderer,
     TurnOutput,
     encode_call_id,
     parse_call_id,
     turn_error,
 )
-from outrider.channels.http.failures import HttpError
 from outrider.config.load import load
 from outrider.core.events import Body, Changed, Delta, Ended, Entry, Event, Input, Reply, Result, Started
-from outrider.core.parts import Call, Image, Usage
 from outrider.core.plan import Bounds, State, fold
 from outrider.core.prompt import AssistantMessage, ToolMessage, UserMessage, transcript
-from outrider.core.traits import ToolSpec
-from outrider.engine.follow import FELL_BEHIND
+from outrider.core.types import Call, Image, ToolSpec, Usage
+from outrider.engine.event_hub import FELL_BEHIND
 
 SPEC = ToolSpec("ring", "Ring.", {"type": "object"})
 RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "description": "Ring."}}

@@ -8,14 +8,15 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.app import build_app, route
-from outrider.channels.http.context import HttpContext
-from outrider.channels.http.guards import AccessPolicy, build_middleware, key_store, middleware_for
-from outrider.channels.http.limits import RequestLimits
+from outrider.channels.http.app import build_app
+from outrider.channels.http.endpoints import route
+from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.middleware import AccessPolicy, build_middleware, key_store, middleware_for
+from outrider.channels.http.rate_limits import RequestLimits
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.key_ports import Key, KeySpec, KeyStore, Person
-from outrider.models.scripted import ScriptedModel
+from outrider.core.store_port import Key, KeySpec, KeyStore, Person
 from outrider.store.keys import ensure_key
+from outrider.testing.scripted_model import ScriptedModel
 from tests.support.gate import HERE, Gate, take, told, who
 from tests.support.http import serving_app
 

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.failures import HttpError
-from outrider.channels.http.guards import BodyLimitMiddleware
-from outrider.channels.http.limits import RateLimiter, RequestLimits
-from outrider.models.scripted import ScriptedModel
+from outrider.channels.http.errors import HttpError
+from outrider.channels.http.middleware import BodyLimitMiddleware
+from outrider.channels.http.rate_limits import RateLimiter, RequestLimits
+from outrider.testing.scripted_model import ScriptedModel
 from tests.support.gate import Gate, told
 from tests.support.http import serving_app
 

@@ -6,21 +6,26 @@ from typing import Any
 
 import pytest
 
-from outrider.channels.http.chat_parse import AssistantTurn, ToolOutput, UserTurn
-from outrider.channels.http.failures import HttpError
-from outrider.channels.http.responses_parse import parse_responses_request
-from outrider.channels.http.responses_render import (
+from outrider.channels.http.errors import HttpError
+from outrider.channels.http.openai.conversation import AssistantTurn, ToolOutput, UserTurn, parse_responses_request
+from outrider.channels.http.openai.response_object import (
     ResponseAnchor,
     ResponseBuilder,
     parse_response_id,
     response_anchors,
     response_id,
 )
-from outrider.channels.http.responses_stream import CHECK, MAX_NUMBER, NTH, ResponseStream, is_valid_number, split_text
+from outrider.channels.http.openai.response_stream import (
+    CHECK,
+    MAX_NUMBER,
+    NTH,
+    ResponseStream,
+    is_valid_number,
+    split_text,
+)
 from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
-from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, ToolSpec
 
 SESSION = "0123456789abcdef" * 2
 RING = ToolSpec("ring", "", {"type": "object"})

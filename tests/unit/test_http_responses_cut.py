@@ -10,11 +10,11 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from outrider.channels.http.responses_render import ResponseBuilder
-from outrider.channels.http.responses_stream import ResponseStream
+from outrider.channels.http.openai.response_object import ResponseBuilder
+from outrider.channels.http.openai.response_stream import ResponseStream
 from outrider.core.events import Delta, Ended, Entry, Event, Input, Reply, Resumed, Started
-from outrider.core.parts import Call
 from outrider.core.plan import Bounds, fold
+from outrider.core.types import Call
 
 PARSE: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 SESSION = "ab" * 16

@@ -12,17 +12,17 @@ import pytest
 from msgspec import Raw, Struct
 
 from outrider.core.errors import Refused
-from outrider.runtimes.jsonrpc import (
+from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.jsonrpc.connection import (
     ConnectionOptions,
-    ProcessExited,
-    Program,
-    RequestTimeout,
-    RpcError,
     RpcNotification,
     RpcRequest,
-    open_child,
+    RpcResponse,
+    parse_message,
+    render_message,
+    repair_unicode,
 )
-from outrider.runtimes.jsonrpc.wire import RpcResponse, parse_message, render_message, repair_unicode
+from outrider.runtimes.jsonrpc.process import Program, open_child
 from tests.support.rpc import SCRIPT, asked, program, talking, told
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ import pytest
 
 from outrider.core.events import Begun, Body, Delta, Entry, Input, Reply, Result, Started
 from outrider.core.plan import State, fold
-from outrider.core.ports import Session
 from outrider.core.prompt import Transcript
-from outrider.runtimes.outside.ledger import CONTINUES_IN_BACKGROUND, CallOutcome, ExternalCall, TurnRecorder
+from outrider.core.store_port import Session
+from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, CallOutcome, ExternalCall, TurnRecorder
 
 pytestmark = pytest.mark.anyio
 

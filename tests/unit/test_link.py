@@ -13,25 +13,27 @@ import pytest
 
 import outrider
 from outrider import __version__
-from outrider.app.acting import AgentApi
-from outrider.channels.link.guest import connect_to_owner, request_hand_over
-from outrider.channels.link.place import SOCKET_NAME, peer_uid, socket_path
-from outrider.channels.link.serve import OwnerServer, serve_home
-from outrider.channels.link.wire import (
+from outrider.app.api import AgentApi
+from outrider.core.errors import HomeBusy, NameTaken, Refused, Unavailable
+from outrider.ipc.client import connect_to_owner, request_hand_over
+from outrider.ipc.protocol import (
     CALLS,
     FORWARDED_ERRORS,
     MAX_FRAME,
+    SOCKET_NAME,
     ConnectionLost,
     IpcConnection,
     IpcRequest,
     OwnerInfo,
     parse_args,
     parse_error,
+    peer_uid,
     render_args,
     render_error,
+    socket_path,
 )
-from outrider.core.errors import HomeBusy, NameTaken, Refused, Unavailable
-from outrider.models.scripted import ScriptedModel, says
+from outrider.ipc.server import OwnerServer, serve_home
+from outrider.testing.scripted_model import ScriptedModel, says
 
 pytestmark = pytest.mark.anyio
 

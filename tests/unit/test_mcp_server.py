@@ -11,7 +11,9 @@ import pytest
 from anyio.abc import SocketStream
 from msgspec import Struct
 
-from outrider.runtimes.mcp import McpServer, McpSession, PendingCall, ToolListing, door, http
+from outrider.runtimes import mcp_server as door
+from outrider.runtimes import mcp_server as http
+from outrider.runtimes.mcp_server import McpServer, McpSession, PendingCall, ToolListing
 
 pytestmark = pytest.mark.anyio
 POKE = ToolListing("poke", "Poke it.", {"type": "object", "properties": {"a": {"type": "string"}}})

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from outrider.config.choice import Secret
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.models.errors import ProviderEndpoint, ProviderRefused, failure, retry_after
 

@@ -13,15 +13,17 @@ import pytest
 from anyio.abc import SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from outrider.config.choice import ModelChoice, Secret
+from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
-from outrider.core.parts import Reasoning
-from outrider.core.ports import Blobs, Model
+from outrider.core.ports import Model
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
+from outrider.core.store_port import Blobs
+from outrider.core.types import Reasoning
 from outrider.models import anthropic, openai_chat, openai_responses
-from outrider.models.asking import open_wire_model
+from outrider.models.http_model import open_wire_model
 
 pytestmark = pytest.mark.anyio
 RECORDED = Path(__file__).parent / "recorded"

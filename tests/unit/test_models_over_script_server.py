@@ -4,26 +4,16 @@ from typing import Any
 
 import pytest
 
-from outrider.config.choice import ModelChoice, Secret
+from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Result
-from outrider.core.parts import Call, call_id
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ToolSpec
-from outrider.models.open import open_models
-from outrider.models.script_server import (
-    Cut,
-    Empty,
-    ErrorStatus,
-    Garbage,
-    Overflow,
-    ScriptedServer,
-    Stall,
-    open_scripted_server,
-    script,
-)
-from outrider.models.script_server.script import Fault
-from outrider.models.scripted import broken_call, call, says
+from outrider.core.types import Call, ToolSpec, call_id
+from outrider.models.resilience import open_models
+from outrider.testing.scripted_model import broken_call, call, says
+from outrider.testing.scripted_server.script import Cut, Empty, ErrorStatus, Fault, Garbage, Overflow, Stall, script
+from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic"])]
 TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)

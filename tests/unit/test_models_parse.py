@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from outrider.config.choice import ModelChoice, Secret
+from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
-from outrider.core.parts import Call, Prices, Reasoning, Usage, call_id
+from outrider.core.types import Call, Prices, Reasoning, Usage, call_id
 from outrider.models.anthropic import MessagesWire
+from outrider.models.http_model import Wire
 from outrider.models.openai_chat import ChatWire
 from outrider.models.openai_responses import ResponsesWire
 from outrider.models.sse import SseParser
-from outrider.models.wire import Wire
 
 RECORDED = Path(__file__).parent / "recorded"
 WIRES = ["openai-chat", "openai-responses", "anthropic"]

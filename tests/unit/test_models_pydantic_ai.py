@@ -22,16 +22,14 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 
-from outrider.config.choice import ModelChoice, Secret
+from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Result
-from outrider.core.parts import Call, Image, Reasoning, call_id
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, Image, Reasoning, ToolSpec, call_id
 from outrider.models.errors import ProviderRefused
-from outrider.models.pydantic_ai import open_model
-from outrider.models.pydantic_ai_asking import PydanticAiModel
-from outrider.models.pydantic_ai_render import render_messages
+from outrider.models.pydantic_ai import PydanticAiModel, open_model, render_messages
 
 pytestmark = pytest.mark.anyio
 CHOICE = ModelChoice("pydantic-ai:test:m", "pydantic-ai", "test:m", key=Secret("topsecretkey"))
@@ -134,7 +132,7 @@ async def test_a_provider_that_is_unknown_or_not_installed_is_refused(name: str)
 
 
 async def test_without_the_extra_the_refusal_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "outrider.models.pydantic_ai_asking")
+    monkeypatch.delitem(sys.modules, "outrider.models.pydantic_ai")
     monkeypatch.setitem(sys.modules, "pydantic_ai.direct", None)
     with pytest.raises(Refused, match=r"pip install 'outrider\[providers\]'"):
         async with open_model(CHOICE, Blobs()):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.core.events import Entry
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage, transcript
-from outrider.models.wire import ReasoningReplay
+from outrider.models.http_model import ReasoningReplay
 from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_of
 
 

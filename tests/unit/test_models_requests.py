@@ -7,9 +7,9 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.parts import Call, Reasoning
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage, UserMessage
-from outrider.models.wire import ReasoningReplay
+from outrider.core.types import Call, Reasoning
+from outrider.models.http_model import ReasoningReplay
 from tests.support.requests import CHECKS, PNG, TOOLS, Json, render, wire_of
 
 CALL = Call("c00000001", "read", {"path": "a"})

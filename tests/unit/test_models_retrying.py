@@ -4,19 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from outrider.config.choice import ModelChoice
+from outrider.config.models import ModelChoice
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.retry import RetryPolicy
-from outrider.core.traits import ModelTraits
-from outrider.models.asking import traits_of
+from outrider.core.types import ModelTraits
 from outrider.models.errors import ProviderRefused
-from outrider.models.fallback import FallbackModel
-from outrider.models.open import open_models
+from outrider.models.http_model import traits_of
 from outrider.models.prices import model_facts
-from outrider.models.retrying import RetryingModel
+from outrider.models.resilience import FallbackModel, RetryingModel, open_models
 
 pytestmark = pytest.mark.anyio
 PROMPT = Prompt("", [UserMessage("hi")], (), 1)

@@ -18,7 +18,6 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.parts import Call, Prices, Usage, call_id, cost
 from outrider.core.plan import (
     MAX_RESUMES,
     AskModel,
@@ -35,7 +34,7 @@ from outrider.core.plan import (
     fold,
 )
 from outrider.core.prompt import UNKNOWN
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, Prices, ToolSpec, Usage, call_id, cost
 from tests.support.journals import LOOSE, REPLAY, entries, journals
 
 HI = Input("hi")

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.config.choice import ModelChoice
-from outrider.core.compact import SUMMARISE
+from outrider.config.models import ModelChoice
+from outrider.core.compaction import SUMMARISE
 from outrider.core.events import Delta, Result
-from outrider.core.parts import Call, Image, call_id
-from outrider.core.ports import Session, ToolContext
+from outrider.core.ports import ToolContext
 from outrider.core.prompt import STOPPED, SUMMARY, UNKNOWN, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
-from outrider.core.traits import ToolSpec
+from outrider.core.store_port import Session
+from outrider.core.types import Call, Image, ToolSpec, call_id
 from outrider.models.practice import open_model, practise
 from outrider.models.practice.answer import MOST_CALLS
 from outrider.models.practice.phrases import ABOUT, EXAMPLES, INTRODUCTION, PLUG_IN
 from outrider.store.blobs import FileBlobs
-from outrider.tools.files import edit, list_folder, read, search, write
+from outrider.tools.files import edit, list_folder, read, write
+from outrider.tools.search import search
 from outrider.tools.shell import shell
 from outrider.tools.tasks import tasks
 from outrider.workspaces.local import open_local

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from outrider.core.events import Result
-from outrider.core.parts import Call
 from outrider.core.prompt import UNKNOWN, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.tasks import Task, TaskSpec, TaskState, ended_notice, running_summary, stalled_notice, watch_notice
+from outrider.core.types import Call
 from outrider.models.practice import practise
 from outrider.models.practice.phrases import EXAMPLES
 from outrider.tools.shell import ShellResult, shell

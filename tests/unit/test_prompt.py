@@ -4,9 +4,8 @@ import itertools
 
 from hypothesis import given
 
-from outrider.core.compact import choose_cut, message_size, outline
+from outrider.core.compaction import choose_cut, message_size, outline
 from outrider.core.events import Begun, Body, Compacted, Ended, Entry, Input, Reply, Result, Started
-from outrider.core.parts import Call
 from outrider.core.prompt import (
     NOT_RUN,
     STOPPED,
@@ -19,6 +18,7 @@ from outrider.core.prompt import (
     UserMessage,
     transcript,
 )
+from outrider.core.types import Call
 from tests.support.journals import entries, journals
 
 HI = Input("hi")

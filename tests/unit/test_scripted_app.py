@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.models.script_server.app import ScriptedApp
-from outrider.models.script_server.heard import RequestLog
-from outrider.models.script_server.script import Script, script
+from outrider.testing.scripted_server.app import RequestLog, ScriptedApp
+from outrider.testing.scripted_server.script import Script, script
 
 PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
 NAMES = ["role", "content", "type", "text", "id", "call_id", "name", "arguments", "function", "input", "output"]

@@ -5,9 +5,9 @@ import pytest
 
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.events import Delta, Reply, Result
-from outrider.core.parts import Call, Reasoning, Usage, call_id
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
-from outrider.models.scripted import ScriptedModel, broken_call, call, fails, says, stalls
+from outrider.core.types import Call, Reasoning, Usage, call_id
+from outrider.testing.scripted_model import ScriptedModel, broken_call, call, fails, says, stalls
 
 pytestmark = pytest.mark.anyio
 

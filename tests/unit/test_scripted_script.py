@@ -8,23 +8,24 @@ from hypothesis import strategies as st
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.parts import Call, Usage
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
-from outrider.models.script_server import (
+from outrider.core.types import Call, Usage
+from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.app import find_prompt_error
+from outrider.testing.scripted_server.script import (
     Cut,
     Empty,
     ErrorStatus,
     Garbage,
     Overflow,
     Script,
+    ScriptProgress,
     ScriptRule,
     Stall,
     parse_script,
     script,
 )
-from outrider.models.script_server.script import ScriptProgress
-from outrider.models.script_server.validity import find_prompt_error
-from outrider.models.scripted import ScriptedCall, ScriptedReply, says
 
 
 def prompt(*messages: Message) -> Prompt:

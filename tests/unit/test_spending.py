@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.core.key_ports import SpendLimit
-from outrider.store.spending import first_day, parse_spend, render_limit, render_spend, seconds_until_reset
+from outrider.core.store_port import SpendLimit
+from outrider.store.keys import first_day, parse_spend, render_limit, render_spend, seconds_until_reset
 
 HOUR, DAY = 3600, 86_400
 

@@ -13,10 +13,10 @@ import pytest
 
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
-from outrider.core.ports import TaskEnd
+from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import TaskSpec
-from outrider.store import open_store
-from outrider.store.migrate import MIGRATIONS, load_migrations
+from outrider.store.migrations import MIGRATIONS, load_migrations
+from outrider.store.sqlite import open_store
 
 pytestmark = pytest.mark.anyio
 
@@ -213,7 +213,7 @@ async def test_a_store_that_another_program_keeps_locked_is_told_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await furnish(tmp_path)
-    monkeypatch.setattr("outrider.store.connect.PATIENCE", 0.05)
+    monkeypatch.setattr("outrider.store.database.PATIENCE", 0.05)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     async with open_store(tmp_path) as store:
         other.execute("BEGIN IMMEDIATE")

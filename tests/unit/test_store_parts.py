@@ -14,10 +14,10 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Body, Entry
 from outrider.core.plan import fold
 from outrider.store.blobs import FileBlobs
-from outrider.store.lane import DatabaseThread
-from outrider.store.migrate import MIGRATIONS, load_migrations
-from outrider.store.standing import SessionRow, apply_entry
-from outrider.store.words import excerpt, match_expression
+from outrider.store.database import DatabaseThread
+from outrider.store.journal import SessionRow, apply_entry
+from outrider.store.migrations import MIGRATIONS, load_migrations
+from outrider.store.search import excerpt, match_expression
 from tests.support.journals import journals
 
 FORGETFUL = """

@@ -7,10 +7,10 @@ import pytest
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.tasks import TaskSpec
-from outrider.store.connect import connect
-from outrider.store.lock import is_locked
-from outrider.store.open import open_store
+from outrider.store.database import connect
 from outrider.store.reader import open_reader
+from outrider.store.sqlite import open_store
+from outrider.system.lock import is_locked
 
 pytestmark = pytest.mark.anyio
 

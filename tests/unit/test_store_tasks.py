@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from outrider.core.tasks import OPEN_STATES, TaskSpec
-from outrider.store import open_store, sql_tasks
-from outrider.store.migrate import MIGRATIONS, apply_migrations, load_migrations
+from outrider.store import tasks as sql_tasks
+from outrider.store.migrations import MIGRATIONS, apply_migrations, load_migrations
+from outrider.store.sqlite import open_store
 
 pytestmark = pytest.mark.anyio
 

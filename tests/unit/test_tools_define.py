@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
-from outrider.core.parts import Call
-from outrider.core.ports import Session, ToolContext
-from outrider.core.traits import Replay, ToolSpec
+from outrider.core.ports import ToolContext
+from outrider.core.store_port import Session
+from outrider.core.types import Call, Replay, ToolSpec
 from outrider.tools.define import bounded, result, tool
 from outrider.workspaces.local import open_local
 

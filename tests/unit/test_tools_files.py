@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.parts import Call, Image
-from outrider.core.ports import Session, ToolContext
+from outrider.core.ports import ToolContext
+from outrider.core.store_port import Session
+from outrider.core.types import Call, Image
 from outrider.tools.define import DefinedTool
 from outrider.tools.files import edit, list_folder, read, write
-from outrider.tools.text import TextFile, is_already_replaced, parse_text, render_text, replace_passage
+from outrider.tools.text_files import TextFile, is_already_replaced, parse_text, render_text, replace_passage
 from outrider.workspaces.local import LocalWorkspace, open_local
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ import pytest
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.parts import Call
-from outrider.core.ports import Session, ToolContext
-from outrider.tools.globs import expand_braces, glob_matches
-from outrider.tools.search import SearchPattern, search, search_files
+from outrider.core.ports import ToolContext
+from outrider.core.store_port import Session
+from outrider.core.types import Call
+from outrider.tools.search import SearchPattern, expand_braces, glob_matches, search, search_files
 from outrider.workspaces.local import open_local
 
 pytestmark = pytest.mark.anyio

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.channels.http.webhooks_signed import parse_secret, render_webhook_event, signed_headers
-from outrider.config.choice import Secret
+from outrider.channels.http.webhooks import parse_secret, render_webhook_event, signed_headers
+from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
-from outrider.store import sql_hooks
-from outrider.store.hooks import WebhookDelivery
-from outrider.store.migrate import MIGRATIONS, apply_migrations, load_migrations
+from outrider.store import webhooks as sql_hooks
+from outrider.store.migrations import MIGRATIONS, apply_migrations, load_migrations
+from outrider.store.webhooks import WebhookDelivery
 
 
 def test_the_published_example_is_signed_as_published() -> None:

@@ -10,28 +10,25 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.app.acting import DEFAULT_PERSON as DEFAULT_PERSON
-from outrider.app.acting import collect_result, default_model_name, require_session, until_turn_ended
-from outrider.app.acting import last_turn as last_turn
-from outrider.app.acting import media_type as media_type
-from outrider.app.channels import PYTHON
-from outrider.app.vitals import HealthReport, check_health
-from outrider.app.workspace import create_workspace
-from outrider.config.load import Config
-from outrider.core.approve import SESSION, WORKSPACE, Permission
+from outrider.app.addresses import PYTHON
+from outrider.app.api import DEFAULT_PERSON, default_model_name, require_session
+from outrider.app.health import HealthReport, check_health
+from outrider.app.workspaces import create_workspace
+from outrider.config.schema import Config
+from outrider.core.approvals import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Asked, Body, Changed, Ended, Entry, Event, Input, Reply, Result
-from outrider.core.key_ports import Key, KeySpec
-from outrider.core.outcome import TurnResult, turn_result
-from outrider.core.parts import Image
 from outrider.core.plan import fold
-from outrider.core.ports import Blobs, Commands, FullStore, SearchHit, Session
+from outrider.core.ports import Commands
+from outrider.core.store_port import Blobs, FullStore, Key, KeySpec, SearchHit, Session
 from outrider.core.tasks import Task
-from outrider.core.traits import ToolSpec
-from outrider.engine.door import Inbox, InboxMessage
-from outrider.engine.follow import EventHub
-from outrider.engine.keeper import TaskSupervisor
+from outrider.core.turn_result import TurnResult, collect_result, turn_result, until_turn_ended
+from outrider.core.types import Image, ToolSpec
+from outrider.engine.event_hub import EventHub
+from outrider.engine.inbox import Inbox, InboxMessage
+from outrider.engine.task_supervisor import TaskSupervisor
 from outrider.engine.worker import Worker
+from outrider.system.images import media_type
 
 
 class Home(Struct, frozen=True):

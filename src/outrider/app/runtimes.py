@@ -6,13 +6,13 @@ from functools import cache
 from msgspec import Struct
 
 from outrider import plugins
-from outrider.app.acting import AgentApi
-from outrider.config.load import Config
-from outrider.config.settings import did_you_mean, lookup_setting
+from outrider.app.api import AgentApi
+from outrider.config.schema import Config, did_you_mean, lookup_setting
 from outrider.core.errors import Refused
 from outrider.core.events import Changed, Entry
-from outrider.core.ports import NATIVE, Session
-from outrider.runtimes.check import ProbeResult, RuntimeProbe
+from outrider.core.ports import NATIVE
+from outrider.core.store_port import Session
+from outrider.runtimes.base import ProbeResult, RuntimeProbe
 
 _BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
 

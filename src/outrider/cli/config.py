@@ -10,19 +10,24 @@ from itertools import groupby
 import click
 import msgspec
 
-from outrider.config.load import CONFIG_FILE, Config, find_home, load
+from outrider.config.edit import set_value, unset_value
+from outrider.config.load import find_home, load
 from outrider.config.rules import count_rules, render_rule
-from outrider.config.secrets import secret_reference
-from outrider.config.settings import RULES_KEY, SETTINGS, Setting, find_setting
-from outrider.config.shown import (
+from outrider.config.schema import (
+    CONFIG_FILE,
     RULES_DESCRIPTION,
+    RULES_KEY,
+    SETTINGS,
+    Config,
+    Setting,
     SettingReport,
+    find_setting,
     report_rules,
     report_setting,
     report_settings,
     rules_source,
 )
-from outrider.config.write import set_value, unset_value
+from outrider.config.secrets import secret_reference
 from outrider.core.errors import Refused
 
 _MAX_VALUE_WIDTH = 32

@@ -10,6 +10,6 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"outrider {__version__}\n")
         return
-    from outrider.cli.root import run
+    from outrider.cli.commands import run
 
     sys.exit(run(sys.argv[1:]))

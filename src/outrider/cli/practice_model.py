@@ -10,8 +10,9 @@ import click
 import msgspec
 
 from outrider.core.errors import Refused
-from outrider.models.script_server import Script, ScriptedServer, parse_script
-from outrider.models.scripted import ScriptedReply
+from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_server.script import Script, parse_script
+from outrider.testing.scripted_server.server import ScriptedServer
 
 
 @click.command("practice-model")

@@ -1,25 +1,47 @@
-"""Questions to the person outside the chat: shown, put at a terminal, or left for later where a turn waits for one."""
+"""Questions to the person outside the chat: shown, put at a terminal, or left for later where a turn waits for one.
+
+`outrider questions`: the questions that wait for a person, and the answers to them.
+
+`outrider permissions`: what was allowed for a whole session or workspace, and taking it back.
+"""
 
 import os
 import sys
 import termios
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from functools import partial
 
 import anyio
+import click
+import msgspec
 from msgspec import Struct
 
-from outrider.app.acting import AgentApi
-from outrider.app.channels import CHANNELS
-from outrider.app.groups import unwrap_single
-from outrider.cli.chat.answers import answer_hint, parse_answer
-from outrider.cli.plain import printable, warn
-from outrider.core.approve import NO
-from outrider.core.events import Asked, Entry, Event
-from outrider.core.outcome import TurnResult
+from outrider.app.addresses import CHANNELS
+from outrider.app.api import AgentApi, OpenMode, ReadOnlyApi
+from outrider.cli.chat.display import answer_hint, parse_answer
+from outrider.cli.commands import DONE, FAILED, STOPPED
+from outrider.cli.output import (
+    check_text,
+    encode_json,
+    format_table,
+    format_time,
+    one_line,
+    print_line,
+    printable,
+    render_turn_result,
+    warn,
+)
+from outrider.cli.setup import SignalWatch, open_config, open_home, open_read_only, run_async
+from outrider.config.schema import Config
+from outrider.core.approvals import ANSWERS, NO, Permission
+from outrider.core.delivery import channel_of
+from outrider.core.errors import Refused
+from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
-from outrider.core.ports import Session
-from outrider.core.route import channel_of
+from outrider.core.store_port import Session
+from outrider.core.turn_result import TurnResult
+from outrider.system.tasks import unwrap_single
 
 _MAX_QUEUED = 1_000
 
@@ -39,7 +61,7 @@ class PendingQuestion(Struct, frozen=True):
 
 def answer_command(waiting: PendingQuestion) -> str:
     """In one line."""
-    return f"outrider asks answer {waiting.name} {'|'.join(waiting.asked.choices)}"
+    return f"outrider questions answer {waiting.name} {'|'.join(waiting.asked.choices)}"
 
 
 def print_pending(session: Session, asks: Sequence[Asked]) -> None:
@@ -173,3 +195,176 @@ async def deny_unanswerable(agent: AgentApi, session: Session, address: str = ""
 def _can_answer(address: str) -> bool:
     traits = CHANNELS.get(channel_of(address))
     return bool(traits and traits.can_answer)
+
+
+_QUESTIONS_LABEL = "outrider questions"
+_MIN_ID_PREFIX = 6
+"""Characters of a question's id that stand for all of it."""
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("questions", invoke_without_command=True)
+@_JSON
+@click.pass_context
+def command(ctx: click.Context, is_json: bool) -> int:
+    """List the questions that wait for you, and answer them."""
+    return DONE if ctx.invoked_subcommand else _print_questions(is_json)
+
+
+@command.command("list")
+@_JSON
+def list_questions(is_json: bool) -> int:
+    """Every question that waits, the longest waiting first."""
+    return _print_questions(is_json)
+
+
+def _print_questions(is_json: bool) -> int:
+    config = open_config()
+
+    async def carry(halt: SignalWatch) -> int:
+        async with open_read_only(config, _QUESTIONS_LABEL) as looking:
+            found = await _pending_questions(looking)
+        if is_json:
+            print_line(encode_json([_question_json(each) for each in found], is_pretty=True))
+        elif not found:
+            print_line("nothing waits for an answer")
+        for each in () if is_json else found:
+            print_line(f"{each.name}  session {each.session.name}")
+            print_line(
+                "".join(f"  {line}\n" for line in printable(each.asked.question).splitlines())
+                + f"  {_answer_hint(each)}\n"
+            )
+        return DONE
+
+    return run_async(carry)
+
+
+def _answer_hint(waiting: PendingQuestion) -> str:
+    return f"→ {answer_command(waiting)}"
+
+
+def _question_json(waiting: PendingQuestion) -> Json:
+    asked: Json = msgspec.to_builtins(waiting.asked)
+    asked.pop("type")
+    return {"id": waiting.name, "session": waiting.session.id, "name": waiting.session.name, **asked}
+
+
+async def _pending_questions(looking: ReadOnlyApi) -> list[PendingQuestion]:
+    found = [session for session in await looking.unfinished() if session.is_open]
+    return [PendingQuestion(session, asked) for session in found for asked in await looking.questions(session)]
+
+
+@command.command("answer")
+@click.argument("question")
+@click.argument("answer", type=click.Choice(ANSWERS))
+@click.option("--no-wait", "is_brief", is_flag=True, help="Only write the answer down; `outrider resume` goes on.")
+@_JSON
+def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -> int:
+    """Answer a question, carry its turn to the end and print the reply.
+
+    QUESTION is an id as `outrider questions` shows it, or six characters or more of its beginning. The answer: allow it once, in
+    this session or in this workspace from now on, or no.
+    """
+    check_text(question, "the question's id")
+    config = open_config()
+    return run_async(partial(_record_answer if is_brief else _answer_and_run, config, question, answer, is_json))
+
+
+async def _record_answer(config: Config, ask: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
+    async with open_home(config, OpenMode(_QUESTIONS_LABEL, "none")) as agent:
+        waiting = _find_question(await _pending_questions(agent), ask)
+        await agent.answer(waiting.session, waiting.asked, answer)
+        is_carried = agent.is_client
+    goes_on = "the turn goes on" if is_carried else f"outrider resume {waiting.session.name} goes on"
+    warn(f"answered {answer}: {goes_on}")
+    return DONE
+
+
+async def _answer_and_run(config: Config, ask: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
+    async with open_home(config, OpenMode(_QUESTIONS_LABEL, "own")) as agent:
+        waiting = _find_question(await _pending_questions(agent), ask)
+        await agent.answer(waiting.session, waiting.asked, answer)
+        found = await wait_or_suspend(agent, waiting.session)
+    return _print_result(found, waiting.session, is_json)
+
+
+def _print_result(found: TurnResult | Sequence[Asked] | None, session: Session, is_json: bool) -> int:
+    if found is None:
+        return DONE
+    if not isinstance(found, TurnResult):
+        print_pending(session, found)
+        return FAILED
+    print_line(encode_json(render_turn_result(found, session)) if is_json else found.text)
+    if found.error:
+        warn(found.error)
+    return {"done": DONE, "failed": FAILED, "interrupted": STOPPED}[found.outcome]
+
+
+def _find_question(waiting: Sequence[PendingQuestion], name: str) -> PendingQuestion:
+    matching = [each for each in waiting if name in (each.name, each.asked.ask)]
+    matching = matching or [each for each in waiting if len(name) >= _MIN_ID_PREFIX and each.name.startswith(name)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise Refused(f"{len(matching)} questions begin with {name!r}; `outrider questions list` shows them")
+    raise Refused(f"no question {name!r} waits; `outrider questions list` shows those that do")
+
+
+_PERMISSIONS_LABEL = "outrider permissions"
+
+
+@click.group("permissions")
+def permissions_command() -> None:
+    """List what you allowed for a session or a workspace, and take it back."""
+
+
+@permissions_command.command("list")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def list_permissions(is_json: bool) -> int:
+    """Everything that is allowed without asking again."""
+    config = open_config()
+
+    async def carry(halt: SignalWatch) -> int:
+        async with open_read_only(config, _PERMISSIONS_LABEL) as looking:
+            found = await looking.permissions()
+            rows = [("PERMISSION", "NEED", "IN", "SINCE")]
+            rows += [
+                (grant.id, one_line(grant.need), await _scope_text(looking, grant), format_time(grant.created))
+                for grant in found
+            ]
+        if is_json:
+            print_line(encode_json([msgspec.to_builtins(grant) for grant in found], is_pretty=True))
+        else:
+            print_line("\n".join(format_table(rows)) if found else "nothing was allowed for longer than one call")
+        return DONE
+
+    return run_async(carry)
+
+
+async def _scope_text(looking: ReadOnlyApi, grant: Permission) -> str:
+    if grant.scope != "session":
+        return one_line(grant.applies_to)
+    try:
+        return f"session {one_line((await looking.find(grant.applies_to)).name)}"
+    except Refused:  # it was deleted meanwhile
+        return f"session {one_line(grant.applies_to)}"
+
+
+@permissions_command.command("forget")
+@click.argument("permission")
+def forget_permission(permission: str) -> int:
+    """Revoke a permission, so that Outrider asks again. PERMISSION is an id, or the beginning of one."""
+    check_text(permission, "the permission's id")
+    return run_async(partial(_forget_permission, open_config(), permission))
+
+
+async def _forget_permission(config: Config, name: str, halt: SignalWatch) -> int:
+    async with open_home(config, OpenMode(_PERMISSIONS_LABEL, "none")) as agent:
+        found = [grant for grant in await agent.permissions() if name and grant.id.startswith(name)]
+        exact = [grant for grant in found if grant.id == name] or found
+        if len(exact) != 1:
+            what = f"{len(found)} permissions begin with {name!r}" if found else f"there is no permission {name!r}"
+            raise Refused(f"{what}; `outrider permissions list` shows them")
+        await agent.revoke_permission(exact[0].id)
+        print_line(f"{exact[0].need} is asked for again in {exact[0].applies_to}")
+    return DONE

@@ -5,17 +5,15 @@ from functools import partial
 import anyio
 import click
 
-from outrider.app.acting import AgentApi
-from outrider.app.presence import OpenMode
-from outrider.cli.lines import encode_json, render_turn_result
-from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
-from outrider.cli.plain import check_text, print_line, warn
+from outrider.app.api import AgentApi, OpenMode
+from outrider.cli.commands import DONE, FAILED
+from outrider.cli.output import check_text, encode_json, print_line, render_turn_result, warn
 from outrider.cli.questions import deny_unanswerable, print_pending, wait_or_suspend
-from outrider.cli.root import DONE, FAILED
-from outrider.config.load import Config
+from outrider.cli.setup import SignalWatch, open_config, open_home, run_async
+from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.outcome import TurnResult
-from outrider.core.ports import Session
+from outrider.core.store_port import Session
+from outrider.core.turn_result import TurnResult
 
 
 @click.command("resume")

@@ -12,26 +12,23 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.app.acting import AgentApi, last_turn
-from outrider.app.channels import PIPE, PROMPT
-from outrider.app.groups import unwrap_single
-from outrider.app.presence import OpenMode
+from outrider.app.addresses import PIPE, PROMPT
+from outrider.app.api import AgentApi, OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
-from outrider.channels.link.joined import HomeClient
-from outrider.cli.asking import read_images, read_message
-from outrider.cli.choosing import session_settings
-from outrider.cli.lines import encode_json, render_event, render_turn_result
-from outrider.cli.opening import SignalWatch, open_config, open_home, resolve_workspace, run_async
-from outrider.cli.plain import check_text, print_line, printable, warn
-from outrider.cli.progress import ProgressLine, answer_line
+from outrider.cli.commands import DONE, FAILED, STOPPED
+from outrider.cli.options import read_images, read_message, session_settings
+from outrider.cli.output import check_text, encode_json, print_line, printable, render_turn_result, warn
 from outrider.cli.questions import QuestionPrompter, deny_unanswerable, is_interactive
-from outrider.cli.root import DONE, FAILED, STOPPED
-from outrider.config.load import Config
+from outrider.cli.render import ProgressLine, answer_line
+from outrider.cli.setup import SignalWatch, open_config, open_home, resolve_workspace, run_async
+from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
-from outrider.core.events import Answered, Asked, Entry, Event
-from outrider.core.outcome import TurnResult, turn_result
-from outrider.core.ports import Session
+from outrider.core.events import Answered, Asked, Entry, Event, render_event
+from outrider.core.store_port import Session
 from outrider.core.tasks import Task
+from outrider.core.turn_result import TurnResult, last_turn, turn_result
+from outrider.ipc.client import HomeClient
+from outrider.system.tasks import unwrap_single
 
 _MAX_KEY_LENGTH = 90
 

@@ -7,19 +7,19 @@ import click
 import msgspec
 from msgspec import Struct
 
-from outrider.app.presence import OpenMode
+from outrider.app.api import OpenMode
 from outrider.app.runtimes import RuntimeChoice, apply_settings, model_setting, parse_runtime, probe, runtime_names
-from outrider.channels.link.guest import connect_to_owner
+from outrider.cli.commands import DONE
 from outrider.cli.doctor import report
-from outrider.cli.lines import encode_json
-from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
-from outrider.cli.plain import check_text, one_line, print_line, warn
-from outrider.cli.root import DONE
-from outrider.config.load import CONFIG_FILE, Config, find_home, load
-from outrider.config.write import read_with_comment, set_value, unset_value
+from outrider.cli.output import check_text, encode_json, one_line, print_line, warn
+from outrider.cli.setup import SignalWatch, open_config, open_home, run_async
+from outrider.config.edit import read_with_comment, set_value, unset_value
+from outrider.config.load import find_home, load
+from outrider.config.schema import CONFIG_FILE, Config
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
-from outrider.runtimes.check import ProbeResult
+from outrider.ipc.client import connect_to_owner
+from outrider.runtimes.base import ProbeResult
 
 _LABEL = "outrider runtime"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
@@ -160,7 +160,7 @@ def _model_comment(wanted: RuntimeChoice) -> str:
 async def _doctor(config: Config, name: str, is_json: bool, halt: SignalWatch) -> int:
     name = name or config.runtime.name
     if name == NATIVE:
-        from outrider.cli.checks import check_model
+        from outrider.cli.doctor import check_model
 
         return await report(is_json, probe(config, name), check_model(config, online=False))
     return await report(is_json, probe(config, name))

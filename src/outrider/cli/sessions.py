@@ -8,16 +8,24 @@ from pathlib import Path
 
 import click
 
-from outrider.app.acting import ReadOnlyApi
-from outrider.app.presence import OpenMode
-from outrider.cli.beside import open_read_only
-from outrider.cli.lines import encode_json, render_entry, render_search_hit, render_session, session_status
-from outrider.cli.opening import SignalWatch, open_config, open_home, run_async
-from outrider.cli.plain import check_text, one_line, print_line, warn
-from outrider.cli.root import DONE
-from outrider.cli.transcript import format_time, markdown_page, time_ago, transcript_lines
+from outrider.app.api import OpenMode, ReadOnlyApi
+from outrider.cli.commands import DONE
+from outrider.cli.output import (
+    check_text,
+    encode_json,
+    format_time,
+    one_line,
+    print_line,
+    render_search_hit,
+    render_session,
+    time_ago,
+    warn,
+)
+from outrider.cli.render import markdown_page, transcript_lines
+from outrider.cli.setup import SignalWatch, open_config, open_home, open_read_only, run_async
 from outrider.core.errors import Refused
-from outrider.core.ports import Session
+from outrider.core.events import render_entry
+from outrider.core.store_port import Session, session_status
 
 _LABEL = "outrider sessions"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")

@@ -1,25 +1,234 @@
 """`outrider tasks`: looks after background work, also while another process uses the home. None of it holds the home
-for longer than a moment: whoever waits, waits beside it."""
+for longer than a moment: whoever waits, waits beside it.
 
+What commands that look after tasks have in common.
+
+Nothing is carried from here: ends of commands are written down, their sessions are not woken.
+
+Tasks for people: a table, a page, a line; and for programs, as JSON.
+
+What a task's command wrote, passed on to stdout: byte by byte into a pipe, harmless on a terminal.
+"""
+
+import codecs
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
-import anyio.to_thread
 import click
 
-from outrider.app.acting import ReadOnlyApi
-from outrider.app.tasks import open_commands
-from outrider.cli.lines import encode_json
-from outrider.cli.opening import SignalWatch, open_config, run_async
-from outrider.cli.plain import check_text, one_line, print_line, printable, warn
-from outrider.cli.root import DONE, FAILED, LATER
-from outrider.cli.task_desk import command_ended, last_reply_text, open_tasks, owns_home, reconcile_task
-from outrider.cli.task_lines import render_task, state_line, task_details, tasks_table
-from outrider.cli.task_output import copy_output, last_lines, stdout_writer
-from outrider.config.load import Config
+from outrider.app.api import ReadOnlyApi
+from outrider.app.child_sessions import open_commands
+from outrider.cli.commands import DONE, FAILED, LATER
+from outrider.cli.output import (
+    check_text,
+    encode_json,
+    format_table,
+    format_time,
+    one_line,
+    print_line,
+    printable,
+    warn,
+)
+from outrider.cli.setup import SignalWatch, open_config, open_read_only, run_async
+from outrider.config.schema import Config
 from outrider.core.errors import Refused
-from outrider.core.tasks import Task, quoted_tail
+from outrider.core.events import Json, Reply
+from outrider.core.ports import Commands
+from outrider.core.tasks import Task, TaskState, quoted_tail
+from outrider.core.text import duration
+from outrider.ipc.client import HomeClient
+
+_END_TIMEOUT = 10.0
+"""Seconds an end that the disk knows of may take to be written down."""
+
+
+@asynccontextmanager
+async def open_tasks(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
+    """The tasks of a home, whoever owns it. Ends that came while nobody owned it are written down."""
+    async with open_read_only(config, label) as desk:
+        if owns_home(desk):
+            for task in await desk.tasks(open_only=True, limit=10_000):
+                if task.spec.kind == "command":
+                    await reconcile_task(desk, task)
+        yield desk
+
+
+def owns_home(desk: ReadOnlyApi) -> bool:
+    """Whether no other process owns the home, so that nothing goes on there."""
+    return isinstance(desk, HomeClient) and not desk.is_client
+
+
+async def last_reply_text(desk: ReadOnlyApi, task: Task) -> str:
+    """The last words of the child session that is this task's body."""
+    journal = await desk.journal(await desk.find(task.child)) if task.child else ()
+    replies = [entry.body for entry in journal if isinstance(entry.body, Reply)]
+    return next((reply.text for reply in reversed(replies) if reply.text), "")
+
+
+async def reconcile_task(desk: ReadOnlyApi, task: Task) -> Task:
+    """This task as it is once an end that the disk knows of is written down."""
+    task = await desk.find_task(task.id)
+    if not task.is_open or not await command_ended(desk.commands, task):
+        return task
+    return await desk.wait_task(task, _END_TIMEOUT)
+
+
+async def command_ended(commands: Commands, task: Task, seconds: float = 0.0) -> bool:
+    """Whether the disk says that this command has ended, waiting at most so long for it."""
+    if task.process is None:
+        await anyio.sleep(seconds)
+        return False
+    with anyio.move_on_after(seconds):
+        await commands.wait_for_end(task)
+    return commands.has_ended(task)
+
+
+_MAX_DESCRIPTION = 60
+_STATE_TEXT: dict[TaskState, str] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "killed": "was killed",
+    "lost": "was lost",
+    "timed_out": "was ended at its time limit",
+    "stalled": "seems to wait for input",
+    "queued": "waits to be started",
+    "running": "runs",
+}
+
+
+def render_task(task: Task, session: str, output_file: str) -> Json:
+    """A task, flat. `session` is its session's name."""
+    wish = task.spec
+    return {
+        "id": task.id,
+        "kind": wish.kind,
+        "state": task.state,
+        "session": task.session,
+        "name": session,
+        "command": wish.command,
+        "description": wish.description,
+        "workspace": task.workspace,
+        "workdir": wish.workdir,
+        "created": task.created,
+        "ended": task.ended,
+        "exit_code": task.exit_code,
+        "why": task.why,
+        "address": wish.address,
+        "notify": wish.notify,
+        "is_told": task.is_delivered,
+        "is_interactive": wish.keeps_stdin_open,
+        "watch": wish.watch,
+        "grants": list(wish.grants),
+        "child": task.child,
+        "pid": task.process.pid if task.process else None,
+        "output_file": output_file if wish.kind == "command" else "",
+    }
+
+
+def tasks_table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str]:
+    """One aligned line for each, under a head."""
+    rows = [("TASK", "STATE", "TIME", "EXIT", "SESSION", "WHAT")]
+    rows += [
+        (
+            task.id,
+            task.state,
+            duration((task.ended or now) - task.created),
+            "" if task.exit_code is None else str(task.exit_code),
+            one_line(names.get(task.session, task.session), 24),
+            one_line(task.spec.description or task.spec.command, _MAX_DESCRIPTION),
+        )
+        for task in tasks
+    ]
+    return format_table(rows)
+
+
+def state_line(task: Task) -> str:
+    """What is the matter with it, in one line."""
+    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
+    why = f": {one_line(task.why, 200)}" if task.why else ""
+    return f"task {task.id} {_STATE_TEXT[task.state]}{code}{why}"
+
+
+def task_details(task: Task, session: str, output_file: str, now: int) -> list[str]:
+    """All there is to say of a task but its output."""
+    wish = task.spec
+    span = duration((task.ended or now) - task.created)
+    facts = {
+        "state": f"{task.state} ({f'for {span}' if task.is_open else f'after {span}'})",
+        "exit code": "" if task.exit_code is None else str(task.exit_code),
+        "reason": one_line(task.why),
+        "what": one_line(wish.description),
+        "asked to" if wish.kind == "session" else "command": printable(wish.command),
+        "session": one_line(session),
+        "folder": f"{task.workspace}/{wish.workdir}" if wish.workdir else task.workspace,
+        "begun": format_time(task.created),
+        "ended": format_time(task.ended) if task.ended else "",
+        "told": _notification_text(task),
+        "watches": one_line(wish.watch),
+        "input": "can be written to" if wish.keeps_stdin_open and task.is_open else "",
+        "allowed": ", ".join(map(one_line, wish.grants)),
+        "process": str(task.process.pid) if task.process and task.is_open else "",
+        "child": task.child,
+        "output": output_file if wish.kind == "command" else "",
+    }
+    indent = " " * 11
+    lines = [f"{name:<10} " + value.replace("\n", f"\n{indent}") for name, value in facts.items() if value]
+    return [f"task {task.id}", *lines]
+
+
+def _notification_text(task: Task) -> str:
+    """Where its end goes."""
+    if not task.is_open:
+        return "yes" if task.is_delivered else "no"
+    if task.spec.is_awaited:
+        return "a turn waits for it"
+    when = {"always": "when it ends", "failures": "if it fails", "never": "nobody: look with `outrider tasks`"}
+    return when[task.spec.notify]
+
+
+_CHUNK_BYTES = 64 * 1024
+_MAX_TAIL_BYTES = 1024 * 1024
+"""Bytes looked through for the last lines."""
+
+
+def stdout_writer() -> Callable[[bytes], None]:
+    """Something that passes output on. A terminal gets no control character; a letter may come in two pieces."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    is_terminal = sys.stdout.isatty()
+
+    def write(content: bytes) -> None:
+        try:
+            if is_terminal:
+                sys.stdout.write(printable(decode(content).replace("\r\n", "\n")))
+            else:
+                sys.stdout.buffer.write(content)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Refused(f"standard output cannot be written to: {error.strerror}") from error
+
+    return write
+
+
+def last_lines(commands: Commands, task: Task, lines: int) -> tuple[bytes, int]:
+    """The last lines of an output, and where it ended when they were read."""
+    end = commands.size(task)
+    start = max(0, end - _MAX_TAIL_BYTES)
+    content = commands.read(task, start, end - start)
+    return b"".join(content.splitlines(keepends=True)[-lines:]) if lines else b"", start + len(content)
+
+
+def copy_output(commands: Commands, task: Task, start: int, write: Callable[[bytes], None]) -> int:
+    """Pass on all that was written since; where that ends."""
+    while part := commands.read(task, start, _CHUNK_BYTES):
+        write(part)
+        start += len(part)
+    return start
+
 
 _LABEL = "outrider tasks"
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")

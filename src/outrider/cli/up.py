@@ -1,16 +1,121 @@
-"""`outrider up`: the always-on process, in this terminal or behind it, and the commands that look after it."""
+"""`outrider up`: the always-on process, in this terminal or behind it, and the commands that look after it.
 
+Starts `outrider up` in the background, and stays until it listens or says why it does not.
+
+A systemd unit for `outrider up`.
+"""
+
+import os
+import select
+import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
-from outrider.cli.opening import open_config
-from outrider.cli.plain import check_text, print_line
-from outrider.cli.root import DONE, FAILED
-from outrider.config.load import Config, find_home
+from outrider.cli.commands import DONE, FAILED
+from outrider.cli.output import check_text, print_line, warn
+from outrider.cli.setup import open_config
+from outrider.config.load import find_home
 from outrider.config.redact import build_redactor
+from outrider.config.schema import Config
+from outrider.core.errors import Refused, Unavailable
+
+_START_TIMEOUT = 60.0
+"""Seconds a start may take: a store that must be mended first takes its time."""
+_MAX_ERROR_CHARS = 64_000
+
+
+def outrider_argv() -> list[str]:
+    """How to start this very Outrider; `-P`, so that no file of the current folder is taken for a part of it."""
+    return [sys.executable, "-P", "-m", "outrider"]
+
+
+def start_detached(config: Config, options: Sequence[str]) -> int:
+    """Start it with these options; the exit code. Its process is told on stdout."""
+    errors = config.home / "logs" / "up.err"
+    with _open_private(errors) as file:
+        child = subprocess.Popen(
+            [*outrider_argv(), "up", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            start_new_session=True,
+        )
+    line = _first_line(child)
+    if line:
+        print_line(line)
+        print_line(f"process {child.pid} is in the background; `outrider up stop` ends it")
+        return DONE
+    for text in errors.read_text(encoding="utf-8", errors="replace")[-_MAX_ERROR_CHARS:].splitlines():
+        warn(text.removeprefix("outrider: "))
+    return child.wait() or FAILED
+
+
+def _first_line(child: "subprocess.Popen[bytes]") -> str:
+    """What it says once it listens; empty when it ended instead. Raises Unavailable when it does neither."""
+    stream = child.stdout
+    if stream is None:
+        raise AssertionError("its stdout is a pipe")
+    with stream:
+        ready, _, _ = select.select([stream], [], [], _START_TIMEOUT)
+        if not ready:
+            child.terminate()
+            raise Unavailable(f"it has not begun to listen within {_START_TIMEOUT:g} s; `outrider up logs` may say why")
+        return stream.readline().decode().rstrip("\n")
+
+
+def _open_private(path: Path):
+    try:
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    except OSError as error:
+        raise Refused(
+            f"{path} cannot be written ({error.strerror}); "
+            "make it one that you can write to, or name another home with OUTRIDER_HOME"
+        ) from error
+
+
+_UNIT = """\
+# mkdir -p ~/.config/systemd/user
+# outrider up --print-unit > ~/.config/systemd/user/outrider.service
+# systemctl --user enable --now outrider; loginctl enable-linger
+
+[Unit]
+Description=Outrider
+After=network.target
+
+[Service]
+Type=exec
+ExecStart={command}
+Environment={home}
+# Commands that the agent started go on while Outrider restarts.
+KillMode=process
+TimeoutStopSec=30
+Restart=always
+RestartSec=1
+# Something must be changed first; starting again does not help.
+RestartPreventExitStatus=2
+UMask=0077
+
+[Install]
+WantedBy=default.target"""
+
+
+def render_unit(home: Path, options: Sequence[str]) -> str:
+    """The unit that serves this home with these options."""
+    command = " ".join(_systemd_quote(word) for word in (*outrider_argv(), "up", *options))
+    return _UNIT.format(command=command, home=_systemd_quote(f"OUTRIDER_HOME={home}").replace("$$", "$"))
+
+
+def _systemd_quote(word: str) -> str:
+    """As systemd reads it back: `%` and `$` would be replaced, quotes and backslashes read as such."""
+    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{plain}"' if plain != word or any(c.isspace() or c in "';" for c in word) else word
 
 
 @click.group("up", invoke_without_command=True)
@@ -32,13 +137,9 @@ def command(ctx: click.Context, host: str, port: int | None, is_detached: bool, 
         return DONE
     config = open_config({f"http.{name[2:]}": value for name, value in options})
     if is_unit:
-        from outrider.cli.up_unit import render_unit
-
         print_line(render_unit(config.home, given))
         return DONE
     if is_detached:
-        from outrider.cli.up_detach import start_detached
-
         return start_detached(config, given)
     return _run_in_foreground(config)
 
@@ -46,8 +147,8 @@ def command(ctx: click.Context, host: str, port: int | None, is_detached: bool, 
 def _run_in_foreground(config: Config) -> int:
     import anyio
 
-    from outrider.cli.logs import log_to_stderr
-    from outrider.cli.up_serve import serve
+    from outrider.cli.logging import log_to_stderr
+    from outrider.cli.serve import serve
 
     if sys.stderr.isatty():
         log_to_stderr(build_redactor(config).redact)
@@ -65,7 +166,7 @@ def _has_uvloop() -> bool:
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def status(is_json: bool) -> int:
     """Whether it runs, where, since when, and how it is. Exit code 1 when it does not run or is not well."""
-    from outrider.cli.up_control import print_status, server_status
+    from outrider.cli.service import print_status, server_status
 
     return print_status(server_status(find_home()), is_json=is_json)
 
@@ -74,7 +175,7 @@ def status(is_json: bool) -> int:
 @click.option("--now", "is_now", is_flag=True, help="Do not wait for requests that are under way.")
 def stop(is_now: bool) -> int:
     """Have it leave in order, and wait until it has. What it was doing goes on at the next start."""
-    from outrider.cli.up_control import stop_server
+    from outrider.cli.service import stop_server
 
     ended = stop_server(find_home(), is_now=is_now)
     print_line(f"stopped: process {ended} has left" if ended else "not running")
@@ -87,7 +188,7 @@ def stop(is_now: bool) -> int:
 @click.option("--json", "is_json", is_flag=True, help="Print the lines as they stand in the file.")
 def logs(lines: int, is_followed: bool, is_json: bool) -> int:
     """Print the last lines of this home's log."""
-    from outrider.cli.up_logs import print_logs
+    from outrider.cli.service import print_logs
 
     check_text(str(find_home()), "the home")
     return print_logs(find_home(), lines, is_followed=is_followed, is_json=is_json)

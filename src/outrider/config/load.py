@@ -5,20 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
-from outrider.config.choice import Secret
-from outrider.config.folders import check_folder
-from outrider.config.providers import KEY_VARIABLES
+from outrider.config.environment import check_folder
+from outrider.config.models import KEY_VARIABLES
 from outrider.config.rules import ineffective_rule_warnings, parse_rules
-from outrider.config.secrets import resolve_secret, secret_reference
-from outrider.config.settings import (
+from outrider.config.schema import (
+    CONFIG_FILE,
     OTHER_VARIABLES,
     OWN_KEY_VARIABLES,
     RULES_KEY,
     SETTINGS,
+    Config,
     SettingKind,
     SettingValue,
+    build_sections,
     closest_match,
     did_you_mean,
     find_setting,
@@ -27,167 +26,11 @@ from outrider.config.settings import (
     parse_value,
     printable_name,
 )
-from outrider.core.approve import Rule
+from outrider.config.secrets import Secret, resolve_secret, secret_reference
 from outrider.core.errors import Refused
 
-CONFIG_FILE = "config.toml"
 _MAX_FILE_BYTES = 1_000_000
 _VARIABLE_PREFIX = "OUTRIDER_"
-
-
-class ModelSettings(Struct, frozen=True):
-    name: str
-    url: str
-    key: Secret
-    fallbacks: tuple[str, ...]
-    window: int
-    longest: int
-    effort: str
-    patience: float
-    attempts: int
-    price_input: float | None
-    price_output: float | None
-    price_cached: float | None
-
-
-class LimitSettings(Struct, frozen=True):
-    steps: int
-    repeats: int
-    seconds: int
-    spend: float
-    queue: int
-    input: int
-    turns: int
-
-
-class RuntimeSettings(Struct, frozen=True):
-    name: str
-
-
-class CodexSettings(Struct, frozen=True):
-    command: str
-    home: str
-    model: str
-    sandbox: str
-    approval: str
-    tools: str
-    seconds: int
-    quiet: int
-    env: tuple[str, ...]
-
-
-class AcpSettings(Struct, frozen=True):
-    command: str
-    env: tuple[str, ...]
-    start: int
-    quiet: int
-
-
-class ShellSettings(Struct, frozen=True):
-    timeout: int
-    ceiling: int
-    output: int
-    tasks: int
-
-
-class SandboxSettings(Struct, frozen=True):
-    mode: str
-    read: tuple[str, ...]
-    """Absolute paths."""
-    network: bool
-    processes: int
-    memory: int
-    """In MiB."""
-    file: int
-    """In MiB."""
-
-
-class DelegateSettings(Struct, frozen=True):
-    depth: int
-    children: int
-
-
-class QuestionSettings(Struct, frozen=True):
-    seconds: int
-
-
-class ChatSettings(Struct, frozen=True):
-    markdown: bool
-    history: bool
-
-
-class HttpSettings(Struct, frozen=True):
-    host: str
-    port: int
-    names: tuple[str, ...]
-
-
-class WebhookSettings(Struct, frozen=True):
-    url: str
-    secret: Secret
-
-
-class LogSettings(Struct, frozen=True):
-    level: str
-
-
-class Config(Struct, frozen=True):
-    """Everything that is set, and where each value came from."""
-
-    home: Path
-    model: ModelSettings
-    limits: LimitSettings
-    runtime: RuntimeSettings
-    codex: CodexSettings
-    acp: AcpSettings
-    shell: ShellSettings
-    sandbox: SandboxSettings
-    delegate: DelegateSettings
-    asks: QuestionSettings
-    chat: ChatSettings
-    http: HttpSettings
-    webhook: WebhookSettings
-    log: LogSettings
-    sources: Mapping[str, str]
-    references: Mapping[str, str]
-    """Of each secret that was given, the place it comes from."""
-    model_by_setting: Mapping[str, str]
-    """For `model.url` and others that belong to one model: the name that stood beside them where they were set."""
-    keys: Mapping[str, Secret]
-    """Keys in the environment, providers' and our own, by the name of the variable."""
-    rules: tuple[Rule, ...] = ()
-    """What was decided beforehand, in the order of the file."""
-    warnings: tuple[str, ...] = ()
-
-    def source(self, name: str) -> str:
-        """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
-        return self.sources.get(find_setting(name).name, "default")
-
-    def value(self, name: str) -> SettingValue | Secret:
-        setting = find_setting(name)
-        return getattr(getattr(self, setting.category), setting.key)
-
-    def display_value(self, name: str) -> str:
-        """The value as people may see it: a secret only tells whether it is set, and where it comes from."""
-        value, place = self.value(name), self.references.get(find_setting(name).name)
-        if not isinstance(value, Secret):
-            return render_value(value)
-        return f"{'set' if value else 'not set'} (from {place})" if place else "not set"
-
-
-def render_value(value: SettingValue) -> str:
-    """A value as people write it in a command."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return f"{value:.15g}"
-        case tuple():
-            return ", ".join(value)
-        case _:
-            return str(value)
 
 
 def find_home(environ: Mapping[str, str] | None = None) -> Path:
@@ -374,24 +217,3 @@ def _model_by_setting(layers: tuple[_Layer, ...]) -> dict[str, str]:
         if depth is not None:
             described[name] = next((name for name in names[depth:] if name), main)
     return described
-
-
-def build_sections(values: Mapping[str, SettingValue | Secret]) -> dict[str, Any]:
-    def of(section: str) -> dict[str, Any]:
-        return {setting.key: values[setting.name] for setting in SETTINGS if setting.category == section}
-
-    return {
-        "model": ModelSettings(**of("model")),
-        "limits": LimitSettings(**of("limits")),
-        "runtime": RuntimeSettings(**of("runtime")),
-        "codex": CodexSettings(**of("codex")),
-        "acp": AcpSettings(**of("acp")),
-        "shell": ShellSettings(**of("shell")),
-        "sandbox": SandboxSettings(**of("sandbox")),
-        "delegate": DelegateSettings(**of("delegate")),
-        "asks": QuestionSettings(**of("asks")),
-        "chat": ChatSettings(**of("chat")),
-        "http": HttpSettings(**of("http")),
-        "webhook": WebhookSettings(**of("webhook")),
-        "log": LogSettings(**of("log")),
-    }

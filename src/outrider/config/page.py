@@ -4,9 +4,8 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
-from outrider.config.load import render_value
-from outrider.config.providers import PROVIDERS, WIRES, ProviderPreset
-from outrider.config.settings import SETTINGS, Setting
+from outrider.config.models import PROVIDERS, WIRES, ProviderPreset
+from outrider.config.schema import SETTINGS, Setting, render_value
 
 _INTRODUCTION = """\
 # Configuration
@@ -49,7 +48,6 @@ the shell's history, give it on standard input: `outrider config set model.key -
 provider, named by a flag or in a session, is not sent that key. A provider's usual variable is used for that provider's
 own address only.
 """
-
 _RULES_SECTION = """\
 ## Rules
 
@@ -67,7 +65,6 @@ needs = ["network"]           # what it may have: "network", "host", "codex", "r
 
 `outrider config get rules` lists them.
 """
-
 _MODELS_SECTION = """\
 ## Models
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
-from outrider.config.choice import Secret
-from outrider.config.load import Config
-from outrider.config.settings import SETTINGS
+from outrider.config.schema import SETTINGS, Config
+from outrider.config.secrets import Secret
 
 PLACEHOLDER = "[secret]"
 MIN_SECRET_LENGTH = 8
 """Characters a secret has at least: anything shorter is found in innocent texts."""
-
 DUMMY_KEYS = frozenset(
     [
         "not-needed",
@@ -28,7 +26,6 @@ DUMMY_KEYS = frozenset(
     ]
 )
 """What people write for a key where none is needed: words like any other, which texts may hold."""
-
 _KEY_PREFIX = "ork_"
 OUTRIDER_KEY = re.compile(_KEY_PREFIX + r"[a-z2-7]{8}_[0-9a-f]{64}", re.ASCII)
 """A key of Outrider's own. Only digests of those are known here, so they are found by their shape."""

@@ -8,15 +8,14 @@ from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from outrider.config.folders import absolute_path, check_folder
-from outrider.config.settings import did_you_mean, printable_name, quote_value
-from outrider.core.approve import HOST, NETWORK, Rule, Verdict, simple_argv
+from outrider.config.environment import absolute_path, check_folder
+from outrider.config.schema import did_you_mean, printable_name, quote_value
+from outrider.core.approvals import HOST, NETWORK, Rule, Verdict, simple_argv
 from outrider.core.errors import Refused
 
 _VERDICTS: tuple[str, ...] = get_args(Verdict)
 _PATH_NEEDS = ("read:", "write:")
 _TOOL_NAME = re.compile(r"\*|[\w./:-]+")
-
 _ALLOWED = {
     "verdict": " or ".join(_VERDICTS),
     "tool": 'the name of a tool, or "*" for every tool',

@@ -5,8 +5,28 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from outrider.config.choice import Secret
 from outrider.core.errors import Refused
+
+
+class Secret:
+    """A value that never shows itself: not in `repr`, not in an error, not in a log."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(…)" if self._value else "Secret()"
+
+    __str__ = __repr__
+
 
 _MAX_SECRET_BYTES = 64_000
 

@@ -6,13 +6,13 @@ A `Delta` is a hint: a surface that drops every delta is still correct.
 
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
-from outrider.core.parts import Call, Image, Reasoning, Usage
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, Image, Reasoning, ToolSpec, Usage
 
+Json = dict[str, object]
 Source = Literal["person", "task", "schedule"]
-TurnOutcome = Literal["done", "failed", "interrupted"]
 
 
 class Input(Struct, frozen=True, tag="input", omit_defaults=True):
@@ -127,6 +127,9 @@ class Changed(Struct, frozen=True, tag="changed"):
     value: str
 
 
+TurnOutcome = Literal["done", "failed", "interrupted"]
+
+
 class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """The turn is over and will not be resumed."""
 
@@ -150,6 +153,12 @@ class Entry(Struct, frozen=True):
     body: Body
 
 
+def render_entry(entry: Entry) -> Json:
+    """An entry, flat: its number, its time, its type, and whatever its body holds."""
+    body: Json = msgspec.to_builtins(entry.body)
+    return {"type": body.pop("type"), "seq": entry.seq, "at": entry.at, **body}
+
+
 class Delta(Struct, frozen=True, tag="delta"):
     """Something still being written. Never stored."""
 
@@ -160,3 +169,11 @@ class Delta(Struct, frozen=True, tag="delta"):
 
 
 Event = Entry | Delta
+
+
+def render_event(event: Event) -> Json:
+    match event:
+        case Entry():
+            return render_entry(event)
+        case Delta(text=text, kind=kind):
+            return {"type": "delta", "kind": kind, "text": text}

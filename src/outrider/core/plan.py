@@ -26,8 +26,7 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.parts import Call, Usage
-from outrider.core.traits import Replay, ToolSpec
+from outrider.core.types import Call, Replay, ToolSpec, Usage
 
 MAX_RESUMES = 3
 
@@ -108,7 +107,7 @@ def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each
         case Result():
             return _after_result(state, entry.body)
         case Asked(ask=ask):
-            return replace(state, asks={**state.questions, ask: entry.body})
+            return replace(state, questions={**state.questions, ask: entry.body})
         case Answered():
             return _after_answer(state, entry.body)
         case Compacted(usage=usage, cost=cost):
@@ -148,7 +147,9 @@ def _after_input(state: State, seq: int, given: Input) -> State:
     left = state.abandoned_calls | {
         c.id for c in state.calls if given.source == "person" and c.tool in state.client_tools
     }
-    return replace(state, newest_input=seq, address=given.address or state.address, lent=lent, left=left)
+    return replace(
+        state, newest_input=seq, address=given.address or state.address, client_tools=lent, abandoned_calls=left
+    )
 
 
 def _after_reply(state: State, reply: Reply) -> State:
@@ -165,8 +166,8 @@ def _after_reply(state: State, reply: Reply) -> State:
         usage=state.usage + reply.usage,
         cost=state.cost + (reply.cost or 0.0),
         context=reply.usage.input + reply.usage.output,
-        last_round=state.step_digest,
-        round=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
+        last_step_digest=state.step_digest,
+        step_digest=_digest(*((call.tool, call.args) for call in reply.calls)) if reply.calls else "",
         repeats=state.repeats + 1 if same else 0,
     )
 
@@ -175,7 +176,7 @@ def _after_answer(state: State, answered: Answered) -> State:
     asked = state.questions.get(answered.ask)
     return replace(
         state,
-        asks={ask: body for ask, body in state.questions.items() if ask != answered.ask},
+        questions={ask: body for ask, body in state.questions.items() if ask != answered.ask},
         answers={**state.answers, asked.call: answered.answer} if asked and asked.call else state.answers,
         denials=0 if answered.person else state.denials + 1,
     )
@@ -186,7 +187,7 @@ def _after_result(state: State, result: Result) -> State:
         state,
         calls=tuple(call for call in state.calls if call.id != result.call),
         owes_reply=True,
-        round=_digest(state.step_digest, result.text, result.failed),
+        step_digest=_digest(state.step_digest, result.text, result.failed),
     )
 
 

@@ -1,152 +1,151 @@
-"""What the engine needs from the world. Adapters implement these; nothing else crosses."""
+"""What the engine needs from the world. Adapters implement these; nothing else crosses.
+
+Ports for tasks: what is kept of them, how commands run, and what a tool may do with them.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approve import ApprovalRequest, Verdict
-from outrider.core.events import Answered, Asked, Body, Delta, Entry, Input, Reply, Result, Started
-from outrider.core.key_ports import KeyStore
-from outrider.core.parts import Call
+from outrider.core.approvals import ApprovalRequest, Verdict
+from outrider.core.delivery import Deliverability
+from outrider.core.events import Answered, Asked, Body, Delta, Entry, Reply, Result, Started
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
-from outrider.core.route import Deliverability
-from outrider.core.task_ports import CommandEnd as CommandEnd
-from outrider.core.task_ports import Commands as Commands
-from outrider.core.task_ports import TaskEnd as TaskEnd
-from outrider.core.task_ports import Tasks as Tasks
-from outrider.core.task_ports import TaskStore as TaskStore
-from outrider.core.task_ports import TaskTraits as TaskTraits
-from outrider.core.traits import ModelTraits, RuntimeTraits, ToolSpec
-
-Emit = Callable[[Delta], None]
+from outrider.core.store_port import Blobs, Session
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec
+from outrider.core.types import Call, ModelTraits, RuntimeTraits, ToolSpec
 
 
-class Session(Struct, frozen=True):
-    """What the store knows of a session besides its journal."""
+class CommandEnd(Struct, frozen=True):
+    """How a command ended, as far as the disk can tell."""
 
-    id: str
-    person: str
-    name: str
-    """As its person calls it; unique among that person's sessions."""
-    workspace: str
-    """The folder its tools act in, an absolute path."""
-    title: str
-    """The beginning of its first input."""
-    created: int
-    updated: int
-    head: int
-    is_open: bool
-    has_work: bool
-    """Whether a turn is open or an input waits."""
+    code: int | None
+    reason: Literal["exit", "signal", "output", "memory", "killed", "lost"]
+    signal: int = 0
+    at: int = 0
+    """When, in milliseconds since 1970; 0 when that is not known."""
 
 
-class Claim(Struct, frozen=True):
-    """The right to write to a session, until someone else claims it."""
+class Commands(Protocol):
+    """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
 
-    session: Session
-    generation: int
-    handed_over: bool
-    """The owner before let go in an orderly way."""
-
-
-class SearchHit(Struct, frozen=True):
-    """One place where a search matched."""
-
-    session: str
-    name: str
-    seq: int
-    at: int
-    excerpt: str
-
-
-class Store(Protocol):
-    """The journal and all that hangs on it. A write is durable when its call returns.
-
-    Whoever acts for a person names that person: another person's session is as good as none.
-    """
-
-    async def create(self, person: str, name: str, workspace: str) -> Session:
-        """The session of this name, made now if it is new; an empty name gets one that is free."""
+    def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
+        """Raises Refused when a command that was granted these would be refused all the same. Touches nothing."""
         ...
 
-    async def find(self, person: str, session: str) -> Session | None:
-        """By its whole id or name."""
+    def prune(self, alive: Sequence[str]) -> None:
+        """Throw away what is kept of tasks other than these, as far as it is more than is kept. Blocks."""
         ...
 
-    async def look_up(self, person: str, session: str) -> Session | None:
-        """As `find`, or by six characters or more that the id of no other session of this person begins with."""
+    def start(self, task: Task) -> ProcessIdentity:
+        """Start it, detached. Blocks for some milliseconds. Raises Refused with words for the model."""
         ...
 
-    async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
+    def adopt(self, task: Task) -> ProcessIdentity | None:
+        """Find a command whose start was not recorded; None when it never started, and then it never will."""
+        ...
+
+    def boot_time(self) -> int:
+        """When this machine started, in milliseconds since 1970."""
+        ...
+
+    def has_ended(self, task: Task) -> bool:
+        """Whether it has ended, by what is on disk now."""
+        ...
+
+    async def wait_for_end(self, task: Task) -> CommandEnd:
+        """Wait for its end, without polling."""
+        ...
+
+    async def kill(self, task: Task) -> CommandEnd:
+        """End it and everything it started; they are gone when this returns."""
+        ...
+
+    def interrupt(self, task: Task) -> None: ...
+    def output_file(self, task: Task) -> str: ...
+    def size(self, task: Task) -> int: ...
+    def read(self, task: Task, start: int, most: int) -> bytes:
+        """A part of its output; a negative start counts from the end."""
+        ...
+
+    def idle_seconds(self, task: Task) -> float:
+        """Seconds since it last wrote something."""
+        ...
+
+    def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
+        """Give it something to read. Never blocks; raises Refused when it does not read."""
+        ...
+
+    def save_number(self, task: Task, name: str, value: int) -> None:
+        """Keep a number beside its output."""
+        ...
+
+    def load_number(self, task: Task, name: str) -> int: ...
+
+
+class TaskTraits(Struct, frozen=True):
+    """What tasks may use here."""
+
+    timeout: float = 30.0
+    """Seconds a command is waited for before it goes on by itself."""
+    ceiling: float = 86_400.0
+    """Seconds after which a task is ended."""
+    has_sandbox: bool = False
+    has_network: bool = False
+    """Whether every command may use the network."""
+    refusal: str = ""
+    """Why no command may run here at all; empty when they may."""
+    depth: int = 2
+    """How deep child sessions may be nested."""
+    children: int = 5
+    """How many child sessions of one session may run at once."""
+
+
+class Tasks(Protocol):
+    """What a tool may do with its own session's tasks. Another session's are as good as none."""
+
+    commands: Commands
+
+    async def traits(self) -> TaskTraits:
+        """What tasks may use here. Takes a moment when it is first asked for."""
+        ...
+
+    async def start(self, wish: TaskSpec) -> Task:
+        """Begin it, or take up the one this call has begun. Raises Refused with words for the model."""
+        ...
+
+    async def wait(self, task: Task, seconds: float) -> Task:
+        """Wait for its end, at most so long; the task as it is then."""
+        ...
+
+    async def detach(self, task: Task, notify: Notify) -> Task:
+        """Stop waiting for it: its end will be told by a notice, if it has not ended by now."""
+        ...
+
+    async def find(self, name: str) -> Task:
+        """By id. Raises Refused when this session has no such task."""
+        ...
+
+    async def list(self) -> Sequence[Task]:
         """Latest first."""
         ...
 
-    async def rename(self, person: str, session: str, name: str) -> Session:
-        """Raises Taken when another session of this person is called so."""
+    async def kill(self, task: Task) -> Task:
+        """End it and all it started; it has ended when this returns."""
         ...
 
-    async def delete(self, person: str, session: str) -> bool: ...
-
-    async def search(self, person: str, words: str, limit: int = 20) -> Sequence[SearchHit]: ...
-
-    async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
-        """Append an input once by its key: `(entry, whether it is new)`.
-
-        Raises Full when `queue` inputs already wait.
-        """
+    async def last_message(self, task: Task) -> str:
+        """The last words of the child session that is this task's body."""
         ...
 
-    async def claim(self, session: str) -> Claim:
-        """Become the only writer: whoever held an older generation is refused from now on."""
-        ...
-
-    async def release(self, session: str, generation: int) -> None:
-        """Let go in an orderly way, the turn unfinished."""
-        ...
-
-    async def append(self, session: str, body: Body, generation: int, key: str | None = None) -> Entry | None:
-        """Append, or return None when this key is already in the session. Raises Stale for an old generation."""
-        ...
-
-    async def stop(self, session: str, reason: str, partial: str = "") -> Entry | None:
-        """End the open turn, or deal with waiting inputs, under a new generation; None when nothing was to stop."""
-        ...
-
-    async def change(self, session: str, name: str, value: str) -> Entry:
-        """Record a setting of the session; needs no claim, since it fences nobody out."""
-        ...
-
-    async def record_client_result(self, session: str, result: Result) -> Entry | None:
-        """Record the result of a lent tool's call, once; needs no claim. Raises Refused when no such call waits."""
-        ...
-
-    async def seed(self, session: str, bodies: Sequence[Body]) -> bool:
-        """Begin an empty session with a past that was lived elsewhere: all of it or nothing, as numbers 1, 2, 3 …
-
-        False when the session has entries already; a turn it leaves open counts as handed over.
-        """
-        ...
-
-    async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
-
-    async def sessions_with_work(self) -> Sequence[str]:
-        """The sessions that have something to do, of every person, longest waiting first."""
+    async def depth(self) -> int:
+        """How many sessions this one is a child below; 0 for one that a person began."""
         ...
 
 
-class FullStore(Store, TaskStore, KeyStore, Protocol):
-    """Everything that is kept in one database."""
-
-
-class Blobs(Protocol):
-    """Long contents, named by their hash."""
-
-    def put(self, content: bytes) -> str: ...
-    def get(self, name: str) -> bytes:
-        """Raises Refused when there is none of this name."""
-        ...
+Emit = Callable[[Delta], None]
 
 
 class Turn(Protocol):

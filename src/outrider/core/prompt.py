@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from outrider.core.events import Begun, Compacted, Ended, Entry, Input, Reply, Result, Source
-from outrider.core.parts import Call, Image, Reasoning
-from outrider.core.traits import ToolSpec
+from outrider.core.types import Call, Image, Reasoning, ToolSpec
 
 UNKNOWN = "interrupted: this may or may not have happened; check before trying again"
 NOT_RUN = "not run: the turn ended before this call began"

@@ -6,13 +6,13 @@ from typing import Literal
 
 from msgspec import Struct
 
+from outrider.core.text import clip, duration
+
 TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
 Notify = Literal["always", "failures", "never"]
-
 OPEN_STATES: frozenset[TaskState] = frozenset({"queued", "running", "stalled"})
 """States of a task that has not ended."""
-
 NOTICE_TAIL = 2_000
 """Characters of output shown in a notice."""
 
@@ -25,7 +25,7 @@ class ProcessIdentity(Struct, frozen=True):
     boot: str
 
 
-class TaskSpec(Struct, frozen=True, kw_only=True):
+class TaskSpec(Struct, frozen=True, kw_only=True, rename={"is_awaited": "waited", "keeps_stdin_open": "is_open"}):
     """A task someone wants begun."""
 
     kind: TaskKind
@@ -92,12 +92,6 @@ def task_label(task: Task) -> str:
     return clip(task.spec.description or task.spec.command, 60)
 
 
-def clip(text: str, longest: int) -> str:
-    """One line of at most so many characters."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
-
-
 def should_notify(task: Task, state: TaskState) -> bool:
     """Whether a task that ends like this is told in its session."""
     if task.spec.is_awaited or task.spec.notify == "never":
@@ -155,17 +149,6 @@ def quoted_tail(output: str, longest: int = NOTICE_TAIL) -> list[str]:
     cut = len(text) > longest
     lines = text[-longest:].split("\n")
     return [f"last output{' (cut)' if cut else ''}:", *(f"| {line}" for line in lines)]
-
-
-def duration(milliseconds: int) -> str:
-    """A span of time as people say it."""
-    seconds = max(0, milliseconds) / 1000
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def running_summary(tasks: Sequence[Task], now: int, most: int = 10) -> str:

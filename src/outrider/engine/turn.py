@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from anyio import CancelScope, Event
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from outrider.config.fail import failpoint
 from outrider.core.errors import Refused, Unavailable, WriteFailed
 from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result
 from outrider.core.plan import Finish, State, decide, fold
-from outrider.core.ports import Session, Store
 from outrider.core.prompt import Transcript
-from outrider.engine.follow import EventHub, LiveDelta
+from outrider.core.store_port import Session, Store
+from outrider.engine.event_hub import EventHub, LiveDelta
+from outrider.system.failpoints import failpoint
 
 
 class OpenTurn:
@@ -64,7 +64,7 @@ class OpenTurn:
             await self._catch_up()
         self._hub.publish(self.session.id, entry)
         if isinstance(body, Result):
-            failpoint("J9")
+            failpoint("result_recorded")
         if isinstance(body, Reply | Result | Ended):
             await self._drain_if_requested()
         return entry

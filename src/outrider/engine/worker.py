@@ -1,12 +1,16 @@
 """Carries turns. Knows nothing of models, tools or channels.
 
 Taking up a turn after a crash and starting a new one are the same call: read the journal, decide, do the step.
+
+Turns that stand still because nothing could be written down: taken up again by and by, once there is room.
 """
 
 import logging
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from sys import maxsize
 
 import anyio
@@ -14,16 +18,16 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.config.fail import failpoint
 from outrider.core.errors import NeedsAnotherProcess, Refused, StaleClaim, Unavailable, WriteFailed
 from outrider.core.events import Ended, Entry, Resumed, Started
 from outrider.core.plan import AwaitAnswer, Begin, Bounds, Finish, Idle, State, Step, Stop, decide
-from outrider.core.ports import NATIVE, Runtime, Runtimes, Store
-from outrider.engine.follow import EventHub
+from outrider.core.ports import NATIVE, Runtime, Runtimes
+from outrider.core.store_port import Store
+from outrider.engine.event_hub import EventHub
 from outrider.engine.turn import OpenTurn
+from outrider.system.failpoints import failpoint
 
 log = logging.getLogger("outrider.worker")
-
 WARM = 64
 """Sessions whose journal stays in memory after their turn, so that the next one starts at once."""
 
@@ -158,7 +162,7 @@ class Worker:
         carrying = self._running[session]
         try:
             async with self._slots:
-                failpoint("J3")
+                failpoint("session_unclaimed")
                 with carrying.scope:
                     await self._run_safely(session, carrying)
             if self._is_draining:
@@ -226,7 +230,7 @@ class Worker:
                 case Begin():
                     turn.resumed = False
                     await turn.record(await self._started_entry(turn))
-                    failpoint("J4")
+                    failpoint("turn_started")
                 case Stop(reason=reason):
                     log.warning("a turn was stopped: %s", reason, extra={"session": session})
                     await turn.record(Ended("failed", turn.state().head, reason))
@@ -235,7 +239,7 @@ class Worker:
                     is_taken_up = False
                     await self._run_turn(turn)
                 case Finish():
-                    failpoint("J12")
+                    failpoint("reply_recorded")
                     await turn.record(Ended("done", turn.state().saw))
                 case _:
                     is_taken_up = False
@@ -311,3 +315,50 @@ class Worker:
             await turn.record(Ended("failed", state.head, reason))
         elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | AwaitAnswer):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))
+
+
+retry_log = logging.getLogger("outrider.again")
+FIRST_RETRY = 1.0
+LONGEST_RETRY = 30.0
+_FREE_BYTES_NEEDED = 256 * 1024
+"""Bytes that must be free: what a model says is paid for, and lost when it cannot be kept."""
+
+
+class StalledSessions:
+    """Wakes such sessions after a second, and then ever less often."""
+
+    def __init__(self, store: Store, worker: Worker, home: Path, group: TaskGroup) -> None:
+        self._store = store
+        self._worker = worker
+        self._home = home
+        self._group = group
+        self._pauses: dict[str, float] = {}
+        self._retrying: set[str] = set()
+
+    def add(self, session: str) -> None:
+        """It stands still now."""
+        self._pauses[session] = min(LONGEST_RETRY, self._pauses.get(session, FIRST_RETRY / 2) * 2)
+        if session not in self._retrying:
+            self._retrying.add(session)
+            self._group.start_soon(self._retry, session)
+
+    def drop(self, session: str) -> None:
+        """It has come to rest."""
+        self._pauses.pop(session, None)
+
+    async def _retry(self, session: str) -> None:
+        while True:
+            await anyio.sleep(self._pauses.get(session, FIRST_RETRY))
+            try:
+                if shutil.disk_usage(self._home).free >= _FREE_BYTES_NEEDED:
+                    is_open = session in await self._store.sessions_with_work()
+                    break
+            except (Refused, Unavailable, OSError) as error:
+                retry_log.debug("not yet: %s", error, extra={"session": session})
+            self._pauses[session] = min(LONGEST_RETRY, self._pauses.get(session, FIRST_RETRY) * 2)
+        self._retrying.discard(session)
+        if is_open:
+            retry_log.info("trying again to go on with a turn", extra={"session": session})
+            self._worker.wake(session)
+        else:
+            self._worker.stalled.pop(session, None)

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 from msgspec import Struct
 
-from outrider.config.choice import Secret
+from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -6,7 +6,7 @@ A provider's list price for prompts of ordinary length: `ModelChoice.prices` and
 import re
 from typing import NamedTuple
 
-from outrider.core.parts import Prices
+from outrider.core.types import Prices
 
 
 class ModelFacts(NamedTuple):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outrider.store.open import open_store
+    from outrider.store.sqlite import open_store
 
 __all__ = ["open_store"]
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """Import it when it is first used: whoever only asks who holds a home does without."""
     if name != "open_store":
         raise AttributeError(f"module 'outrider.store' has no attribute {name!r}")
-    from outrider.store.open import open_store
+    from outrider.store.sqlite import open_store
 
     return open_store

@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from outrider.core.errors import Refused
-from outrider.store.connect import fsync_folder
-from outrider.store.faults import explain
+from outrider.store.errors import explain
+from outrider.system.files import fsync_folder
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 

@@ -1,17 +1,102 @@
-"""Appends to journals, inside the writer's transaction: the entry, and the columns that repeat what it says."""
+"""Appends to journals, inside the writer's transaction: the entry, and the columns that repeat what it says.
+
+Entry bodies as they are stored: JSON, checked when it is read back.
+
+A new kind of entry needs a new version of the store: an older Outrider then refuses it, and does not call it damage.
+
+Where a session's journal stands: the columns that repeat it, and how each entry moves them.
+"""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Sequence
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from outrider.core.errors import Refused
-from outrider.core.events import Body, Ended, Entry
-from outrider.store import bodies, sql
-from outrider.store.standing import SessionRow, apply_entry
+from outrider.core.errors import StoreDamaged
+from outrider.core.events import Body, Ended, Entry, Input, Reply, Started
+from outrider.store.database import Clock
+from outrider.store.errors import no_such_session
 
-Clock = Callable[[], int]
-"""Microseconds since 1970."""
+_body_encoder = msgspec.json.Encoder()
+_body_decoder = msgspec.json.Decoder(Body)
+
+
+def encode_body(body: Body) -> bytes:
+    """Raises UnicodeEncodeError for text that no file can hold, such as half of a surrogate pair."""
+    return _body_encoder.encode(body)
+
+
+def decode_body(body: bytes) -> Body:
+    """Raises ValueError when this is no body."""
+    return _body_decoder.decode(body)
+
+
+def parse_entry(session: str, seq: int, at: int, body: bytes) -> Entry:
+    """Raises Damaged when the body cannot be read."""
+    try:
+        return Entry(seq, at, decode_body(body))
+    except ValueError as error:
+        raise StoreDamaged(
+            f"entry {seq} of session {session} is damaged ({error}); start Outrider again: "
+            "it sets the damaged store aside and recovers what can be read"
+        ) from error
+
+
+def entry_kind(body: Body) -> str:
+    """Its tag, as the wire and the database say it."""
+    return str(body.__struct_config__.tag)
+
+
+MAX_TITLE = 80
+
+
+class SessionRow(Struct, frozen=True):
+    """In the order of `sql.STANDING`."""
+
+    title: str = ""
+    touched: int = 0
+    """Microseconds since 1970, greater with every entry even when the clock jumps back."""
+    generation: int = 0
+    head: int = 0
+    saw: int = 0
+    newest_input: int = 0
+    is_open: int = 0
+    waits_since: int | None = None
+    """Microseconds; None while there is nothing to do."""
+    payer: str = ""
+    """The key that pays for what is done now: that of the person's newest input."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.is_open) or self.newest_input > self.saw
+
+
+def apply_entry(before: SessionRow, body: Body, now: int) -> SessionRow:
+    """After one more entry, written at `now` (microseconds)."""
+    head, touched = before.head + 1, max(now, before.touched + 1)
+    after = replace(before, head=head, touched=touched)
+    match body:
+        case Input(text=text, source=source):
+            payer = body.payer if source == "person" else before.payer
+            after = replace(after, newest_input=head, title=before.title or make_title(text), payer=payer)
+        case Started():
+            after = replace(after, is_open=1)
+        case Reply(saw=saw):
+            after = replace(after, saw=max(before.saw, saw))
+        case Ended(saw=saw):
+            after = replace(after, saw=max(before.saw, saw), is_open=0)
+        case _:
+            pass
+    if not after.has_work:
+        return replace(after, waits_since=None)
+    return after if after.waits_since is not None else replace(after, waits_since=touched)
+
+
+def make_title(text: str) -> str:
+    """The beginning of a text in one line."""
+    return " ".join(text[: 4 * MAX_TITLE].split())[:MAX_TITLE]
 
 
 class Journal:
@@ -22,32 +107,68 @@ class Journal:
 
     def session_row(self, session: str) -> SessionRow:
         """Raises Refused when there is no such session."""
-        found = self._db.execute(sql.SESSION_ROW, (session,)).fetchone()
+        found = self._db.execute(SESSION_ROW, (session,)).fetchone()
         if found is None:
             raise no_such_session(session)
         return SessionRow(*found)
 
     def entry_by_key(self, session: str, key: str | None) -> Entry | None:
         """The entry that was written under this key."""
-        found = None if key is None else self._db.execute(sql.ENTRY_BY_KEY, (session, key)).fetchone()
-        return bodies.parse_entry(session, *found) if found else None
+        found = None if key is None else self._db.execute(ENTRY_BY_KEY, (session, key)).fetchone()
+        return parse_entry(session, *found) if found else None
 
     def append(self, session: str, before: SessionRow, body: Body, key: str | None, encoded: bytes) -> Entry:
         after = apply_entry(before, body, self._clock())
         at = after.touched // 1000
-        self._db.execute(sql.INSERT_ENTRY, (session, after.head, at, bodies.entry_kind(body), key, encoded))
+        self._db.execute(INSERT_ENTRY, (session, after.head, at, entry_kind(body), key, encoded))
         if isinstance(body, Ended) and after.has_work:
-            (since,) = self._db.execute(sql.OLDEST_UNSEEN, (session, after.saw)).fetchone()
+            (since,) = self._db.execute(OLDEST_UNSEEN, (session, after.saw)).fetchone()
             after = replace(after, waits_since=since)
-        self._db.execute(sql.UPDATE_SESSION_ROW, (session, *astuple(after)))
+        self._db.execute(UPDATE_SESSION_ROW, (session, *astuple(after)))
         return Entry(after.head, at, body)
 
     def append_once(self, session: str, body: Body, key: str) -> Entry | None:
         """Append whatever the generation and however much waits; None when this key is there."""
         if self.entry_by_key(session, key):
             return None
-        return self.append(session, self.session_row(session), body, key, bodies.encode_body(body))
+        return self.append(session, self.session_row(session), body, key, encode_body(body))
 
 
-def no_such_session(session: str) -> Refused:
-    return Refused(f"this session does not exist (any more): {session}")
+# Where a session's journal stands: all that an append depends on.
+SESSION_ROW = """
+SELECT title, touched, generation, head, saw, newest_input, is_open, waits_since, payer
+FROM sessions WHERE id = ?1
+"""
+
+
+# Where a session's journal stands after an append.
+UPDATE_SESSION_ROW = """
+UPDATE sessions SET title = ?2, touched = ?3, generation = ?4, head = ?5, saw = ?6, newest_input = ?7, is_open = ?8,
+                    waits_since = ?9, payer = ?10
+WHERE id = ?1
+"""
+
+
+# One more entry.
+INSERT_ENTRY = "INSERT INTO entries (session, seq, at, kind, key, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+
+
+# The entry that was written under this key.
+ENTRY_BY_KEY = "SELECT seq, at, body FROM entries WHERE session = ?1 AND key = ?2"
+
+
+# The journal after an entry; a negative limit means all of it.
+ENTRIES_AFTER = "SELECT seq, at, body FROM entries WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
+
+
+# How many inputs of a session nobody has seen yet.
+COUNT_UNSEEN = "SELECT count(*) FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
+
+
+# Since when the oldest unseen input waits.
+OLDEST_UNSEEN = "SELECT min(at) * 1000 FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
+
+
+def read_entries(db: sqlite3.Connection, session: str, after: int, limit: int) -> Sequence[Entry]:
+    rows = db.execute(ENTRIES_AFTER, (session, after, limit if limit > 0 else -1)).fetchall()
+    return [parse_entry(session, *row) for row in rows]

@@ -12,17 +12,15 @@ from typing import TypeVar
 
 from anyio import CancelScope
 
-from outrider.core.approve import Permission
+from outrider.core.approvals import Permission
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Entry
-from outrider.core.key_ports import Key
-from outrider.core.ports import Session
+from outrider.core.store_port import Key, Session
 from outrider.core.tasks import Task
-from outrider.store import read, read_keys, read_tasks
-from outrider.store.connect import BUSY_TIMEOUT
-from outrider.store.faults import explain
-from outrider.store.lane import DatabaseThread
-from outrider.store.migrate import MIGRATIONS, load_migrations, schema_version
+from outrider.store import journal, keys, sessions, tasks
+from outrider.store.database import BUSY_TIMEOUT, DatabaseThread
+from outrider.store.errors import explain
+from outrider.store.migrations import MIGRATIONS, load_migrations, schema_version
 
 T = TypeVar("T")
 
@@ -36,39 +34,39 @@ class StoreReader:
         self._db = db
 
     async def find(self, person: str, session: str) -> Session | None:
-        return await self._do(partial(read.find_session, self._db, person, session))
+        return await self._do(partial(sessions.find_session, self._db, person, session))
 
     async def look_up(self, person: str, session: str) -> Session | None:
-        return await self._do(partial(read.look_up_session, self._db, person, session))
+        return await self._do(partial(sessions.look_up_session, self._db, person, session))
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
-        return await self._do(partial(read.list_sessions, self._db, person, limit))
+        return await self._do(partial(sessions.list_sessions, self._db, person, limit))
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
-        return await self._do(partial(read.read_entries, self._db, session, after, limit))
+        return await self._do(partial(journal.read_entries, self._db, session, after, limit))
 
     async def sessions_with_work(self) -> Sequence[str]:
-        return await self._do(partial(read.sessions_with_work, self._db))
+        return await self._do(partial(sessions.sessions_with_work, self._db))
 
     async def find_task(self, person: str, task: str) -> Task | None:
-        return await self._do(partial(read_tasks.find_task, self._db, person, task))
+        return await self._do(partial(tasks.find_task, self._db, person, task))
 
     async def list_tasks(
         self, person: str, session: str = "", *, open_only: bool = False, limit: int = 100
     ) -> Sequence[Task]:
-        return await self._do(partial(read_tasks.list_tasks, self._db, person, session, limit, open_only=open_only))
+        return await self._do(partial(tasks.list_tasks, self._db, person, session, limit, open_only=open_only))
 
     async def list_permissions(self, person: str) -> Sequence[Permission]:
-        return await self._do(partial(read_tasks.list_permissions, self._db, person))
+        return await self._do(partial(tasks.list_permissions, self._db, person))
 
     async def find_key(self, id: str) -> Key | None:
-        return await self._do(partial(read_keys.find_key, self._db, id))
+        return await self._do(partial(keys.find_key, self._db, id))
 
     async def list_keys(self) -> Sequence[Key]:
-        return await self._do(partial(read_keys.list_keys, self._db))
+        return await self._do(partial(keys.list_keys, self._db))
 
     async def spent(self, id: str, since: int = 0) -> float:
-        return await self._do(partial(read_keys.spent_since, self._db, id, since))
+        return await self._do(partial(keys.spent_since, self._db, id, since))
 
     async def _do(self, act: Callable[[], T]) -> T:
         try:

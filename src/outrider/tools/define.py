@@ -14,22 +14,37 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.core.approve import ApprovalRequest
+from outrider.core.approvals import ApprovalRequest
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
-from outrider.core.parts import Call, Image
-from outrider.core.ports import Blobs, ToolContext
-from outrider.core.traits import Replay, ToolSpec
-from outrider.tools.bound import MAX_RESULT_CHARS, bounded, head_and_tail, replace_lone_surrogates
+from outrider.core.ports import ToolContext
+from outrider.core.store_port import Blobs
+from outrider.core.text import head_and_tail, replace_lone_surrogates
+from outrider.core.types import Call, Image, Replay, ToolSpec
 
-__all__ = ["DefinedTool", "ToolContext", "Replay", "Result", "bounded", "in_thread", "result", "tool"]
+MAX_RESULT_CHARS = 30_000
+"""Characters of any result's text."""
 
+
+def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint: str = "") -> tuple[str, str]:
+    """The text, or its head and tail with a line between that says what is missing; and the blob that holds it all.
+
+    The blob is empty when nothing was cut. `hint` tells the model how to come by the rest.
+    """
+    text = replace_lone_surrogates(text)
+    if len(text) <= head + tail:
+        return text, ""
+    return head_and_tail(text, head, tail, hint), blobs.put(text.encode())
+
+
+__all__ = ["DefinedTool", "Replay", "Result", "ToolContext", "bounded", "in_thread", "result", "tool"]
 ToolReturn = str | Result | None
 ToolFunction = Callable[..., ToolReturn] | Callable[..., Awaitable[ToolReturn]]
 ApprovalFunction = Callable[..., Awaitable[ApprovalRequest | None]]
 T = TypeVar("T")
-
 THREADS = 8
+
+
 # One per event loop, since a limiter belongs to the loop whose tasks wait for it.
 _threads: RunVar[CapacityLimiter] = RunVar("outrider_tool_threads")
 
@@ -131,8 +146,12 @@ class DefinedTool:
 
 @overload
 def tool(function: ToolFunction, /) -> DefinedTool: ...
+
+
 @overload
 def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[ToolFunction], DefinedTool]: ...
+
+
 def tool(
     function: ToolFunction | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
 ) -> DefinedTool | Callable[[ToolFunction], DefinedTool]:

@@ -8,8 +8,9 @@ from msgspec import Meta, Struct
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks
-from outrider.core.tasks import Task, TaskSpec, duration
-from outrider.core.traits import Replay
+from outrider.core.tasks import Task, TaskSpec
+from outrider.core.text import duration
+from outrider.core.types import Replay
 from outrider.tools.define import ToolContext, result, tool
 
 MAX_WAIT = 3600.0

@@ -4,29 +4,28 @@ from typing import BinaryIO
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.parts import Image
 from outrider.core.ports import ToolContext, WorkspaceItem
-from outrider.core.traits import Replay
-from outrider.tools.bound import plural, size
+from outrider.core.text import plural, size
+from outrider.core.types import Image, Replay
+from outrider.system.images import image_media_type
 from outrider.tools.define import result, tool
-from outrider.tools.lines import LineRange, read_lines
-from outrider.tools.search import search
-from outrider.tools.text import TextFile, bom_of, is_already_replaced, parse_text, render_text, replace_passage
+from outrider.tools.text_files import (
+    LineRange,
+    TextFile,
+    bom_of,
+    is_already_replaced,
+    parse_text,
+    read_lines,
+    render_text,
+    replace_passage,
+)
 
-__all__ = ["edit", "list_folder", "read", "search", "write"]
-
+__all__ = ["edit", "list_folder", "read", "write"]
 _MAX_CHARS = 28_000
 """Characters of a file shown at once; with the header this stays below what any result may have."""
 _MAX_ITEMS = 500
 _LARGEST_IMAGE = 5 * 1024 * 1024
 _SNIFFED = 8_192
-
-_IMAGE_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
 _KINDS = (
     (b"%PDF-", "a PDF document"),
     (b"PK\x03\x04", "a zip archive (or an office document, a jar, a wheel)"),
@@ -129,12 +128,6 @@ def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
         more = f"{left:,} more" if not listing.cut else f"at least {left:,} more, not all of it could be looked at"
         lines.append(f"[… {more}; list a folder further down, or use search …]")
     return result("\n".join(lines) or f"{path} is empty", plural(len(listing.items), "item"))
-
-
-def image_media_type(head: bytes) -> str:
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((media for magic, media in _IMAGE_SIGNATURES if head.startswith(magic)), "")
 
 
 def _image(here: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:

@@ -1,12 +1,16 @@
-"""The built-in tool that searches files. The matching is done by a process of its own, which can be killed."""
+"""The built-in tool that searches files. The matching is done by a process of its own, which can be killed.
+
+Which paths a glob means, in time that no pattern can stretch.
+"""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import IO, cast
 
 from anyio import CancelScope, create_task_group, sleep
@@ -16,10 +20,50 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import ToolContext, Workspace, WorkspaceItem
-from outrider.core.traits import Replay
-from outrider.tools.bound import plural, size
+from outrider.core.text import plural, size
+from outrider.core.types import Replay
+from outrider.system import regex_worker
 from outrider.tools.define import in_thread, result, tool
-from outrider.tools.globs import expand_braces, glob_matches
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MAX_ALTERNATIVES = 64
+
+
+def glob_matches(path: str, globs: Sequence[str]) -> bool:
+    """Whether one of these globs means this path. One without a slash means names in any folder."""
+    parts = path.split("/")
+    return any(
+        _parts_match(parts, glob.strip("/").split("/")) if "/" in glob else fnmatchcase(parts[-1], glob)
+        for glob in globs
+    )
+
+
+def expand_braces(glob: str) -> Sequence[str]:
+    """A glob without `{a,b}`: one for each choice, at most some dozens."""
+    done: list[str] = []
+    todo = [glob.removeprefix("./")]
+    while todo and len(done) + len(todo) <= _MAX_ALTERNATIVES:
+        current = todo.pop()
+        found = _BRACES.search(current)
+        if not found:
+            done.append(current)
+            continue
+        todo += [current[: found.start()] + choice + current[found.end() :] for choice in found[1].split(",")]
+    return done + todo
+
+
+def _parts_match(path: Sequence[str], glob: Sequence[str]) -> bool:
+    """`**` stands for any number of folders. Keeps the set of places in the path the glob may have come to."""
+    places = {0}
+    for part in glob:
+        if part == "**":
+            places = set(range(min(places), len(path) + 1))
+        else:
+            places = {place + 1 for place in places if place < len(path) and fnmatchcase(path[place], part)}
+        if not places:
+            return False
+    return len(path) in places
+
 
 TIMEOUT = 20.0
 _MAX_MATCHES = 200
@@ -106,7 +150,7 @@ async def _kill_after(matcher: "subprocess.Popen[bytes]", seconds: float) -> Non
 
 
 def _start_worker() -> "subprocess.Popen[bytes]":
-    script = str(Path(__file__).with_name("matcher.py"))
+    script = regex_worker.__file__
     pipe = subprocess.PIPE
     command = [sys.executable, "-I", "-S", script]
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/")

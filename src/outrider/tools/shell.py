@@ -1,4 +1,7 @@
-"""Runs commands. There is one way: a task, waited for as long as the call says, then left to go on by itself."""
+"""Runs commands. There is one way: a task, waited for as long as the call says, then left to go on by itself.
+
+Tells a command that only sleeps: waiting is what tasks and schedules are for. Pure.
+"""
 
 import re
 from typing import Annotated
@@ -7,14 +10,49 @@ import anyio.to_thread
 import msgspec
 from msgspec import Meta, Struct
 
-from outrider.core.approve import HOST, NETWORK, ApprovalRequest
+from outrider.core.approvals import HOST, NETWORK, ApprovalRequest
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.ports import Tasks
-from outrider.core.tasks import Notify, Task, TaskSpec, duration
-from outrider.core.traits import Replay
-from outrider.tools.define import ToolContext, result, tool
-from outrider.tools.sleeping import sleep_seconds
+from outrider.core.ports import Tasks, ToolContext
+from outrider.core.tasks import Notify, Task, TaskSpec
+from outrider.core.text import duration
+from outrider.core.types import Replay
+from outrider.tools.define import result, tool
+
+_SLEEP = re.compile(r"^(?:\S+=\S*\s+)*(?:(?:command|exec|time|nice|nohup|env)\s+)*sleep\s+(.+)$")
+_SPAN = re.compile(r"^(\d+(?:\.\d+)?|\.\d+|infinity|inf)([smhd]?)$")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PARTS = re.compile(r"&&|\|\||;|\n")
+
+
+def sleep_seconds(command: str) -> float:
+    """How many seconds this command does nothing but sleep; 0 when it does something else after or besides.
+
+    `cd x && sleep 60` only sleeps; a sleep followed by real work does not, nor does one inside a loop or a script.
+    """
+    total = 0.0
+    for part in (part.strip() for part in _PARTS.split(command)):
+        if not part or re.match(r"^(cd\b|true$|:$)", part):
+            continue
+        seconds = _one_sleep(part)
+        if not seconds:
+            return 0.0
+        total += seconds
+    return total
+
+
+def _one_sleep(part: str) -> float:
+    found = _SLEEP.match(part)
+    if not found:
+        return 0.0
+    total = 0.0
+    for word in found[1].split():
+        span = _SPAN.match(word)
+        if not span:
+            return 0.0
+        total += float("inf") if span[1].startswith("inf") else float(span[1]) * _UNITS[span[2]]
+    return total
+
 
 HEAD, TAIL = 6_000, 14_000
 LONGEST_TIMEOUT = 600

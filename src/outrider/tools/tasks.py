@@ -1,29 +1,25 @@
 """Looks after background tasks: list, read, wait, write, kill."""
 
 import re
-import subprocess
-import sys
 from typing import Annotated, Literal
 
 import anyio
-import anyio.to_thread
 import msgspec
 from msgspec import Meta, Struct
 
 from outrider.core.errors import Refused
 from outrider.core.events import Result
-from outrider.core.ports import Tasks
-from outrider.core.tasks import Task, clip, duration, task_label
-from outrider.core.traits import Replay
-from outrider.tools import matcher
-from outrider.tools.define import ToolContext, result, tool
+from outrider.core.ports import Tasks, ToolContext
+from outrider.core.tasks import Task, task_label
+from outrider.core.text import clip, duration
+from outrider.core.types import Replay
+from outrider.system.regex import matches_any_line
+from outrider.tools.define import result, tool
 
 LONGEST_WAIT = 600
 POLL_SECONDS = 0.2
 """Seconds between two looks at the output while a call waits for something in it."""
 MAX_READ = 20_000
-_MATCH_TIMEOUT = 5.0
-
 KEYS = {"enter": "\n", "tab": "\t", "esc": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B"}
 
 
@@ -123,21 +119,6 @@ def _check_pattern(text: str) -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"until is neither done, idle nor a regular expression: {error}") from None
     return text
-
-
-async def matches_any_line(pattern: str, text: str) -> bool:
-    """Whether a line matches. Found out by another process: a pattern that never comes to an end is ended with it."""
-    wish = {"pattern": pattern, "literal": False, "ignore_case": False, "most": 1}
-    content = text.encode("utf-8", "replace")
-    asked = b"%s\n[%d]\n%s" % (msgspec.json.encode(wish), len(content), content)
-    with anyio.move_on_after(_MATCH_TIMEOUT):
-        done = await anyio.run_process(
-            [sys.executable, "-I", "-S", matcher.__file__], input=asked, stderr=subprocess.DEVNULL, env={}, check=False
-        )
-        answers = done.stdout.splitlines()
-        if len(answers) == 2:
-            return msgspec.json.decode(answers[1], type=tuple[object, int])[1] > 0
-    raise Refused(f"finding {clip(pattern, 80)!r} in the output takes too long; name it in a simpler way")
 
 
 async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:

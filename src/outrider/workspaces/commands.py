@@ -14,12 +14,14 @@ from typing import Literal
 import anyio.to_thread
 from msgspec import Struct
 
-from outrider.core.approve import HOST, NETWORK
+from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
-from outrider.workspaces import process
-from outrider.workspaces.sandbox import NoSandbox, Sandbox, SandboxGrant, command_group
+from outrider.system import proc
+from outrider.workspaces import process_end, supervisor, task_folder
+from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
 
 MAX_KEPT_TASKS = 500
 """Tasks whose output is kept after their end, the latest first."""
@@ -70,7 +72,7 @@ class LocalCommands:
                 continue
             kept, room = kept + 1, room + size
             if kept > MAX_KEPT_TASKS or room > MAX_KEPT_BYTES:
-                process.remove_folder(folder)
+                process_end.remove_folder(folder)
 
     def start(self, task: Task) -> ProcessIdentity:
         wish, folder = task.spec, self._folder(task)
@@ -84,8 +86,8 @@ class LocalCommands:
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            started = process.start_detached(
-                process.CommandSpec(
+            started = supervisor.start_detached(
+                task_folder.CommandSpec(
                     argv=argv,
                     folder=folder,
                     cwd=cwd,
@@ -108,7 +110,7 @@ class LocalCommands:
         self._require_sandbox().wrap(("true",), root, root, {}, self._sandbox_grant(tuple(needs)))
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
-        found = process.adopt(self._folder(task))
+        found = supervisor.adopt(self._folder(task))
         return ProcessIdentity(found.pid, found.started, found.boot) if found else None
 
     def boot_time(self) -> int:
@@ -116,48 +118,48 @@ class LocalCommands:
         return int((time.time() - since) * 1000)
 
     def has_ended(self, task: Task) -> bool:
-        return process.poll_exit(self._folder(task), _process_of(task)) is not None
+        return task_folder.poll_exit(self._folder(task), _process_of(task)) is not None
 
     async def wait_for_end(self, task: Task) -> CommandEnd:
-        end = await process.wait_for_exit(self._folder(task), _process_of(task))
+        end = await process_end.wait_for_exit(self._folder(task), _process_of(task))
         return await self._finish(task, end)
 
     async def kill(self, task: Task) -> CommandEnd:
-        end = await process.kill(self._folder(task), _process_of(task))
+        end = await process_end.kill(self._folder(task), _process_of(task))
         return await self._finish(task, end)
 
     def interrupt(self, task: Task) -> None:
         """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
-        first = process.first_pid(self._folder(task))
+        first = process_end.first_pid(self._folder(task))
         group = command_group(first) if first and HOST not in task.spec.grants else None
         if group:
             os.killpg(group, signal.SIGINT)
         else:
-            process.interrupt(self._folder(task), _process_of(task))
+            process_end.interrupt(self._folder(task), _process_of(task))
 
     def output_file(self, task: Task) -> str:
         return str(self._folder(task) / "output")
 
     def size(self, task: Task) -> int:
-        return process.output_size(self._folder(task))
+        return task_folder.output_size(self._folder(task))
 
     def read(self, task: Task, start: int, most: int) -> bytes:
         folder = self._folder(task)
         if start >= 0:
-            return process.read_output(folder, start, most)
-        return process.read_output(folder, max(0, process.output_size(folder) + start), most)
+            return task_folder.read_output(folder, start, most)
+        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), most)
 
     def idle_seconds(self, task: Task) -> float:
-        return time.time() - process.last_output_time(self._folder(task))
+        return time.time() - task_folder.last_output_time(self._folder(task))
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         if not task.spec.keeps_stdin_open:
             raise Refused("its stdin is closed; run it with interactive=true to write to it")
         folder = self._folder(task)
         if content:
-            process.write_stdin(folder, content)
+            task_folder.write_stdin(folder, content)
         if close:
-            process.close_stdin(folder)
+            task_folder.close_stdin(folder)
 
     def save_number(self, task: Task, name: str, value: int) -> None:
         path = self._folder(task) / name
@@ -172,7 +174,7 @@ class LocalCommands:
 
     def remove(self, task: Task) -> None:
         """Remove what is left of a task that is over."""
-        process.remove_folder(self._folder(task))
+        process_end.remove_folder(self._folder(task))
 
     def _folder(self, task: Task) -> Path:
         return self._settings.folder / task.id
@@ -198,7 +200,7 @@ class LocalCommands:
         sandbox = self._require_sandbox()
         return sandbox.cgroups.prepare(self._group_name(task.id), sandbox.limits) if sandbox.cgroups else ()
 
-    async def _finish(self, task: Task, end: process.Exit) -> CommandEnd:
+    async def _finish(self, task: Task, end: task_folder.Exit) -> CommandEnd:
         # The kernel may take its time over a group, and nobody else should have to wait for that.
         ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
@@ -223,10 +225,10 @@ def _checked_workdir(root: Path, workdir: str) -> Path:
     return cwd
 
 
-def _process_of(task: Task) -> process.ProcessIdentity:
+def _process_of(task: Task) -> proc.ProcessIdentity:
     if task.process is None:
         raise Refused(f"task {task.id} has not started")
-    return process.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
+    return proc.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
 
 
 def _stdin_of(wish: TaskSpec) -> Literal["closed", "open"] | bytes:

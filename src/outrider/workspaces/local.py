@@ -13,7 +13,14 @@ from typing import BinaryIO, Literal
 
 from outrider.core.errors import Refused
 from outrider.core.ports import FileListing, WorkspaceItem
-from outrider.workspaces.beneath import OPEN_FOLDER, SafePath, missing_error, open_path, printable_name, printable_path
+from outrider.workspaces.safe_paths import (
+    OPEN_FOLDER,
+    SafePath,
+    missing_error,
+    open_path,
+    printable_name,
+    printable_path,
+)
 
 LONGEST_READ = 50 * 1024 * 1024
 LONGEST_WRITE = 10 * 1024 * 1024

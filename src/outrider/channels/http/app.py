@@ -1,68 +1,22 @@
-"""The HTTP application: which routes there are, and what every request passes before it reaches one."""
+"""The HTTP application: which routes there are, and what every request passes before it reaches one.
+
+Everything that is served.
+"""
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from urllib.parse import unquote
+from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from outrider.channels.http.context import HttpContext
-from outrider.channels.http.failures import HttpError, error_response
-from outrider.channels.http.openapi import EndpointSpec, RouteOperation
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def with_error_responses(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with every error it raises turned into an answer."""
-
-    async def call(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except Exception as error:  # noqa: BLE001 (the edge of the process: a bug is one failed request)
-            if not isinstance(error, HttpError | ClientDisconnect):
-                log_failure(request, error)
-            return error_response(request, error)
-
-    return call
-
-
-def log_failure(request: Request, error: Exception) -> None:
-    """Keep what the caller is not told."""
-    import logging
-
-    state = request.scope.get("state", {})
-    logging.getLogger("outrider.http").info(
-        "%s %s failed: %s", request.method, request.url.path, error, exc_info=error, extra={"request": state}
-    )
-
-
-class EndpointRoute(Route):
-    """A route that says what it takes and gives."""
-
-    def __init__(self, path: str, endpoint: Endpoint, methods: Sequence[str], about: EndpointSpec) -> None:
-        super().__init__(path, endpoint, methods=list(methods))
-        self.operations = tuple(RouteOperation(path, method, about) for method in methods)
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """A slash that is written as %2F is part of a name and divides nothing."""
-        raw: bytes = scope.get("raw_path") or b""
-        if b"%2f" not in raw.lower():
-            return super().matches(scope)
-        match, found = super().matches({**scope, "path": raw.decode("latin-1")})
-        named = {name: unquote(value) for name, value in found.get("path_params", {}).items()}
-        return match, {**found, "path_params": named}
-
-
-def route(path: str, endpoint: Endpoint, *methods: str, about: EndpointSpec | None = None) -> Route:
-    """A route; without `about`, the first line of the endpoint's docstring describes it."""
-    words = (endpoint.__doc__ or path).strip().partition("\n")[0]
-    return EndpointRoute(path, with_error_responses(endpoint), methods, about or EndpointSpec(summary=words))
+from outrider.channels.http import admin, health, questions, sessions, tasks
+from outrider.channels.http.errors import HttpError, error_response
+from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.openai import chat, models, responses
 
 
 class RequestIdMiddleware:
@@ -104,3 +58,16 @@ def build_app(context: HttpContext, routes: Sequence[Route], guards: Sequence[Ca
     for guard in reversed(guards):
         whole = guard(whole)
     return RequestIdMiddleware(whole, context.health.responses)
+
+
+ROUTES: tuple[Route, ...] = (
+    *health.ROUTES,
+    *sessions.ROUTES,
+    *sessions.EVENT_ROUTES,
+    *tasks.ROUTES,
+    *questions.ROUTES,
+    *chat.ROUTES,
+    *models.ROUTES,
+    *responses.ROUTES,
+    *admin.ROUTES,
+)

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from outrider.channels.http.failures import error_body
+from outrider.channels.http.errors import error_body
 from outrider.core.errors import Refused, Unavailable
 
 _FLUSH_SECONDS = 0.5

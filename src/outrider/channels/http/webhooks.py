@@ -2,39 +2,106 @@
 
 Each is written down before its request is acknowledged and marked once the receiver took it. Cut in between, it is sent
 again under the same id, so that a receiver which remembers ids hears it once.
+
+A webhook as it travels: the event, the headers that sign it by the Standard Webhooks rules, and their secret.
 """
 
+import binascii
+import hashlib
+import hmac
 import logging
 import random
+import secrets
 import time
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+import msgspec
 from anyio.abc import TaskStatus
 from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.app.agent import Agent
-from outrider.channels.http.openai_common import bounds_of
-from outrider.channels.http.responses_render import ResponseBuilder
+from outrider.channels.http.openai.response_object import ResponseBuilder, response_id
+from outrider.channels.http.openai.turn_output import bounds_of
 from outrider.channels.http.server import is_loopback
-from outrider.channels.http.webhooks_signed import find_secret, render_webhook_event, signed_headers
-from outrider.config.choice import Secret
-from outrider.config.fail import failpoint
+from outrider.config.schema import Config
+from outrider.config.secrets import Secret, resolve_secret
 from outrider.core.errors import Refused, StoreDamaged, Unavailable
 from outrider.core.events import Entry
 from outrider.core.plan import fold
-from outrider.core.ports import Session
 from outrider.core.retry import RetryPolicy, delay
+from outrider.core.store_port import Session
 from outrider.models.errors import retry_after
-from outrider.store.hooks import WebhookDelivery, WebhookStore
+from outrider.store.keys import write_private
 from outrider.store.sqlite import SqliteStore
+from outrider.store.webhooks import WebhookDelivery, WebhookStore
+from outrider.system.failpoints import failpoint
+
+_SECRET_PREFIX = "whsec_"
+_SHORTEST, _LONGEST = 24, 64
+SECRET_FILE = "webhook_secret"
+"""In the home: the secret that was made because none was set."""
+
+
+def render_webhook_event(hook: WebhookDelivery, status: str, at: int) -> bytes:
+    """The event that tells how a response ended, `at` in milliseconds. The same bytes for the same end."""
+    told = {
+        "id": f"evt_{hook.id.removeprefix('wh_')}",
+        "object": "event",
+        "created_at": at // 1000,
+        "type": f"response.{status}",
+        "data": {"id": response_id(hook.session, hook.seq)},
+    }
+    return msgspec.json.encode(told)
+
+
+def signed_headers(secret: Secret, id: str, at: int, body: bytes) -> Mapping[str, str]:
+    """The headers of one attempt, `at` in seconds. Raises Refused when the secret is none."""
+    digest = hmac.new(parse_secret(secret), f"{id}.{at}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "content-type": "application/json",
+        "webhook-id": id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{b64encode(digest).decode()}",
+    }
+
+
+def parse_secret(secret: Secret) -> bytes:
+    """The key that is in it. Raises Refused when there is none, without saying what was given."""
+    prefix, mark, text = secret.reveal().partition("_")
+    try:
+        key = b64decode(text, validate=True) if prefix + mark == _SECRET_PREFIX else b""
+    except (binascii.Error, ValueError):
+        key = b""
+    if not _SHORTEST <= len(key) <= _LONGEST:
+        raise Refused(
+            f"webhook.secret is not valid: it begins with {_SECRET_PREFIX}, and then come "
+            f"{_SHORTEST} to {_LONGEST} bytes in base64"
+        )
+    return key
+
+
+def find_secret(config: Config) -> tuple[Secret, str]:
+    """The secret, made and left in the home if none is set, and where it is. Raises Refused when it cannot be used."""
+    path = config.home / SECRET_FILE
+    if place := config.references.get("webhook.secret"):
+        secret = config.webhook.secret
+        if not secret:
+            raise Refused(f"webhook.secret is to come from {place}, and there is nothing there")
+    else:
+        if not path.exists():
+            write_private(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
+        secret, place = resolve_secret("webhook.secret", f"file:{path}", {}), str(path)
+    parse_secret(secret)
+    return secret, place
+
 
 log = logging.getLogger("outrider.webhooks")
-
 _GONE_STATUS = 410
 _DAY_SECONDS = 86_400.0
 _MAX_REASON_CHARS = 200
@@ -138,9 +205,9 @@ class Webhooks:
                 min(_DAY_SECONDS, max(0.0, hook.due / 1000 - time.time()))
             )  # a clock may have been set back
             async with self._slots:
-                failpoint("J12")
+                failpoint("webhook_not_sent")
                 attempt = await self._send(client, hook, body)
-                failpoint("J13")
+                failpoint("webhook_sent")
             hook = self._after_attempt(hook, attempt)
             await self._save(hook)
 

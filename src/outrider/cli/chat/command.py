@@ -1,4 +1,7 @@
-"""`outrider chat`, which is also `outrider` alone: checks what was typed, opens the home, and hands over."""
+"""`outrider chat`, which is also `outrider` alone: checks what was typed, opens the home, and hands over.
+
+What was typed after `outrider chat`.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -6,15 +9,26 @@ from functools import partial
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
-from outrider.app.presence import OpenMode
-from outrider.channels.link.stay import open_home_client
-from outrider.cli.chat.wish import ChatOptions
-from outrider.cli.choosing import session_settings
-from outrider.cli.opening import SignalWatch, open_config, resolve_workspace, run_async
-from outrider.cli.plain import check_text
-from outrider.config.load import Config
+from outrider.app.api import OpenMode
+from outrider.cli.options import session_settings
+from outrider.cli.output import check_text
+from outrider.cli.setup import SignalWatch, open_config, resolve_workspace, run_async
+from outrider.config.schema import Config
 from outrider.core.errors import Refused
+from outrider.ipc.takeover import open_home_client
+
+
+class ChatOptions(Struct, frozen=True):
+    """Which session to open, and how."""
+
+    session: str = ""
+    model: str = ""
+    runtime: str | None = None
+    workspace: str = ""
+    is_new: bool = False
+    is_continued: bool = False
 
 
 @click.command("chat")
@@ -40,7 +54,7 @@ def command(**typed: object) -> int:
 async def _open_chat(
     config: Config, wish: ChatOptions, settings: Mapping[str, str], root: Path | None, halt: SignalWatch
 ) -> int:
-    from outrider.cli.chat.opening import run_chat  # Slow to import, and `--help` does without it.
+    from outrider.cli.chat.app import run_chat  # Slow to import, and `--help` does without it.
 
     async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:
         return await run_chat(agent, wish, settings, root)

@@ -1,21 +1,29 @@
 """The screen: a prompt that is always there, what is under way above it, the status below it, and print above all.
 
 One application lives as long as the chat. Printing never hands the terminal back to line mode, so no key is lost.
+
+What was typed before, kept in the home for its owner alone, and bounded.
+
+The keys of the chat that differ from those of any line editor.
 """
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import msgspec
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition, has_completions, has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, ScrollOffsets, VerticalAlign, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
@@ -26,12 +34,105 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from outrider.cli.chat.face import ChatController
-from outrider.cli.chat.history import InputHistory
-from outrider.cli.chat.keys import key_bindings
-from outrider.cli.chat.paint import TerminalRenderer
-from outrider.cli.chat.shows import DisplayItem
-from outrider.cli.chat.view import StyledLine
+from outrider.cli.chat.display import DisplayItem
+from outrider.cli.chat.renderer import TerminalRenderer
+from outrider.cli.chat.session_view import StyledLine
+from outrider.cli.chat.ui import ChatController
+
+_MAX_HISTORY_BYTES = 1_000_000
+_MAX_HISTORY_ENTRIES = 1_000
+
+
+class InputHistory(History):
+    """One JSON string a line, oldest first. A file that cannot be read or written costs the history, not the chat."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Newest first."""
+        try:
+            content = self._path.read_bytes()
+        except OSError:
+            return []
+        lines = content.splitlines()[-_MAX_HISTORY_ENTRIES:]
+        if len(content) > _MAX_HISTORY_BYTES:
+            self._rewrite(lines)
+        texts: list[str] = []
+        for line in lines:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):  # A line cut by a crash.
+                texts.append(msgspec.json.decode(line, type=str))
+        return reversed(texts)
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError), os.fdopen(self._open(os.O_APPEND), "ab") as file:
+            file.write(msgspec.json.encode(string.encode(errors="replace").decode()) + b"\n")
+
+    def _rewrite(self, lines: list[bytes]) -> None:
+        kept = b"\n".join(lines)[-_MAX_HISTORY_BYTES // 2 :].partition(b"\n")[2]
+        with suppress(OSError), os.fdopen(self._open(os.O_TRUNC), "wb") as file:
+            file.write(kept + b"\n")
+
+    def _open(self, how: int) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o600)
+
+
+def key_bindings(buffer: Buffer, interrupt: Callable[[], None]) -> KeyBindings:
+    """Enter sends, Alt-Enter and Ctrl-J begin a new line, Ctrl-C stops, Ctrl-D on an empty line leaves."""
+    keys = KeyBindings()
+    is_typing = has_focus(buffer)
+    is_empty = Condition(lambda: not buffer.text)
+
+    @keys.add(Keys.Enter, filter=is_typing)
+    def send(event: KeyPressEvent) -> None:
+        state = buffer.complete_state
+        if state and state.current_completion:
+            buffer.apply_completion(state.current_completion)
+        buffer.validate_and_handle()
+
+    @keys.add(Keys.Escape, Keys.Enter, filter=is_typing)
+    @keys.add(Keys.ControlJ, filter=is_typing)
+    def begin_line(event: KeyPressEvent) -> None:
+        buffer.newline(copy_margin=False)
+
+    @keys.add(Keys.ControlC, filter=is_typing)
+    @keys.add(Keys.SIGINT)
+    def stop(event: KeyPressEvent) -> None:
+        interrupt()
+
+    @keys.add(Keys.ControlD, filter=is_typing & is_empty)
+    def leave(event: KeyPressEvent) -> None:
+        event.app.exit()
+
+    _add_completion(keys, buffer)
+
+    @keys.add(Keys.ControlZ)
+    def pause(event: KeyPressEvent) -> None:
+        event.app.suspend_to_background()
+
+    _ = (send, begin_line, stop, leave, pause)
+    return keys
+
+
+def _add_completion(keys: KeyBindings, buffer: Buffer) -> None:
+    is_typing = has_focus(buffer)
+
+    @keys.add(Keys.ControlI, filter=is_typing)
+    def complete(event: KeyPressEvent) -> None:
+        if buffer.complete_state:
+            buffer.complete_next()
+        elif buffer.text.startswith("/"):
+            buffer.start_completion(insert_common_part=True)
+        else:
+            buffer.insert_text("    ")
+
+    @keys.add(Keys.BackTab, filter=is_typing)
+    def complete_back(event: KeyPressEvent) -> None:
+        buffer.complete_previous()
+
+    _ = (complete, complete_back)
+
 
 _STYLE = Style.from_dict(
     {

@@ -2,14 +2,15 @@
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from outrider.config.choice import ModelChoice
+from outrider.config.models import ModelChoice
 from outrider.core.events import Reply
-from outrider.core.ports import Blobs, Emit, Model
+from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
-from outrider.core.traits import ModelTraits
+from outrider.core.store_port import Blobs
+from outrider.core.types import ModelTraits
 from outrider.models.practice.answer import practise
 from outrider.models.practice.request import parse_request
-from outrider.models.scripted import stream_reply
+from outrider.models.scripted_reply import stream_reply
 
 __all__ = ["PracticeModel", "open_model", "parse_request", "practise"]
 

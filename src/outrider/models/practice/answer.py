@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from outrider.core.compact import SUMMARISE, outline
+from outrider.core.compaction import SUMMARISE, outline
 from outrider.core.events import Result
 from outrider.core.prompt import SUMMARY, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.models.practice.doing import do
@@ -11,8 +11,7 @@ from outrider.models.practice.phrases import INTRODUCTION
 from outrider.models.practice.recall import Recall
 from outrider.models.practice.request import MOST_STEPS, parse_request
 from outrider.models.practice.steps import Noticed, Noting, Puzzled, Step, Talking
-from outrider.models.scripted import ScriptedCall, ScriptedReply
-from outrider.models.scripted_text import join_paragraphs
+from outrider.models.scripted_reply import ScriptedCall, ScriptedReply, join_paragraphs
 
 MOST_CALLS = 8
 """Calls that one request may take."""

@@ -28,7 +28,7 @@ from outrider.models.practice.steps import (
     Unable,
     Writing,
 )
-from outrider.models.scripted import ScriptedCall
+from outrider.models.scripted_reply import ScriptedCall
 
 _MOST_LINES = 200
 _MOST_NAMES = 100

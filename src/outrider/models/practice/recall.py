@@ -8,7 +8,7 @@ from outrider.core.events import Result
 from outrider.models.practice.outcomes import parse_outcome
 from outrider.models.practice.results import parse_listing
 from outrider.models.practice.steps import Path, Ref
-from outrider.models.scripted import ScriptedCall
+from outrider.models.scripted_reply import ScriptedCall
 
 Doing = Generator[ScriptedCall, Result, str]
 """Yields calls, is sent their results, returns words."""

@@ -6,7 +6,7 @@ from outrider.models.practice.outcomes import Outcome, Row, parse_outcome, parse
 from outrider.models.practice.phrases import clipped, code, fenced
 from outrider.models.practice.recall import Doing, Recall
 from outrider.models.practice.steps import Running, Tasks, Tending
-from outrider.models.scripted import ScriptedCall
+from outrider.models.scripted_reply import ScriptedCall
 
 _MOST_TASKS = 20
 _WISHES = {"read": "read the output of", "wait": "wait for", "kill": "kill"}

@@ -1,18 +1,24 @@
-"""How the app-server is started: which program, with which settings, in which environment."""
+"""How the app-server is started: which program, with which settings, in which environment.
+
+What Codex's sandbox leaves in a workspace when it is cut off: empty folders that were not there before.
+"""
 
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from outrider.config.childenv import child_environment
-from outrider.config.folders import absolute_path
-from outrider.config.load import Config
+import anyio.to_thread
+
+from outrider.config.environment import absolute_path, child_environment
+from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess
-from outrider.runtimes.codex.faults import USE_NATIVE_HINT
-from outrider.runtimes.jsonrpc import MARKER_VARIABLE, Program, new_marker
-from outrider.runtimes.program import find_program
+from outrider.runtimes.base import find_program
+from outrider.runtimes.codex.errors import USE_NATIVE_HINT
+from outrider.runtimes.jsonrpc.process import Program
+from outrider.system.processes import MARKER_VARIABLE, new_marker
 
 INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-codex-cli-bin`), or set codex.command."
 
@@ -68,3 +74,23 @@ def trust(workspace: str, decided: Collection[str]) -> dict[str, object]:
     if any(Path(workspace).is_relative_to(folder) for folder in decided):
         return {}
     return {"projects": {workspace: {"trust_level": "untrusted"}}}
+
+
+_SANDBOX_FOLDERS = (".git", ".codex", ".agents", ".aws")
+
+
+class SandboxLeftovers:
+    """Of one turn. Looks when it is made; an empty `.git` would make a repository of any folder."""
+
+    def __init__(self, workspace: str) -> None:
+        paths = [Path(workspace, name) for name in _SANDBOX_FOLDERS]
+        self._absent_before = [path for path in paths if not os.path.lexists(path)]
+
+    async def clear(self) -> None:
+        """Remove those that are empty, and nothing else."""
+        await anyio.to_thread.run_sync(self._clear)
+
+    def _clear(self) -> None:
+        for path in self._absent_before:
+            with suppress(OSError):
+                path.rmdir()

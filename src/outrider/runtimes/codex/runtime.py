@@ -1,22 +1,30 @@
-"""The `Runtime` of Codex: finds the process and the thread of a session, and carries its turn there."""
+"""The `Runtime` of Codex: finds the process and the thread of a session, and carries its turn there.
+
+Codex as a runtime: turns are carried by `codex app-server`, and what it does is written down as it happens.
+"""
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
+import anyio
+
+import outrider.runtimes.external.approvals as outside
 from outrider.core.events import Started
 from outrider.core.ports import Turn
-from outrider.core.traits import RuntimeTraits
-from outrider.runtimes.calls import ToolRunner
-from outrider.runtimes.codex.faults import bad_settings, codex_failed, not_logged_in, process_exited, request_failed
-from outrider.runtimes.codex.lending import ToolProvider
-from outrider.runtimes.codex.pool import AppServerPool
-from outrider.runtimes.codex.process import AppServer
+from outrider.core.types import RuntimeTraits
+from outrider.runtimes.base import RuntimeContext
+from outrider.runtimes.codex.app_server import AppServer
+from outrider.runtimes.codex.errors import bad_settings, codex_failed, not_logged_in, process_exited, request_failed
+from outrider.runtimes.codex.process_pool import AppServerPool
+from outrider.runtimes.codex.protocol import parse_needs_login
 from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
+from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.turn import CodexTurnRun
-from outrider.runtimes.codex.wire import parse_needs_login
-from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError
-from outrider.runtimes.kit import RuntimeContext
-from outrider.runtimes.outside import asking as outside
-from outrider.runtimes.outside.asking import ApprovalGate, JournalWatcher
+from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.mcp_server import McpServer
+from outrider.runtimes.tool_runner import ToolRunner
 
 log = logging.getLogger("outrider.codex")
 
@@ -82,3 +90,14 @@ class CodexRuntime:
             server.retire()
             raise bad_settings(complaint) if complaint else not_logged_in()
         server.is_logged_in = True
+
+
+@asynccontextmanager
+async def open_runtime(kit: RuntimeContext) -> AsyncGenerator[CodexRuntime]:
+    """Codex for the life of a home. Its processes are started when they are needed, and ended with it."""
+    async with anyio.create_task_group() as group:
+        pool = AppServerPool(kit.config, group)
+        await pool.terminate_leftovers()
+        group.start_soon(pool.retire_idle)
+        yield CodexRuntime(kit, pool, ToolProvider(kit.config, McpServer(group)))
+        group.cancel_scope.cancel()

@@ -7,25 +7,29 @@ from typing import Any
 import anyio
 from msgspec import Raw, Struct
 
-from outrider.config.load import Config
+from outrider.config.schema import Config
 from outrider.core.events import Bound, Delta
 from outrider.core.ports import Tools, Turn
 from outrider.core.prompt import Message, UserMessage
-from outrider.runtimes.codex.faults import codex_failed, request_failed
-from outrider.runtimes.codex.fence import parse_sandbox_policy, permission_profile, sandbox_policy_of, without_profile
+from outrider.runtimes.codex.app_server import AppServer
+from outrider.runtimes.codex.errors import codex_failed, request_failed
 from outrider.runtimes.codex.launch import trust
-from outrider.runtimes.codex.lending import MCP_TOOLS_HINT, ThreadTools, ToolProvider
-from outrider.runtimes.codex.process import AppServer
-from outrider.runtimes.codex.tools import dynamic_tools
-from outrider.runtimes.codex.wire import (
+from outrider.runtimes.codex.protocol import (
     parse_configured_model,
     parse_default_model,
     parse_model,
     parse_projects,
     parse_thread_id,
 )
-from outrider.runtimes.jsonrpc import RpcError
-from outrider.runtimes.outside import past
+from outrider.runtimes.codex.sandbox_policy import (
+    parse_sandbox_policy,
+    permission_profile,
+    sandbox_policy_of,
+    without_profile,
+)
+from outrider.runtimes.codex.tools import MCP_TOOLS_HINT, ThreadTools, ToolProvider, dynamic_tools
+from outrider.runtimes.external import history
+from outrider.runtimes.jsonrpc.errors import RpcError
 
 NAME = "codex"
 _OPEN_TIMEOUT = 60.0
@@ -102,7 +106,7 @@ async def open_thread(server: AppServer, turn: Turn, terms: ThreadOptions) -> Op
 async def inject_history(server: AppServer, turn: Turn, opened: OpenThread, newest: int) -> None:
     """Tell the thread what was said and done elsewhere, once; `newest` is the last input it got. Raises RpcError."""
     messages = _unseen_history(turn, opened, newest)
-    text = past.render_history(messages)
+    text = history.render_history(messages)
     if not text:
         return
     turn.emit(Delta("Codex is told what was said and done in this session before", "note"))

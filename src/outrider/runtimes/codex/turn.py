@@ -15,23 +15,30 @@ from outrider.core.errors import Unavailable
 from outrider.core.events import Bound
 from outrider.core.ports import Turn
 from outrider.core.prompt import UserMessage
-from outrider.runtimes.calls import ToolRunner
-from outrider.runtimes.codex.answering import ServerRequests
-from outrider.runtimes.codex.faults import codex_failed, is_login_error, request_failed, turn_failed
-from outrider.runtimes.codex.hearing import NotificationReader
-from outrider.runtimes.codex.items import is_running
-from outrider.runtimes.codex.leftovers import SandboxLeftovers
-from outrider.runtimes.codex.lending import ToolProvider
-from outrider.runtimes.codex.process import AppServer, ThreadMessages
-from outrider.runtimes.codex.recover import RecoveredTurn, Recovery, client_id, find_turn, newest_input
+from outrider.runtimes.base import RuntimeContext
+from outrider.runtimes.codex.app_server import AppServer, ThreadMessages
+from outrider.runtimes.codex.approvals import ServerRequests
+from outrider.runtimes.codex.errors import codex_failed, is_login_error, request_failed, turn_failed
+from outrider.runtimes.codex.launch import SandboxLeftovers
+from outrider.runtimes.codex.notifications import NotificationReader, is_running
+from outrider.runtimes.codex.protocol import (
+    CodexTurn,
+    client_id,
+    parse_is_active,
+    parse_item,
+    parse_notification,
+    parse_turn_id,
+)
+from outrider.runtimes.codex.recovery import RecoveredTurn, Recovery, find_turn, newest_input
 from outrider.runtimes.codex.threads import NAME, OpenThread, ThreadOptions, inject_history, model_override, open_thread
-from outrider.runtimes.codex.watch import TurnWatchdog
-from outrider.runtimes.codex.wire import CodexTurn, parse_is_active, parse_item, parse_notification, parse_turn_id
-from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError, RpcNotification, RpcRequest
-from outrider.runtimes.kit import RuntimeContext
-from outrider.runtimes.mcp import PendingCall
-from outrider.runtimes.outside.asking import ApprovalGate, JournalWatcher
-from outrider.runtimes.outside.ledger import CONTINUES_IN_BACKGROUND, TurnRecorder
+from outrider.runtimes.codex.tools import ToolProvider
+from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
+from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
+from outrider.runtimes.jsonrpc.connection import RpcNotification, RpcRequest
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.mcp_server import PendingCall
+from outrider.runtimes.tool_runner import ToolRunner
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds it has to stop when it is told to."""

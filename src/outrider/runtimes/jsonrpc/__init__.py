@@ -5,39 +5,40 @@ async with open_child(Program(argv, cwd, environ)) as child, open_peer(child) as
     async for message in peer.messages(): …
 """
 
-from outrider.runtimes.jsonrpc.child import Child, open_child
-from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
-from outrider.runtimes.jsonrpc.orphans import MARKER_VARIABLE, new_marker, terminate_marked
-from outrider.runtimes.jsonrpc.peer import ConnectionOptions, RpcConnection, open_connection
-from outrider.runtimes.jsonrpc.start import Program
-from outrider.runtimes.jsonrpc.wire import (
+from outrider.runtimes.jsonrpc.connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    ConnectionOptions,
     RequestId,
+    RpcConnection,
     RpcMessage,
     RpcNotification,
     RpcRequest,
+    open_connection,
 )
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.jsonrpc.process import Child, Program, open_child
+from outrider.system.processes import MARKER_VARIABLE, new_marker, terminate_marked
 
 __all__ = [
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
-    "METHOD_NOT_FOUND",
     "MARKER_VARIABLE",
+    "METHOD_NOT_FOUND",
     "Child",
-    "ProcessExited",
-    "RequestId",
-    "RpcMessage",
-    "RequestTimeout",
-    "RpcNotification",
-    "RpcConnection",
     "ConnectionOptions",
+    "ProcessExited",
     "Program",
-    "RpcRequest",
+    "RequestId",
+    "RequestTimeout",
+    "RpcConnection",
     "RpcError",
-    "terminate_marked",
+    "RpcMessage",
+    "RpcNotification",
+    "RpcRequest",
     "new_marker",
     "open_child",
     "open_connection",
+    "terminate_marked",
 ]

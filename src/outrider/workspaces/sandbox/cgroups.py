@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.workspaces.sandbox.terms import SandboxLimits
+from outrider.workspaces.sandbox.types import SandboxLimits
 
 _OURS = "outrider"
 _NEEDED = ("memory", "pids")

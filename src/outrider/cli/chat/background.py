@@ -1,0 +1,147 @@
+"""Sessions that are not open here but have something to do: tells in a line what happens in them."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import anyio
+from anyio.abc import TaskGroup
+
+from outrider.app.api import AgentApi
+from outrider.cli.chat.display import Note
+from outrider.cli.chat.sanitize import sanitize_line
+from outrider.cli.chat.session_view import background_task_note
+from outrider.cli.chat.ui import ChatUI
+from outrider.core.errors import Refused, Unavailable
+from outrider.core.events import Asked, Ended, Entry, Input, Started
+from outrider.core.plan import fold
+from outrider.core.store_port import Session
+from outrider.core.turn_result import TurnResult, turn_result
+
+
+async def child_session_ids(agent: AgentApi) -> set[str]:
+    """The sessions that are bodies of tasks: what they do is told where the task was begun."""
+    return {task.child for task in await agent.tasks() if task.child}
+
+
+class BackgroundSessions:
+    """Follows such sessions until they rest, or until one is opened here."""
+
+    def __init__(self, agent: AgentApi, face: ChatUI, group: TaskGroup) -> None:
+        self._agent = agent
+        self._ui = face
+        self._group = group
+        self._open_session_id = ""
+        """The session that is open."""
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._working: set[str] = set()
+
+    @property
+    def working_count(self) -> int:
+        """In how many of them a turn goes on."""
+        return len(self._working)
+
+    async def resume_unfinished(self) -> None:
+        """Take up what was left unfinished, here too, and tell what comes of it in the others."""
+        # Tasks first: one that ends before the next line has left its session something to do.
+        running = await self._agent.tasks(open_only=True)
+        unfinished = await self._agent.resume_all()
+        hidden = await child_session_ids(self._agent)
+        for session in unfinished:
+            if session.id not in {*hidden, self._open_session_id}:
+                await self._resume_session(session)
+        for task in running:
+            if task.session not in {*hidden, *self._scopes, self._open_session_id}:
+                await self._wait_for_tasks(task.session)
+
+    async def _resume_session(self, session: Session) -> None:
+        journal = await self._agent.journal(session)
+        state = fold(journal)
+        unseen = [entry.body for entry in journal if entry.seq > state.saw and isinstance(entry.body, Input)]
+        if not state.questions and (state.is_open or any(body.source == "person" for body in unseen)):
+            self._ui.show([Note(f"taking up the unfinished turn of session {sanitize_line(session.name)}")])
+        self.watch(session, state.saw, is_working=True)
+
+    async def _wait_for_tasks(self, name: str) -> None:
+        try:
+            session = await self._agent.find(name)
+        except Refused:  # It was deleted, and its tasks with it.
+            return
+        if session.has_work:
+            await self._resume_session(session)
+        else:
+            self.watch(session, session.head, is_working=False)
+
+    def watch(self, session: Session, after: int, *, is_working: bool) -> None:
+        """Tell what happens in this session after that entry."""
+        if session.id == self._open_session_id or session.id in self._scopes:
+            return
+        scope = self._scopes[session.id] = anyio.CancelScope()
+        if is_working:
+            self._working.add(session.id)
+        self._group.start_soon(self._follow, session, after, scope)
+
+    def set_open_session(self, session: Session | None) -> None:
+        """This session is open from now on, and no other."""
+        self._open_session_id = session.id if session else ""
+        if scope := self._scopes.get(self._open_session_id):
+            scope.cancel()
+            self._forget(self._open_session_id)
+
+    def _forget(self, session: str) -> None:
+        del self._scopes[session]
+        self._working.discard(session)
+
+    async def _follow(self, session: Session, after: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            try:
+                await self._report_events(session, after)
+            except (Refused, Unavailable) as error:
+                self._ui.show([Note(f"✗ session {sanitize_line(session.name)}: {error}", "bad")])
+        if self._scopes.get(session.id) is scope:
+            self._forget(session.id)
+        self._ui.invalidate()
+
+    async def _report_events(self, session: Session, after: int) -> None:
+        turn: list[Entry] = []
+        async with aclosing(self._agent.follow(session, after)) as stream:
+            async for event in stream:
+                if not isinstance(event, Entry):
+                    continue
+                turn.append(event)
+                match event.body:
+                    case Input(source="task", text=text):
+                        self._ui.show([background_task_note(text, session.name)])
+                    case Started():
+                        self._working.add(session.id)
+                    case Asked(ask=ask) if ask in [asked.ask for asked in await self._agent.questions(session)]:
+                        self._ui.show([_question_note(session)])
+                    case Ended():
+                        self._working.discard(session.id)
+                        self._ui.show([_turn_end_note(session, turn_result(session.id, turn))])
+                        turn = []
+                        if await self._is_idle(session):
+                            return
+                    case _:
+                        pass
+                self._ui.invalidate()
+
+    async def _is_idle(self, session: Session) -> bool:
+        running: Sequence[object] = await self._agent.tasks(session, open_only=True)
+        return not running and not (await self._agent.find(session.id)).has_work
+
+
+def _question_note(session: Session) -> Note:
+    name = sanitize_line(session.name)
+    return Note(f"? session {name} waits for your answer  (/switch {name})", "warn")
+
+
+def _turn_end_note(session: Session, turn: TurnResult) -> Note:
+    name = sanitize_line(session.name)
+    match turn:
+        case TurnResult(outcome="done", text=text):
+            said = f": {sanitize_line(text, 100)}" if text else ""
+            return Note(f"● session {name} is done{said}  (/switch {name})", "good")
+        case TurnResult(outcome="interrupted"):
+            return Note(f"● session {name} was stopped", "warn")
+        case TurnResult(error=error):
+            return Note(f"● session {name} failed: {sanitize_line(error, 160)}  (/switch {name})", "bad")

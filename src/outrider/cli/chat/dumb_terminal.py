@@ -1,0 +1,60 @@
+"""The chat on a terminal that cannot move its cursor (`TERM=dumb`): a line is read, what happens is printed."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+import anyio
+
+from outrider.cli.chat.display import DisplayItem, TypedCommand, UserText
+from outrider.cli.chat.renderer import TerminalRenderer
+from outrider.cli.chat.ui import ChatController
+
+_MAX_READ_BYTES = 65_536
+
+
+class DumbTerminalUI:
+    """The `Face` of such a terminal. The terminal itself echoes and edits."""
+
+    def __init__(self, painter: TerminalRenderer) -> None:
+        self._painter = painter
+        self._run_scope = anyio.CancelScope()
+
+    def show(self, shows: Iterable[DisplayItem]) -> None:
+        """What the person said is on the screen already, as they typed it."""
+        text = self._painter.render([show for show in shows if not isinstance(show, UserText | TypedCommand)], 80)
+        sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
+        sys.stdout.flush()
+
+    def restore_input(self, text: str) -> None:
+        sys.stdout.write(f"(not sent: {text})\n")
+        sys.stdout.flush()
+
+    def invalidate(self) -> None:
+        """There is no place for what is under way."""
+
+    def exit(self) -> None:
+        self._run_scope.cancel()
+
+    async def run(self, talk: ChatController) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch_interrupts, talk)
+            with self._run_scope:
+                await self._read(talk)
+            group.cancel_scope.cancel()
+
+    async def _read(self, talk: ChatController) -> None:
+        descriptor = sys.stdin.fileno()
+        while True:
+            await anyio.wait_readable(descriptor)
+            line = os.read(descriptor, _MAX_READ_BYTES)
+            if not line:
+                return
+            if text := line.decode("utf-8", "replace").strip("\r\n"):
+                talk.submit(text)
+
+    async def _watch_interrupts(self, talk: ChatController) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            async for _ in signals:
+                talk.interrupt(is_empty=True)

@@ -1,0 +1,320 @@
+"""What a person at a terminal sees on stderr while a turn goes on: calls as they run, and that something moves.
+
+A journal for people: as a transcript in the terminal, or as a Markdown page.
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from outrider.cli.output import format_time, one_line, printable
+from outrider.core.approvals import NO
+from outrider.core.events import (
+    Answered,
+    Asked,
+    Begun,
+    Bound,
+    Changed,
+    Compacted,
+    Delta,
+    Ended,
+    Entry,
+    Event,
+    Input,
+    Reply,
+    Result,
+    Resumed,
+    Started,
+)
+from outrider.core.ports import NATIVE
+from outrider.core.store_port import Session
+from outrider.core.turn_result import TurnResult, last_turn, turn_result
+from outrider.core.types import Call, Image, Usage
+from outrider.system.tasks import unwrap_single
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class ProgressLine:
+    """Draws one moving line, and leaves the finished ones above it."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._activity = "thinking"
+        self._drawn_width = 0
+        self._frame = 0
+        self._calls: dict[str, Call] = {}
+        self._questions: dict[str, Asked] = {}
+        self._is_paused = False
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Delta():
+                self._show_delta(event)
+            case Entry():
+                self._show_entry(event)
+
+    def _show_delta(self, delta: Delta) -> None:
+        match delta.kind:
+            case "note" | "reset":
+                if delta.text:
+                    self._print(f"… {one_line(delta.text)}")
+            case "text":
+                self._activity = "writing"
+            case "call":
+                self._activity = f"calling {one_line(delta.text)}"
+            case "reasoning":
+                self._activity = "thinking"
+
+    def _show_entry(self, entry: Entry) -> None:
+        match entry.body:
+            case Reply(calls=calls, text=text) if calls:
+                self._calls |= {call.id: call for call in calls}
+                self._activity = "running " + ", ".join(one_line(call.tool) for call in calls)
+                if text:
+                    self._print(printable(text))
+            case Result(call=call):
+                self._print(result_line(self._calls.get(call), entry.body))
+                self._activity = "thinking"
+            case Asked(ask=ask):
+                self._questions[ask] = entry.body
+                self._activity = "waiting for an answer"
+            case Answered(ask=ask):
+                self._print(answer_line(self._questions.get(ask), entry.body))
+                self._activity = "thinking"
+            case Input(text=text, source="task"):
+                self._print(f"● {one_line(text, 100)}")
+            case Resumed():
+                self._print("… taking up the unfinished turn")
+            case Compacted():
+                self._print("… the earlier part of the session was summarised")
+            case _:
+                pass
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """While the block runs, the last line belongs to somebody else."""
+        self._clear_line()
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    @asynccontextmanager
+    async def animated(self) -> AsyncGenerator[None, None]:
+        """Keep the line moving while the block runs; nothing of it is left afterwards."""
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._animate)
+                yield
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise unwrap_single(several) from several
+        finally:
+            self._clear_line()
+
+    async def _animate(self) -> None:
+        while True:
+            seconds = int(time.monotonic() - self._started_at)
+            self._frame += 1
+            line = f"{_FRAMES[self._frame % len(_FRAMES)]} {self._activity} {seconds} s"
+            if not self._is_paused:
+                self._clear_line()
+                self._drawn_width = len(line)
+                sys.stderr.write(line[: shutil.get_terminal_size().columns - 1])
+                sys.stderr.flush()
+            await anyio.sleep(0.12)
+
+    def _clear_line(self) -> None:
+        if self._drawn_width:
+            sys.stderr.write("\r" + " " * min(self._drawn_width, shutil.get_terminal_size().columns - 1) + "\r")
+            self._drawn_width = 0
+
+    def _print(self, line: str) -> None:
+        self._clear_line()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def call_line(call: Call, longest: int = 100) -> str:
+    """A call in one line: its tool and the beginning of its arguments."""
+    args = call.broken or " ".join(f"{name}={value!r}" for name, value in call.args.items())
+    return one_line(f"{call.tool} {args}", longest)
+
+
+def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
+    """A call and what came of it, in one line; with its task where that goes on."""
+    what = call_line(call, longest) if call else "a call"
+    told = result.details or (result.text if result.failed else "")
+    if task := _background_task(result):
+        told = f"{told} as task {task}"
+    return f"{'✗' if result.failed else '✓'} {what}" + (f" — {one_line(told, longest)}" if told else "")
+
+
+class _StartedTask(Struct, frozen=True):
+    """What a result says of a task."""
+
+    status: str = ""
+    task: str = ""
+
+
+def _background_task(result: Result) -> str:
+    """The task that this call left running, or nothing."""
+    if '"background_started"' not in result.text and '"auto_backgrounded"' not in result.text:
+        return ""
+    try:
+        begun = msgspec.json.decode(result.text, type=_StartedTask)
+    except ValueError:  # another tool's words
+        return ""
+    return one_line(begun.task) if begun.status in ("background_started", "auto_backgrounded") else ""
+
+
+def answer_line(asked: Asked | None, answered: Answered, longest: int = 160) -> str:
+    """A question and its answer, in one line."""
+    what = one_line(asked.question, longest) if asked else "a question"
+    if answered.answer == NO:
+        return f"✗ {what} — " + ("no" if answered.person else "no, since nobody answered")
+    return f"✓ {what} — {one_line(answered.answer)}"
+
+
+_MAX_OUTPUT_CHARS = 4_000
+
+
+def format_usage(usage: Usage, cost: float | None) -> str:
+    """Tokens and dollars, as far as they are known."""
+    told = f"{usage.input:,} tokens in, {usage.output:,} out"
+    return told if cost is None else f"{told}, ${cost:.4f}"
+
+
+class _TranscriptState:
+    """Remembers what later entries refer to: the calls, and where the turn began."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.calls: dict[str, Call] = {}
+        self._turn: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self._turn.append(entry)
+        if isinstance(entry.body, Reply):
+            self.calls |= {call.id: call for call in entry.body.calls}
+
+    def end_turn(self) -> TurnResult:
+        outcome = turn_result(self._session.id, last_turn(self._turn))
+        self._turn = []
+        return outcome
+
+
+def transcript_lines(session: Session, entries: Sequence[Entry]) -> Iterator[str]:
+    """The entries as a transcript, calls and results in a line each."""
+    turns = _TranscriptState(session)
+    for entry in entries:
+        turns.add(entry)
+        for line in _entry_lines(entry, turns):
+            yield printable(line)
+
+
+def _entry_lines(entry: Entry, turns: _TranscriptState) -> Iterator[str]:
+    match entry.body:
+        case Input(text=text, source=source, images=images):
+            yield _entry_heading(entry, "you" if source == "person" else source)
+            yield from _indented(text)
+            yield from (f"  [{image.media}]" for image in images)
+        case Reply(text=text, calls=calls, cut=cut):
+            yield _entry_heading(entry, entry.body.model or "reply")
+            yield from _indented(text)
+            yield from (f"  → {call_line(call)}" for call in calls)
+            yield from [f"  [cut short: {cut}]"] if cut else []
+        case Result(call=id):
+            yield _entry_heading(entry, result_line(turns.calls.get(id), entry.body))
+        case Ended(partial=partial):
+            yield _entry_heading(entry, _turn_summary(turns.end_turn()))
+            yield from _indented(partial)
+            yield ""
+        case _:
+            if remark := _entry_note(entry):
+                yield _entry_heading(entry, remark)
+
+
+def _entry_heading(entry: Entry, what: str) -> str:
+    return f"#{entry.seq} {format_time(entry.at)}  {what}"
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())
+
+
+def _turn_summary(turn: TurnResult) -> str:
+    steps = f"{turn.steps} step" + "s" * (turn.steps != 1)
+    told = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
+    return f"{one_line(told)} ({steps}, {format_usage(turn.usage, turn.cost)})"
+
+
+def _entry_note(entry: Entry) -> str:
+    """The entries that are no words, in a few."""
+    match entry.body:
+        case Resumed(crashed=crashed):
+            return "taken up again after a crash" if crashed else "taken up again"
+        case Compacted():
+            return "the earlier part was summarised"
+        case Changed(name=name, value=value):
+            return one_line(f"{name} = {value}", 100)
+        case Asked(question=question):
+            return f"asked: {one_line(question, 300)}"
+        case Answered(answer=answer, person=person):
+            return f"answered: {one_line(answer, 100)}" + ("" if person else ", since nobody answered")
+        case Started(runtime=runtime, model=model) if runtime != NATIVE:
+            return one_line(f"carried by {runtime}{f', asking {model}' if model else ''}", 100)
+        case Bound(runtime=runtime, thread=thread, turn=turn, saw=saw):
+            knows = f", which knows the session up to #{saw}" if saw else ""
+            return one_line(f"{runtime}: thread {thread}{f', turn {turn}' if turn else ''}{knows}", 200)
+        case Begun() | Started() | Input() | Reply() | Result() | Ended():
+            return ""
+
+
+def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
+    """The session as a Markdown page."""
+    turns = _TranscriptState(session)
+    title = one_line(session.title, 80) or session.name
+    parts = [f"# {title}", f"Session `{session.name}`, begun {format_time(session.created)}, in `{session.workspace}`."]
+    for entry in entries:
+        turns.add(entry)
+        parts += _paragraphs(entry, turns)
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(entry: Entry, turns: _TranscriptState) -> list[str]:
+    match entry.body:
+        case Input(text=text, source=source, images=images):
+            who = "You" if source == "person" else source.capitalize()
+            return [f"## {who}, {format_time(entry.at)}", text, *_image_notes(images)]
+        case Reply(text=text, calls=calls):
+            said = [f"## {entry.body.model or 'Reply'}, {format_time(entry.at)}", text] if text else []
+            return said + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
+        case Result(text=text, failed=failed):
+            return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
+        case Ended(partial=partial):
+            return [*([partial] if partial else []), f"*{_turn_summary(turns.end_turn())}*"]
+        case _:
+            remark = _entry_note(entry)
+            return [f"*{remark}*"] if remark else []
+
+
+def _image_notes(images: Sequence[Image]) -> list[str]:
+    return [f"*[{image.media}]*" for image in images]
+
+
+def _fenced(text: str) -> str:
+    if len(text) > _MAX_OUTPUT_CHARS:
+        text = f"{text[:_MAX_OUTPUT_CHARS]}\n[… {len(text) - _MAX_OUTPUT_CHARS:,} characters left out …]"
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"

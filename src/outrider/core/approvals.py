@@ -1,0 +1,104 @@
+"""Whether a call may do what it wants to do: rules and grants are data; no pattern over shell text decides."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+Verdict = Literal["allow", "ask", "deny"]
+PermissionScope = Literal["once", "session", "workspace"]
+ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
+ANSWERS = (ONCE, SESSION, WORKSPACE, NO)
+"""What a person may answer: how far a yes reaches, or no."""
+HOST = "host"
+"""Running outside any sandbox, as the person who runs Outrider."""
+NETWORK = "network"
+
+
+class ApprovalRequest(Struct, frozen=True):
+    """What one call wants beyond what every call may do. What is approved is exactly what runs."""
+
+    tool: str
+    command: str
+    """What would run, as people read it."""
+    needs: tuple[str, ...]
+    """`network`, `read:PATH`, `write:PATH`, or `host`."""
+    workspace: str
+    why: str = ""
+    """The model's reason."""
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the person decided beforehand, in config.toml."""
+
+    verdict: Verdict
+    tool: str = "*"
+    argv: tuple[str, ...] = ()
+    """The first words of a simple command, e.g. `["git", "push"]`; a command with shell syntax never matches one."""
+    workspace: str = ""
+    """Only in this folder."""
+    needs: tuple[str, ...] = ()
+    """What an `allow` covers; empty covers only what stays in the sandbox."""
+
+
+class Permission(Struct, frozen=True):
+    """A yes that reaches further than one call. Listed, and taken back at any time."""
+
+    id: str
+    person: str
+    scope: PermissionScope
+    applies_to: str
+    """The session's id, or the workspace's folder."""
+    need: str
+    created: int
+
+
+def decide_access(request: ApprovalRequest, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
+    """The verdict on a call: a matching deny wins, then grants and matching allows, then asking."""
+    matching = [rule for rule in rules if _matches(rule, request)]
+    if any(rule.verdict == "deny" for rule in matching):
+        return "deny"
+    if any(rule.verdict == "ask" for rule in matching):
+        open_needs = [need for need in request.needs if need not in granted]
+        return "ask" if open_needs or not request.needs else "allow"
+    covered = granted.union(*(rule.needs for rule in matching))
+    return "allow" if all(need in covered for need in request.needs) else "ask"
+
+
+def _matches(rule: Rule, request: ApprovalRequest) -> bool:
+    if rule.tool not in ("*", request.tool):
+        return False
+    if rule.workspace and rule.workspace.rstrip("/") != request.workspace.rstrip("/"):
+        return False
+    if not rule.argv:
+        return True
+    words = simple_argv(request.command)
+    return words is not None and words[: len(rule.argv)] == rule.argv
+
+
+_SYNTAX = frozenset("|&;<>()$`\\\"'*?[]{}~#!=\n\r\t")
+
+
+def simple_argv(command: str) -> tuple[str, ...] | None:
+    """The words of a command that has no shell syntax at all, else None."""
+    if any(character in _SYNTAX for character in command):
+        return None
+    return tuple(shlex.split(command))
+
+
+def render_approval(request: ApprovalRequest) -> str:
+    """What the person is asked. The model's words stand behind a bar, so that they cannot pass for ours."""
+    wants = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
+    lines = [f"May {request.tool} run this with {wants or 'your approval'}, in {_plain(request.workspace)}?"]
+    lines += [f"| {_plain(line)}" for line in request.command.split("\n")]
+    if request.why:
+        lines += ["The model's reason:", *(f"| {_plain(line)}" for line in request.why.split("\n"))]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+_NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it", "codex": "Codex's sandbox around it"}

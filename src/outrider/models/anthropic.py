@@ -1,0 +1,452 @@
+"""Anthropic's Messages, also spoken by several other providers.
+
+A prompt as a Messages request: roles alternate, no text is empty, the cache is marked. Pure.
+
+A Messages stream (or its one JSON body) as a draft of a reply. Pure.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from outrider.config.models import ModelChoice
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Emit, Model
+from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
+from outrider.core.store_port import Blobs
+from outrider.core.types import Image, Reasoning, ToolSpec, Usage
+from outrider.models.encoding import (
+    CONTINUE,
+    IMAGE_UNAVAILABLE,
+    NO_OUTPUT,
+    SESSION_START,
+    RenderCache,
+    call_arguments,
+    encode,
+    encode_image,
+    is_blank,
+    tool_name,
+    wire_id,
+)
+from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
+from outrider.models.http_model import ReasoningReplay, endpoint_url, open_wire_model
+from outrider.models.reply_builder import LENGTH_LIMIT, WINDOW_FULL, CallBuilder, ReplyBuilder
+
+WIRE = "anthropic"
+_CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}'
+_BEFORE_4_6 = re.compile(r"claude-(3|(opus|sonnet)-4([-.][015]\b|-20|@|$)|haiku-4)")
+"""Claude before 4.6."""
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}
+_LONG_OUTPUT = re.compile(r"claude-((opus|sonnet|haiku)-(4[-.][5-9]|[5-9])|fable|mythos)")
+_MAX_TOKENS = 32_000
+_MAX_TOKENS_ELSEWHERE = 8192
+
+
+class MessageBlocks(NamedTuple):
+    """One message as content blocks joined by commas."""
+
+    role: bytes
+    thinking: bytes
+    blocks: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.thinking) + len(self.blocks)
+
+
+class MessagesRenderer:
+    """Renders prompts for one model."""
+
+    def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
+        self._choice = choice
+        self._blobs = blobs
+        self._cache = RenderCache(self._piece, lambda piece: piece.size)
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+
+    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
+        thinking, longest = self._thinking(prompt.messages, past)
+        fields = [
+            b'"model":' + encode(self._choice.model),
+            b'"max_tokens":%d' % longest,
+            b'"stream":true',
+        ]
+        if prompt.tools:
+            listed = self._tool_list(prompt.tools)
+            fields.append(b'"tools":[' + (_with_cache_mark(listed) if is_blank(prompt.system) else listed) + b"]")
+        if not is_blank(prompt.system):
+            fields.append(b'"system":[' + _with_cache_mark(encode({"type": "text", "text": prompt.system})) + b"]")
+        fields.append(b'"messages":[' + b",".join(self._messages(prompt, past)) + b"]")
+        fields += (b'"%s":' % name.encode() + encode(value) for name, value in thinking.items())
+        return b"{" + b",".join(fields) + b"}"
+
+    def _messages(self, prompt: Prompt, past: ReasoningReplay) -> list[bytes]:
+        groups = self._groups(prompt.messages, bare=past is ReasoningReplay.NONE)
+        if not groups or groups[0][0] != b"user":
+            groups.insert(0, (b"user", [_text_block(SESSION_START)]))
+        if groups[-1][0] != b"user":
+            groups.append((b"user", [_text_block(prompt.tail or CONTINUE)]))
+            tail = b""
+        else:
+            tail = _text_block(prompt.tail) if prompt.tail else b""
+        # The cache is looked for at marks, a few blocks back from each: one mark where this prompt ends, and one
+        # where the prompt before it ended.
+        asked = [index for index, (role, _) in enumerate(groups) if role == b"user"][-2:]
+        out: list[bytes] = []
+        for index, (role, pieces) in enumerate(groups):
+            blocks = b",".join(pieces)
+            if index in asked:
+                blocks = _with_cache_mark(blocks)
+            if tail and index == len(groups) - 1:
+                blocks += b"," + tail
+            out.append(b'{"role":"' + role + b'","content":[' + blocks + b"]}")
+        return out
+
+    def _groups(self, messages: Sequence[Message], *, bare: bool) -> list[tuple[bytes, list[bytes]]]:
+        groups: list[tuple[bytes, list[bytes]]] = []
+        get = self._cache.get
+        before = b""
+        for message in messages:
+            role, thoughts, blocks = get(message)
+            if not blocks:
+                continue
+            if role != before:
+                groups.append((role, []))
+                before = role
+            if thoughts and not bare:
+                groups[-1][1].append(thoughts)
+            groups[-1][1].append(blocks)
+        return groups
+
+    def _piece(self, message: Message) -> MessageBlocks:
+        match message:
+            case UserMessage(text=text, images=images):
+                return MessageBlocks(b"user", b"", b",".join(encode(block) for block in self._blocks(text, images)))
+            case AssistantMessage():
+                return MessageBlocks(
+                    b"assistant", b",".join(_replayable(message.reasoning)), b",".join(_assistant_blocks(message))
+                )
+            case ToolMessage(results=results):
+                return MessageBlocks(b"user", b"", b",".join(encode(self._result(result)) for result in results))
+
+    def _blocks(self, text: str, images: tuple[Image, ...]) -> list[dict[str, object]]:
+        blocks: list[dict[str, object]] = [] if is_blank(text) else [{"type": "text", "text": text}]
+        for image in images:
+            found = encode_image(image, self._blobs)
+            if found:
+                source = {"type": "base64", "media_type": found.media_type, "data": found.base64}
+                blocks.append({"type": "image", "source": source})
+            else:
+                blocks.append({"type": "text", "text": IMAGE_UNAVAILABLE})
+        return blocks
+
+    def _result(self, result: Result) -> dict[str, object]:
+        words = NO_OUTPUT if is_blank(result.text) else result.text
+        content = self._blocks(words, result.images) if result.images else words
+        block: dict[str, object] = {"type": "tool_result", "tool_use_id": wire_id(result.call), "content": content}
+        return block | {"is_error": True} if result.failed else block
+
+    def _thinking(self, messages: Sequence[Message], past: ReasoningReplay) -> tuple[dict[str, object], int]:
+        """The fields that set how hard to think, and how long the reply may be with its thinking."""
+        effort, model = self._choice.effort, self._choice.model
+        usual = _MAX_TOKENS if _LONG_OUTPUT.search(model) else _MAX_TOKENS_ELSEWHERE
+        longest = self._choice.max_output_tokens or usual
+        loose = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}} if past is ReasoningReplay.LENIENT else {}
+        if effort == "none":
+            return {"thinking": {"type": "disabled"}}, longest
+        if not effort:
+            return ({"thinking": {"type": "adaptive"} | loose} if loose else {}), longest
+        if "claude" in model and not _BEFORE_4_6.search(model):
+            level = "low" if effort == "minimal" else effort
+            adaptive = {"type": "adaptive", "display": "summarized"} | loose
+            return {"thinking": adaptive, "output_config": {"effort": level}}, longest
+        # Early models, and whoever else speaks this wire, think by a budget of tokens.
+        if _calls_lack_thinking(messages) or past is ReasoningReplay.NONE:
+            return {}, longest
+        budget = _BUDGETS.get(effort, _BUDGETS["medium"])
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}, max(longest, budget + 4096)
+
+    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        if self._tools[0] is not tools:
+            self._tools = (tools, b",".join(encode(_tool_definition(tool)) for tool in tools))
+        return self._tools[1]
+
+
+def _calls_lack_thinking(messages: Sequence[Message]) -> bool:
+    """Whether the last reply made calls without thinking of this wire: budgeted thinking refuses to go on then."""
+    last = next((message for message in reversed(messages) if isinstance(message, AssistantMessage)), None)
+    return last is not None and bool(last.calls) and not _replayable(last.reasoning)
+
+
+def _assistant_blocks(message: AssistantMessage) -> list[bytes]:
+    blocks = [] if is_blank(message.text) else [_text_block(message.text)]
+    for call in message.calls:
+        use = {"type": "tool_use", "id": wire_id(call.id), "name": tool_name(call.tool), "input": call_arguments(call)}
+        blocks.append(encode(use))
+    return blocks
+
+
+def _replayable(reasoning: tuple[Reasoning, ...]) -> list[bytes]:
+    blocks: list[bytes] = []
+    for part in reasoning:
+        if part.wire != WIRE or not part.opaque:
+            continue
+        try:
+            blocks.append(encode(Raw(encode(msgspec.json.decode(part.opaque, type=dict[str, object])))))
+        except msgspec.DecodeError:
+            continue
+    return blocks
+
+
+def _text_block(text: str) -> bytes:
+    return encode({"type": "text", "text": text})
+
+
+def _with_cache_mark(blocks: bytes) -> bytes:
+    """With a cache mark on the last of these blocks."""
+    return blocks[:-1] + _CACHE_MARK
+
+
+def _tool_definition(tool: ToolSpec) -> dict[str, object]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+
+
+_NORMAL_STOPS = {"end_turn", "stop_sequence", "tool_use"}
+_CUT_REASONS = {"max_tokens": LENGTH_LIMIT, "model_context_window_exceeded": WINDOW_FULL, "pause_turn": "paused"}
+
+
+class _OutputDetails(Struct):
+    thinking_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Block(Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    name: str | None = None
+    input: dict[str, object] | None = None
+
+
+class _Delta(Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Message(Struct):
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    error: object = None
+
+
+class _Event(Struct):
+    type: str = ""
+    index: int | None = None
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: object = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+class _ThinkingBlock:
+    """A thinking block while it arrives."""
+
+    def __init__(self, block: _Block) -> None:
+        self.parts = [block.thinking or ""]
+        self.signature = block.signature or ""
+
+    def reasoning(self) -> Reasoning:
+        text = "".join(self.parts)
+        whole = {"type": "thinking", "thinking": text, "signature": self.signature}
+        return Reasoning(text, WIRE, msgspec.json.encode(whole).decode())
+
+
+class MessagesParser:
+    """Takes the events of one reply in order."""
+
+    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+        self.builder = ReplyBuilder(emit)
+        self.done = False
+        self.complete = False
+        self._endpoint = peer
+        self._calls: dict[int, CallBuilder] = {}
+        self._thinking: dict[int, _ThinkingBlock] = {}
+        self._redacted: dict[int, Reasoning] = {}
+        self._usage = _Usage()
+
+    def event(self, name: str, data: bytes) -> None:
+        try:
+            event = _decode_event(data)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no message event ({error})") from None
+        match event.type or name:
+            case "content_block_delta":
+                self._add_delta(event.index or 0, event.delta or _Delta())
+            case "content_block_start":
+                self._start_block(event.index or 0, event.content_block or _Block())
+            case "message_start":
+                self._add_usage(event.message.usage if event.message else None)
+            case "message_delta":
+                self._add_usage(event.usage)
+                self._set_stop_reason(event.delta.stop_reason if event.delta else None)
+            case "message_stop":
+                self.done = self.complete = True
+            case _:
+                if event.error:
+                    raise failure_in_stream(self._endpoint, event.error)
+
+    def body(self, content: bytes) -> None:
+        try:
+            message = _decode_message(content)
+        except DECODE_ERRORS as error:
+            raise malformed_response(self._endpoint, f"what is no message ({error})") from None
+        if message.error:
+            raise failure_in_stream(self._endpoint, message.error)
+        if message.content is None:
+            raise malformed_response(self._endpoint, "JSON that is no message")
+        for index, block in enumerate(message.content):
+            self._start_block(index, block)
+        self._add_usage(message.usage)
+        self._set_stop_reason(message.stop_reason)
+        self.done = self.complete = True
+
+    def finish(self) -> ReplyBuilder:
+        kept = self._redacted | {index: thought.reasoning() for index, thought in self._thinking.items()}
+        self.builder.reasoning = [kept[index] for index in sorted(kept)]
+        self.builder.usage = _usage_of(self._usage)
+        return self.builder
+
+    def _start_block(self, index: int, block: _Block) -> None:
+        match block.type:
+            case "text":
+                self.builder.start_paragraph()
+                self.builder.add_text(block.text or "")
+            case "thinking":
+                self._thinking[index] = _ThinkingBlock(block)
+                self.builder.emit_reasoning(block.thinking or "")
+            case "redacted_thinking":
+                whole = {"type": "redacted_thinking", "data": block.data or ""}
+                self._redacted[index] = Reasoning("", WIRE, msgspec.json.encode(whole).decode())
+            case "tool_use":
+                call = self._calls[index] = self.builder.start_call(block.name or "")
+                if block.input:
+                    call.add_arguments(msgspec.json.encode(block.input).decode())
+            case _:
+                pass
+
+    def _add_delta(self, index: int, delta: _Delta) -> None:
+        match delta.type:
+            case "text_delta":
+                self.builder.add_text(delta.text or "")
+            case "input_json_delta":
+                if index in self._calls:
+                    self._calls[index].add_arguments(delta.partial_json or "")
+            case "thinking_delta":
+                self._thinking_block(index).parts.append(delta.thinking or "")
+                self.builder.emit_reasoning(delta.thinking or "")
+            case "signature_delta":
+                self._thinking_block(index).signature += delta.signature or ""
+            case _:
+                pass
+
+    def _thinking_block(self, index: int) -> _ThinkingBlock:
+        return self._thinking.setdefault(index, _ThinkingBlock(_Block()))
+
+    def _set_stop_reason(self, reason: str | None) -> None:
+        if reason and reason not in _NORMAL_STOPS:
+            self.builder.cut = _CUT_REASONS.get(reason, reason)
+
+    def _add_usage(self, usage: _Usage | None) -> None:
+        """Counts are cumulative: what comes later replaces, what is missing or zero stays as it was."""
+        if usage is None:
+            return
+        for field in _Usage.__struct_fields__:
+            value = getattr(usage, field)
+            if value:
+                setattr(self._usage, field, value)
+
+
+def _usage_of(usage: _Usage) -> Usage:
+    """Tokens read from and written to the cache are counted beside `input_tokens` there; we count all as input."""
+    cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    details = usage.output_tokens_details or _OutputDetails()
+    return Usage(
+        input=(usage.input_tokens or 0) + cached + written,
+        output=usage.output_tokens or 0,
+        cached=cached,
+        written=written,
+        reasoning=details.thinking_tokens or details.reasoning_tokens or 0,
+    )
+
+
+_DEFAULT_URL = "https://api.anthropic.com/v1"
+_VERSION = "2023-06-01"
+_LENIENT_BETA = "thinking-binding-controls-2026-08-01"
+"""Needed to ask that stale thinking be dropped rather than refused."""
+
+
+class MessagesWire:
+    """Messages, set up for one model."""
+
+    def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
+        base = (choice.url or _DEFAULT_URL).rstrip("/").removesuffix("/messages")
+        # People write this address with and without its version.
+        self.url, self.host = endpoint_url(base if base.endswith("/v1") else f"{base}/v1", "/messages")
+        self._key = choice.key
+        self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
+        self._renderer = MessagesRenderer(choice, blobs)
+
+    def headers(self, past: ReasoningReplay) -> dict[str, str]:
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            "accept-encoding": "identity",
+            "anthropic-version": _VERSION,
+        }
+        if self._key:
+            headers["x-api-key"] = self._key.reveal()
+            if not self.host.endswith("anthropic.com"):
+                # Others who speak this wire look for the key where they look for it on their other wires.
+                headers["authorization"] = f"Bearer {self._key.reveal()}"
+        return headers | ({"anthropic-beta": _LENIENT_BETA} if past is ReasoningReplay.LENIENT else {})
+
+    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
+        return self._renderer.render(prompt, past)
+
+    def parser(self, emit: Emit) -> MessagesParser:
+        return MessagesParser(emit, self._endpoint)
+
+    def degrade(self, refusal: Refused) -> ReasoningReplay | None:
+        """Newer models tie their thinking to the exact words before it, which a compaction or a tail changes."""
+        said = str(refusal).lower()
+        if "bound to a different conversation" in said:
+            return ReasoningReplay.LENIENT
+        return ReasoningReplay.NONE if "signature" in said or "`thinking`" in said else None
+
+
+def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:
+    return open_wire_model(choice, MessagesWire(choice, blobs))

@@ -1,0 +1,168 @@
+"""What an ACP agent says, as far as it is used here. Unknown fields are left out; null is as good as nothing."""
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from outrider.core.types import Usage
+
+PROTOCOL_VERSION = 1
+"""Of the protocol."""
+NULL = Raw(b"null")
+T = TypeVar("T")
+
+
+class _AcpStruct(Struct, frozen=True, rename="camel"):
+    """Something that came over the wire."""
+
+
+class PromptCapabilities(_AcpStruct, frozen=True):
+    image: bool | None = None
+
+
+class SessionCapabilities(_AcpStruct, frozen=True):
+    resume: dict[str, Any] | None = None
+
+
+class AgentCapabilities(_AcpStruct, frozen=True):
+    load_session: bool | None = None
+    prompt_capabilities: PromptCapabilities | None = None
+    session_capabilities: SessionCapabilities | None = None
+
+
+class AuthMethod(_AcpStruct, frozen=True):
+    id: str = ""
+    name: str | None = None
+    description: str | None = None
+
+
+class Implementation(_AcpStruct, frozen=True):
+    name: str = ""
+    title: str | None = None
+    version: str | None = None
+
+
+class InitializeResponse(_AcpStruct, frozen=True):
+    """What the agent can do."""
+
+    protocol_version: int = 0
+    agent_capabilities: AgentCapabilities | None = None
+    auth_methods: tuple[AuthMethod, ...] | None = None
+    agent_info: Implementation | None = None
+
+    @property
+    def can_load(self) -> bool:
+        return bool(self.agent_capabilities and self.agent_capabilities.load_session)
+
+    @property
+    def can_resume(self) -> bool:
+        found = self.agent_capabilities and self.agent_capabilities.session_capabilities
+        return bool(found and found.resume is not None)
+
+    @property
+    def accepts_images(self) -> bool:
+        found = self.agent_capabilities and self.agent_capabilities.prompt_capabilities
+        return bool(found and found.image)
+
+
+class NewSessionResponse(_AcpStruct, frozen=True):
+    session_id: str
+
+
+class TokenUsage(_AcpStruct, frozen=True):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    thought_tokens: int | None = None
+    cached_read_tokens: int | None = None
+    cached_write_tokens: int | None = None
+
+
+class PromptResponse(_AcpStruct, frozen=True):
+    """How a prompt ended."""
+
+    stop_reason: str = ""
+    usage: Raw = NULL
+
+    def tokens(self) -> Usage:
+        """Nothing where it is not told, or not in the way the protocol has it."""
+        used = parse_or_none(self.usage, TokenUsage) or TokenUsage()
+        cached, written = used.cached_read_tokens or 0, used.cached_write_tokens or 0
+        return Usage(
+            input=(used.input_tokens or 0) + cached + written,
+            output=used.output_tokens or 0,
+            cached=cached,
+            written=written,
+            reasoning=used.thought_tokens or 0,
+        )
+
+
+class ToolCallUpdate(_AcpStruct, frozen=True):
+    """A tool call or a change of one; what is not given stays as it was."""
+
+    tool_call_id: str = ""
+    title: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    content: Raw = NULL
+    raw_input: Raw = NULL
+    raw_output: Raw = NULL
+
+
+class SessionUpdate(ToolCallUpdate, frozen=True):
+    """Any `session/update`; which fields are given depends on its kind."""
+
+    session_update: str = ""
+    message_id: str | None = None
+    entries: Raw = NULL
+
+
+class SessionNotification(_AcpStruct, frozen=True):
+    """The parameters of `session/update`."""
+
+    session_id: str
+    update: Raw = NULL
+
+
+class PermissionOption(_AcpStruct, frozen=True):
+    option_id: str
+    kind: str = ""
+
+
+class PermissionRequest(_AcpStruct, frozen=True):
+    """The parameters of `session/request_permission`."""
+
+    session_id: str
+    tool_call: ToolCallUpdate
+    options: tuple[PermissionOption, ...] = ()
+
+
+class ContentBlock(_AcpStruct, frozen=True):
+    """Content of a message, or of a tool call, where it is wrapped once more."""
+
+    type: str = ""
+    text: str | None = None
+    content: Raw = NULL
+    path: str | None = None
+    old_text: str | None = None
+    new_text: str | None = None
+    uri: str | None = None
+    name: str | None = None
+
+
+class PlanEntry(_AcpStruct, frozen=True):
+    content: str = ""
+    status: str = ""
+
+
+def parse_or_none(raw: Raw, kind: type[T]) -> T | None:
+    """As this kind, or None when it is something else."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def parse_object(raw: Raw) -> dict[str, object]:
+    """A JSON object, empty when it is anything else."""
+    return parse_or_none(raw, cast("type[dict[str, object]]", dict)) or {}

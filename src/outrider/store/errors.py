@@ -1,0 +1,64 @@
+"""What a disk's or database's error means to whoever waits for it."""
+
+import sqlite3
+from pathlib import Path
+
+from outrider.core.errors import Refused, StoreDamaged, Unavailable
+from outrider.system.files import disk_full, explain_os_error, not_writable
+
+
+def no_such_session(session: str) -> Refused:
+    return Refused(f"this session does not exist (any more): {session}")
+
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ACCESS = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+_TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, *_BUSY}
+FILE_GONE = "the store's file was removed or replaced while it was in use"
+
+
+def result_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 1, its general one, for an error made by the driver."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return result_code(error) in _BUSY
+
+
+def is_environmental(error: sqlite3.Error) -> bool:
+    """Whether the surroundings are at fault (a full disk, a lock, rights), not the file."""
+    return (
+        result_code(error) in _TRANSIENT | _NO_ACCESS
+        and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHORT_READ
+    )
+
+
+def explain(error: sqlite3.Error | OSError, home: Path) -> Exception:
+    """The same failure in our words: what happened, and what to do."""
+    if isinstance(error, OSError):
+        return explain_os_error(error, home)
+    if str(error).startswith(FILE_GONE):
+        return StoreDamaged(
+            f"{FILE_GONE}, so nothing was saved; end Outrider, put {home} back if you can, and start it again"
+        )
+    match result_code(error):
+        case sqlite3.SQLITE_FULL:
+            return disk_full(home)
+        case found if found in _NO_ACCESS:
+            return not_writable(home, str(error))
+        case found if found in _BUSY:
+            text = f"another program keeps the store in {home} locked, and nothing can be saved; close it"
+            return Unavailable(text, 5.0)
+        case found if found in _DAMAGE:
+            return StoreDamaged(
+                f"the store in {home} is damaged ({error}); start Outrider again: "
+                "it sets the damaged file aside and recovers what can be read"
+            )
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_NOMEM:
+            return Unavailable(
+                f"the disk with {home} reported an error ({error}), and nothing can be saved; check the disk"
+            )
+        case _:
+            return Refused(f"the store in {home} could not do this: {error}")

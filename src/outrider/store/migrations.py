@@ -1,0 +1,127 @@
+"""Forward migrations of the store: numbered SQL files, rehearsed on a copy before the real store is touched."""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+from outrider.store.database import connect, connect_writing, remove_database
+from outrider.system.files import fsync_folder
+
+# How much a store holds, compared before and after a migration.
+COUNTED_TABLES = (
+    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('sessions', 'entries', 'tasks', 'grants')"
+)
+COUNT_ROWS = "SELECT count(*) FROM {table}"
+MIGRATIONS = Path(__file__).parent / "migrations"
+APPLICATION_ID = 0x4F757472
+"""Tells a store of ours from another SQLite file."""
+_FILE_NAME = re.compile(r"(\d{4})_\w+\.sql")
+
+
+class Migration(Struct, frozen=True):
+    version: int
+    script: str
+
+
+def load_migrations(folder: Path) -> Sequence[Migration]:
+    """All migrations of a folder, in order."""
+    named = ((path, _FILE_NAME.fullmatch(path.name)) for path in sorted(folder.iterdir()))
+    return [Migration(int(match[1]), path.read_text("utf-8")) for path, match in named if match]
+
+
+def schema_version(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def apply_migrations(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
+    """Run all of these in one transaction, or none of them."""
+    scripts = "\n".join(step.script for step in steps)
+    try:
+        db.executescript(f"BEGIN IMMEDIATE;\n{scripts}\n;PRAGMA user_version = {steps[-1].version};\nCOMMIT;")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def create_store(path: Path, steps: Sequence[Migration]) -> None:
+    """A new, empty store. It appears under its name only when it is whole."""
+    making = path.with_name(path.name + ".new")
+    remove_database(making)
+    db = connect_writing(making)
+    try:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        apply_migrations(db, steps)
+    finally:
+        db.close()
+    making.replace(path)
+    fsync_folder(path.parent)
+
+
+def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
+    """Bring an existing store to the newest version; what to tell the person of it."""
+    db = connect(path)
+    try:
+        version, newest = schema_version(db), steps[-1].version
+        missing = [step for step in steps if step.version > version]
+        if not missing:
+            return []
+        backup = path.with_name(f"{path.name}.before-{newest}")
+        copy_database(db, backup)
+        _rehearse(db, path, missing)
+        apply_migrations(db, missing)
+    finally:
+        db.close()
+    return [f"The store was upgraded from version {version} to {newest}; the one before is kept as {backup}."]
+
+
+def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) -> None:
+    copy = path.with_name(path.name + ".rehearsal")
+    copy_database(db, copy)
+    rehearsal = connect(copy)
+    try:
+        apply_migrations(rehearsal, missing)
+        problem = _rehearsal_problem(rehearsal, before=db)
+    except sqlite3.Error as error:
+        problem = str(error)
+    finally:
+        rehearsal.close()
+        remove_database(copy)
+    if problem:
+        raise Refused(
+            f"the upgrade of the store {path} to version {missing[-1].version} failed in rehearsal ({problem}); "
+            "nothing was changed: go on with the Outrider you had, and report this"
+        )
+
+
+def _rehearsal_problem(after: sqlite3.Connection, before: sqlite3.Connection) -> str:
+    (found,) = after.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        return str(found)
+    if broken := after.execute("PRAGMA foreign_key_check").fetchone():
+        return f"a row of {broken[0]} points nowhere"
+    for (table,) in before.execute(COUNTED_TABLES).fetchall():
+        (had,), (has,) = (db.execute(COUNT_ROWS.format(table=table)).fetchone() for db in (before, after))
+        if had != has:
+            return f"{had} {table} became {has}"
+    return ""
+
+
+def copy_database(db: sqlite3.Connection, target: Path) -> None:
+    """A copy that appears under its name only when it is whole."""
+    making = target.with_name(target.name + ".new")
+    remove_database(making)
+    remove_database(target)
+    copy = connect(making)
+    try:
+        db.backup(copy)
+        # A copy in one file: nothing of it in a log beside it.
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+    making.replace(target)
+    fsync_folder(target.parent)

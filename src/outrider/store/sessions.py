@@ -1,0 +1,239 @@
+"""Every statement the store sends, whole and named, with one line of purpose each.
+
+The store's reads, each one function on a connection that cannot write.
+
+The store's writes, each one function that runs inside the writer's transaction. A raise undoes what it did.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
+from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
+from outrider.core.plan import fold
+from outrider.core.store_port import Claim, Session
+from outrider.store import journal
+from outrider.store.database import MIN_ID_PREFIX, Clock
+from outrider.store.errors import no_such_session
+from outrider.store.journal import Journal, SessionRow, read_entries
+from outrider.store.keys import KeyWrites
+from outrider.store.tasks import TaskWrites
+from outrider.store.webhooks import WebhookWrites
+
+# One session as `core.ports.Session` shows it.
+_SESSION_COLUMNS = "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw"
+_SELECT_SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions "
+
+
+# A session of this person by its id.
+SESSION_BY_ID = _SELECT_SESSION + "WHERE person = ?1 AND id = ?2"
+
+
+# A session of this person by its name.
+SESSION_BY_NAME = _SELECT_SESSION + "WHERE person = ?1 AND name = ?2"
+
+
+# Sessions of this person whose id begins so; two rows mean that it is ambiguous.
+SESSIONS_BY_PREFIX = _SELECT_SESSION + "WHERE person = ?1 AND id >= ?2 AND id < ?2 || 'g' LIMIT 2"
+
+
+# This person's sessions, the latest first.
+SESSIONS_OF = _SELECT_SESSION + "WHERE person = ?1 ORDER BY touched DESC LIMIT ?2"
+
+
+# How many sessions a person has, to begin looking for a free name.
+COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
+
+
+# A new session, or one that was salvaged, before its entries.
+INSERT_SESSION = """
+INSERT INTO sessions (id, person, name, workspace, title, created, touched, generation, handed_over,
+                      head, saw, newest_input, is_open, waits_since)
+VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
+"""
+
+
+# The sessions that have something to do, longest waiting first.
+SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
+
+
+# Take a session over: a new generation, and whether the owner before let go of it.
+SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
+SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
+
+
+# Let go of a session, unless someone else holds it by now.
+RELEASE_SESSION = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generation = ?2"
+
+
+# Call a session otherwise.
+RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
+
+
+# What of a session was searchable, so that the index can forget it.
+SEARCHABLE_ENTRIES = "SELECT seq, body FROM entries WHERE session = ?1 AND kind IN ('input', 'reply') ORDER BY seq"
+
+
+# Delete a session with its journal.
+DELETE_ENTRIES = "DELETE FROM entries WHERE session = ?1"
+DELETE_SESSION = "DELETE FROM sessions WHERE id = ?1 AND person = ?2"
+_HEX = frozenset("0123456789abcdef")
+
+
+def session_of(row: Sequence[Any]) -> Session:
+    """A row of `sql.SESSION_BY_ID` and its like."""
+    id, person, name, workspace, title, created, updated, head, is_open, has_unseen = row
+    return Session(
+        id, person, name, workspace, title, created, updated, head, bool(is_open), bool(is_open or has_unseen)
+    )
+
+
+def find_session(db: sqlite3.Connection, person: str, session: str) -> Session | None:
+    for statement in (SESSION_BY_ID, SESSION_BY_NAME):
+        if row := db.execute(statement, (person, session)).fetchone():
+            return session_of(row)
+    return None
+
+
+def look_up_session(db: sqlite3.Connection, person: str, session: str) -> Session | None:
+    if found := find_session(db, person, session):
+        return found
+    if len(session) < MIN_ID_PREFIX or not _HEX.issuperset(session):
+        return None
+    rows = db.execute(SESSIONS_BY_PREFIX, (person, session)).fetchall()
+    return session_of(rows[0]) if len(rows) == 1 else None
+
+
+def list_sessions(db: sqlite3.Connection, person: str, limit: int) -> Sequence[Session]:
+    return [session_of(row) for row in db.execute(SESSIONS_OF, (person, limit))]
+
+
+def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
+    return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
+
+
+class SessionWrites:
+    """All that may change the store, on the writer's connection."""
+
+    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
+        self._db, self._clock = db, clock
+        self._last_numbers: dict[
+            str, int
+        ] = {}  # of each person's last session without a name: counting them takes longer
+        self._journal = Journal(db, clock)
+        self.tasks = TaskWrites(db, self._journal, clock)
+        self.keys = KeyWrites(db, clock)
+        self.webhooks = WebhookWrites(db, clock)
+
+    def create_or_get(self, person: str, name: str, workspace: str) -> Session:
+        name = name or self._free_name(person)
+        if found := self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
+            return session_of(found)
+        id, now = secrets.token_hex(16), self._clock()
+        self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0))
+        return session_of(self._db.execute(SESSION_BY_ID, (person, id)).fetchone())
+
+    def _free_name(self, person: str) -> str:
+        if (number := self._last_numbers.get(person)) is None:
+            (number,) = self._db.execute(COUNT_SESSIONS_OF, (person,)).fetchone()
+        while True:
+            number += 1
+            name = f"session-{number}"
+            if not self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
+                self._last_numbers[person] = number
+                return name
+
+    def rename(self, person: str, session: str, name: str) -> Session:
+        for statement in (SESSION_BY_NAME, SESSION_BY_ID):
+            found = self._db.execute(statement, (person, name)).fetchone()
+            if found and session_of(found).id != session:
+                raise NameTaken(f"another session is called {name!r}; choose another name")
+        if not self._db.execute(RENAME_SESSION, (person, session, name)).rowcount:
+            raise no_such_session(session)
+        return session_of(self._db.execute(SESSION_BY_ID, (person, session)).fetchone())
+
+    def delete(self, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
+        """What was searchable of it, or None when this person has no such session."""
+        if not self._db.execute(SESSION_BY_ID, (person, session)).fetchone():
+            return None
+        searchable = self._db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
+        self.tasks.delete_with_session(session)
+        self.webhooks.delete_with_session(session)
+        self._db.execute(DELETE_ENTRIES, (session,))
+        self._db.execute(DELETE_SESSION, (session, person))
+        return searchable
+
+    def accept_once(self, session: str, body: Input, key: str | None, queue: int, encoded: bytes) -> tuple[Entry, bool]:
+        standing = self._journal.session_row(session)
+        if found := self._journal.entry_by_key(session, key):
+            return found, False
+        waiting = self._count_unseen(session, standing)
+        if waiting >= queue:
+            raise QueueFull(
+                f"{waiting} messages already wait in this session; "
+                "let it work through them, or stop it, before you send more"
+            )
+        return self._journal.append(session, standing, body, key, encoded), True
+
+    def claim(self, session: str) -> Claim:
+        found = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
+        if found is None:
+            raise no_such_session(session)
+        *row, generation, handed_over = found
+        self._db.execute(SET_OWNER, (session, generation + 1))
+        return Claim(session_of(row), generation + 1, bool(handed_over))
+
+    def release(self, session: str, generation: int) -> None:
+        self._db.execute(RELEASE_SESSION, (session, generation))
+
+    def append_fenced(self, session: str, body: Body, generation: int, key: str | None, encoded: bytes) -> Entry | None:
+        standing = self._journal.session_row(session)
+        if standing.generation != generation:
+            raise StaleClaim(f"session {session} is at generation {standing.generation}, not {generation}")
+        if key is not None and self._db.execute(journal.ENTRY_BY_KEY, (session, key)).fetchone():
+            return None
+        entry = self._journal.append(session, standing, body, key, encoded)
+        if isinstance(body, Reply | Compacted) and body.cost and standing.payer:
+            self.keys.add_spend(standing.payer, body.cost, entry.at)
+        return entry
+
+    def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
+        standing = self._journal.session_row(session)
+        if not standing.has_work:
+            return None
+        body = Ended("interrupted", standing.head, reason, partial)
+        return self._journal.append(
+            session, replace(standing, generation=standing.generation + 1), body, None, journal.encode_body(body)
+        )
+
+    def change(self, session: str, name: str, value: str) -> Entry:
+        body = Changed(name, value)
+        return self._journal.append(session, self._journal.session_row(session), body, None, journal.encode_body(body))
+
+    def record_client_result(self, session: str, result: Result) -> Entry | None:
+        key = f"result/{result.call}"
+        state = fold(read_entries(self._db, session, 0, 0))
+        waits = any(call.id == result.call and call.tool in state.client_tools for call in state.calls)
+        if not waits and not self._journal.entry_by_key(session, key):
+            raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
+        return self._journal.append_once(session, result, key)
+
+    def seed_when_empty(self, session: str, past: Sequence[tuple[Body, bytes]]) -> bool:
+        standing = self._journal.session_row(session)
+        if standing.head:
+            return False
+        for body, encoded in past:
+            self._journal.append(session, standing, body, None, encoded)
+            standing = self._journal.session_row(session)
+        self.release(session, standing.generation)
+        return True
+
+    def _count_unseen(self, session: str, standing: SessionRow) -> int:
+        if standing.newest_input <= standing.saw:
+            return 0
+        (count,) = self._db.execute(journal.COUNT_UNSEEN, (session, standing.saw)).fetchone()
+        return count

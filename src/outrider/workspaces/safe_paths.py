@@ -1,0 +1,217 @@
+"""Reaches paths below one folder and never leaves it.
+
+Each component is opened on its own from the folder before it, and no link is ever followed by the kernel: whoever swaps
+a file for a link in between gains nothing.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from itertools import islice
+
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_MAX_LINKS = 40
+_MAX_DEPTH = 64
+"""Folders held open on the way to a path; deeper ones are refused."""
+_MAX_COMPARED = 5_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ESCAPED = re.compile(rb"\\x(0[1-9a-f]|1[0-9a-f]|7f|[89a-f][0-9a-f])")
+"""What `shown` writes. No NUL, dot or slash is among it, so undoing it makes no way out."""
+
+
+class SafePath(Struct, frozen=True):
+    """A name in an open folder, reached safely. The name may not exist; an empty one is the folder itself."""
+
+    folder: int
+    name: str
+    path: str
+    """From the root, as shown to a model, links resolved."""
+
+
+def printable_name(name: str) -> str:
+    """A file's name as text that fits on a line, whatever bytes it is made of."""
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def printable_path(path: str, longest: int = 200) -> str:
+    """A path from a model, fit to be part of a message."""
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", path.encode("utf-8", "replace").decode())
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+@contextmanager
+def open_path(root: str, path: str, make: bool = False) -> Generator[SafePath, None, None]:
+    """The spot a path names, for as long as the context lasts. `make` creates the folders that are missing.
+
+    Raises Refused when the path leads out of the root, through too many links, or through what is not a folder.
+    """
+    climb = _PathWalker(root, path)
+    try:
+        yield climb.walk(make)
+    except OSError as error:
+        raise refusal(error, path) from error
+    finally:
+        climb.close()
+
+
+class _PathWalker:
+    """The folders open on the way to a path, the root first."""
+
+    def __init__(self, root: str, path: str) -> None:
+        self._root, self._path = root, path
+        self._remaining = list(reversed(_parts(root, path, path)))
+        self._names: list[str] = []
+        self._links = 0
+        self._folders = [_open_root(root)]
+
+    def close(self) -> None:
+        while self._folders:
+            os.close(self._folders.pop())
+
+    def walk(self, make: bool) -> SafePath:
+        while self._remaining:
+            name = self._remaining.pop()
+            if name == "..":
+                self._ascend()
+                continue
+            name = _on_disk(self._folders[-1], name)
+            target = _read_link(self._folders[-1], name)
+            if target is not None:
+                self._follow(target)
+            elif not self._remaining:
+                return self._safe_path(name)
+            else:
+                self._descend(name, make)
+        return self._safe_path("")
+
+    def _safe_path(self, name: str) -> SafePath:
+        names = [*self._names, name] if name else self._names
+        return SafePath(self._folders[-1], name, "/".join(map(printable_name, names)) or ".")
+
+    def _ascend(self) -> None:
+        if len(self._folders) == 1:
+            raise _outside_error(self._root, self._path)
+        os.close(self._folders.pop())
+        self._names.pop()
+
+    def _follow(self, target: str) -> None:
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise Refused(f"{printable_path(self._path)} goes through too many links, maybe in a circle")
+        self._remaining += reversed(_parts(self._root, target, self._path))
+        if target.startswith("/"):
+            while len(self._folders) > 1:
+                self._ascend()
+
+    def _descend(self, name: str, make: bool) -> None:
+        if len(self._folders) >= _MAX_DEPTH:
+            raise Refused(f"{printable_path(self._path)} is nested too deeply; {_MAX_DEPTH} folders are the limit")
+        folder = self._folders[-1]
+        try:
+            opened = os.open(name, OPEN_FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            if not make:
+                raise missing_error(self._safe_path(name), "folder") from None
+            _make_folder(folder, name)
+            opened = os.open(name, OPEN_FOLDER, dir_fd=folder)
+        except NotADirectoryError:
+            raise Refused(f"{self._safe_path(name).path} is not a folder") from None
+        self._folders.append(opened)
+        self._names.append(name)
+
+
+def missing_error(spot: SafePath, kind: str = "file") -> Refused:
+    """Nothing is at this spot: says so, and what was perhaps meant."""
+    with os.scandir(spot.folder) as entries:
+        names = [printable_name(entry.name) for entry in islice(entries, _MAX_COMPARED)]
+    wanted = printable_name(spot.name)
+    alike = [name for name in names if name.lower() == wanted.lower()]
+    alike = alike or get_close_matches(wanted[:255], names, n=1, cutoff=0.6)
+    above = spot.path.rpartition("/")[0]
+    meant = "/".join(filter(None, [above, alike[0]])) if alike else ""
+    return Refused(f"no {kind} called {printable_path(spot.path)}" + (f"; did you mean {meant}?" if meant else ""))
+
+
+def refusal(error: OSError, path: str) -> Refused:
+    """A system's error in words for a model."""
+    name = printable_path(path)
+    match error.errno:
+        case errno.ENOENT:
+            return Refused(f"{name} is not there, or went away meanwhile")
+        case errno.EACCES | errno.EPERM:
+            return Refused(f"no permission for {name}")
+        case errno.ELOOP | errno.EMLINK:
+            return Refused(f"{name} changed while it was being opened; try again")
+        case errno.ENAMETOOLONG:
+            return Refused(f"{name} has a name that is too long")
+        case errno.ENOSPC | errno.EDQUOT:
+            return Refused(f"the disk is full: {name} was not written")
+        case errno.EROFS:
+            return Refused(f"{name} is on a read-only disk")
+        case errno.EISDIR:
+            return Refused(f"{name} is a folder")
+        case errno.ENOTDIR:
+            return Refused(f"{name} is not a folder")
+        case _:
+            return Refused(f"{name}: {error.strerror or error}")
+
+
+def _parts(root: str, path: str, asked: str) -> Sequence[str]:
+    if path.startswith("/"):
+        inside = root.rstrip("/")
+        if path != inside and not path.startswith(f"{inside}/"):
+            raise _outside_error(root, asked)
+        path = path[len(inside) :]
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _outside_error(root: str, path: str) -> Refused:
+    return Refused(f"{printable_path(path)} leads out of the workspace; paths start at its folder, {root}")
+
+
+def _open_root(root: str) -> int:
+    try:
+        return os.open(root, OPEN_FOLDER)
+    except OSError as error:
+        raise Refused(f"the workspace folder {root} is gone") from error
+
+
+def _on_disk(folder: int, name: str) -> str:
+    """The name itself, or the one with odd bytes that `shown` writes like this, where only that one exists."""
+    odd = os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode()))
+    if odd != name and not _exists(folder, name) and _exists(folder, odd):
+        return odd
+    return name
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _read_link(folder: int, name: str) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def _make_folder(folder: int, name: str) -> None:
+    with suppress(FileExistsError):  # someone else made it just now; opening it tells whether it is a folder
+        os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)
