@@ -218,7 +218,7 @@ async def test_a_task_nobody_waits_for_any_more_is_told(store: WholeStore) -> No
     session = await session_with(store)
     task = await task_in(store, session.id, wish(notify="never", waited=True))
     flipped = await store.detach_task(task.id, "always")
-    assert flipped == replace(task, spec=wish(notify="always", is_awaited=False))
+    assert flipped == replace(task, spec=wish(notify="always", waited=False))
     assert await store.find_task("ann", task.id) == flipped
     assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
     assert await bodies(store, session.id) == [told("done")]

@@ -21,7 +21,7 @@ from tests.support.survivors import end_all, living, survivors, until_none_survi
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7"), pytest.mark.promise("L12")]
 
-SWIFT: Any = {"grace": 0.05, "patience": 0.05}
+SWIFT: Any = {"stdin_close_timeout": 0.05, "sigterm_timeout": 0.05}
 KINDS = ["plain", "session", "scrubbed", "scrubbed session"]
 
 
@@ -82,7 +82,7 @@ async def test_stderr_never_stops_a_child_and_only_its_end_is_kept(folder: Path)
 
 
 async def test_a_line_that_does_not_end_is_given_up(folder: Path) -> None:
-    async with talking(program(folder, longest=1_000_000)) as (_, peer):
+    async with talking(program(folder, max_line=1_000_000)) as (_, peer):
         assert len(await asked(peer, "big", 900_000)) == 900_000
         with pytest.raises(ProcessExited, match="wrote a line of more than 1,000,000 bytes"):
             await peer.request("big", 20_000_000)
@@ -90,7 +90,7 @@ async def test_a_line_that_does_not_end_is_given_up(folder: Path) -> None:
 
 async def test_a_child_that_stops_reading_is_given_up(folder: Path) -> None:
     heard: list[Any] = []
-    async with talking(program(folder, stall=0.1, **SWIFT)) as (_, peer):
+    async with talking(program(folder, write_timeout=0.1, **SWIFT)) as (_, peer):
         await peer.request("deaf")
         async with anyio.create_task_group() as group:
             for _ in range(3):

@@ -174,7 +174,9 @@ async def test_damage_met_while_running_is_told_and_mended_by_the_next_start(
     before = await furnish(tmp_path / "home")
     store = tmp_path / "home" / "store.db"
     overwrite(store, (root_of_entries(store) - 1) * PAGE, b"rubbish!" * (PAGE // 8))
-    monkeypatch.setattr("outrider.store.sqlite.SMALL", 0)  # a store that is too large to be checked at every start
+    monkeypatch.setattr(
+        "outrider.store.sqlite.ALWAYS_CHECKED_SIZE", 0
+    )  # a store that is too large to be checked at every start
     async with open_store(tmp_path / "home") as opened:
         session = await opened.find("ann", "s7")
         assert session

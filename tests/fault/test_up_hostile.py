@@ -42,7 +42,7 @@ class Stage:
         ids = {"sessions": self.session, "tasks": self.task, "responses": self.response, "models": "outrider"}
         for path, methods in self.document["paths"].items():
             kind = [*path.split("/"), "", ""][2]
-            filled = path.replace("{id}", ids.get(kind, "some")).replace("{ask}", "some")
+            filled = path.replace("{id}", ids.get(kind, "some")).replace("{question}", "some")
             assert "{" not in filled, f"fill in what {path} names"
             for method in methods:
                 self._fields[method.upper(), filled] = self._fields_of(methods[method])

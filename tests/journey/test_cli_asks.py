@@ -276,7 +276,7 @@ def test_a_yes_for_the_workspace_holds_until_it_is_taken_back(person: Person) ->
         assert person.types("run", "-s", "other", "go") == Ran(0, "all done\n", "")
         assert runs(person) == 2
         grants = json.loads(person.types("permissions", "list", "--json").out)
-        assert {(grant["scope"], grant["place"]) for grant in grants} == {("workspace", str(person.project))}
+        assert {(grant["scope"], grant["applies_to"]) for grant in grants} == {("workspace", str(person.project))}
         assert f"network  {person.project}" in person.types("permissions", "list").out
         assert person.types("permissions", "forget", "g-none").code == 2
         for grant in grants:

@@ -179,7 +179,7 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path:
 async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on_when_somebody_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "PATIENCE", 0.5)
+    monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 0.5)
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)

@@ -197,7 +197,7 @@ async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_fo
             kept = processes(tmp_path)
             await agent.say("b", session="s")
             assert processes(tmp_path) == kept
-    monkeypatch.setattr(pool, "IDLE", 0.5)
+    monkeypatch.setattr(pool, "IDLE_TIMEOUT", 0.5)
     async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
         codex_home(tmp_path, server.url)
         with anyio.fail_after(90):

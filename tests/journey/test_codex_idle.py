@@ -26,7 +26,7 @@ async def test_of_many_idle_processes_the_newest_few_are_kept(tmp_path: Path) ->
 async def test_a_process_that_nobody_has_used_for_a_while_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "IDLE", 0.5)
+    monkeypatch.setattr(pool, "IDLE_TIMEOUT", 0.5)
     codex = ScriptedCodex(tmp_path)
     async with codex.opened() as agent:
         with anyio.fail_after(60):

@@ -296,9 +296,9 @@ async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_k
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(tmp_path, ScriptedModel()) as (agent, url), client(url) as owner, client(url, "") as nobody:
-        monkeypatch.setattr("outrider.app.health.FRESH", 0.0)
+        monkeypatch.setattr("outrider.app.health.SNAPSHOT_SECONDS", 0.0)
         brief, full = await nobody.get("/health"), (await owner.get("/health")).json()
-        monkeypatch.setattr("outrider.app.health.PATIENCE", 0.5)
+        monkeypatch.setattr("outrider.app.health.STORE_TIMEOUT", 0.5)
         with closing(sqlite3.connect(agent.config.home / "store.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             failing, why = await nobody.get("/health"), (await owner.get("/health")).json()

@@ -324,7 +324,7 @@ async def test_a_command_whose_turn_ended_at_a_limit_is_told_after_all(tmp_path:
 
 @pytest.mark.promise("L7")
 async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.workspaces.commands.KEPT", 3)
+    monkeypatch.setattr("outrider.workspaces.commands.MAX_KEPT_TASKS", 3)
     lines = [says("", call("shell", command=f"echo {n}", background=True, notify="never")) for n in range(6)]
     model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), *lines, *[says("ok")] * 3)
     async with opened(tmp_path, model) as agent:

@@ -76,8 +76,8 @@ What this comes to today is told in [SECURITY.md](../SECURITY.md).
 ## Where the process is killed
 
 The tests in `tests/fault` kill a real process with SIGKILL at these points and then count what the outside world saw.
-`OUTRIDER_FAIL=mid_reply` arms the first visit of a point, `OUTRIDER_FAIL=mid_reply:3` the third. Points that belong to planned parts
-(posts to chat apps) are not in the code yet.
+`OUTRIDER_FAIL=mid_reply` kills the first time the point is reached, `OUTRIDER_FAIL=mid_reply:3` the third time. A point
+that belongs to a planned part (posts to chat apps) is not in the code yet.
 
 {kills}
 """

@@ -1,4 +1,4 @@
-"""Over HTTP a turn begins in one place, `context.enter`, which fixes its address: no route can forget it."""
+"""Over HTTP a turn begins in one place, `inputs.accept_input`, which fixes its address: no route can forget it."""
 
 import ast
 import inspect
@@ -14,9 +14,21 @@ from tests.shape.repository import SRC, parse, python_files
 from tests.support.doors import knocks
 
 HTTP = SRC / "channels" / "http"
-STARTING = {"post", "say", "events", "supply", "settle", "seed", "change", "accept", "door"}
+STARTING = {
+    "post",
+    "say",
+    "events",
+    "submit_results",
+    "record_results",
+    "seed",
+    "change",
+    "accept",
+    "inbox",
+    "resume",
+    "resume_all",
+}
 """What of an agent, and of what it stands on, can begin a turn or have one go on."""
-DOOR = {"context.py": STARTING, "openai_common.py": {"change"}}
+DOOR = {"inputs.py": STARTING}
 """Who may: the door, and what it calls to change settings."""
 
 
@@ -60,14 +72,14 @@ def test_every_route_that_enters_is_known_with_its_channel() -> None:
         f"{method} {one.path}"
         for one in ROUTES
         for method in one.methods or ()
-        if reaches(inspect.getmodule(endpoint(one)), endpoint(one).__name__, "enter")
+        if reaches(inspect.getmodule(endpoint(one)), endpoint(one).__name__, "accept_input")
     }
     assert entering == {knock.name for knock in knocks("").values()}
 
 
 @pytest.mark.behaviour("B1")
 def test_a_channel_that_does_not_say_how_words_reach_people_later_cannot_be_made() -> None:
-    with pytest.raises(TypeError, match="later"):
+    with pytest.raises(TypeError, match="delivery"):
         ChannelTraits()  # pyright: ignore[reportCallIssue]
 
 

@@ -8,16 +8,16 @@ _MODULE = '''\
 from contextlib import asynccontextmanager
 
 from outrider.core.events import Bound, Reply, Started
-from outrider.core.traits import RuntimeTraits
+from outrider.core.types import RuntimeTraits
 
 
 class Parrot:
-    traits = RuntimeTraits("parrot", steers=False, lends=False)
+    traits = RuntimeTraits("parrot", steers=False, takes_client_tools=False)
 
-    async def begins(self, turn):
+    async def started_entry(self, turn):
         return Started("parrot")
 
-    async def carry(self, turn):
+    async def run(self, turn):
         state = turn.state()
         bound = state.threads.get("parrot")
         past = turn.transcript().after(bound.saw if bound else 0)
@@ -29,7 +29,7 @@ class Parrot:
 
 
 @asynccontextmanager
-async def open_runtime(kit):
+async def open_runtime(context):
     yield Parrot()
 '''
 

@@ -8,16 +8,16 @@ _MODULE = '''\
 from pathlib import Path
 
 from outrider import tool
-from outrider.tools.define import Here, Replay
+from outrider.tools.define import Replay, ToolContext
 
 
 @tool(replay=Replay.NEVER)
-async def pay(here: Here, bill: str) -> str:
+async def pay(context: ToolContext, bill: str) -> str:
     """Pay a bill.
 
     bill: which one
     """
-    with Path(here.workspace.root, "paid").open("a") as file:
+    with Path(context.workspace.root, "paid").open("a") as file:
         file.write(bill + "\\n")
     return f"paid {bill}"
 '''

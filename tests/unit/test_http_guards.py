@@ -228,7 +228,7 @@ class Broken:
     async def touch_key(self, id: str) -> None:
         raise Refused("/home/ann/.outrider cannot be written to")
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
         raise AssertionError
 
     async def list_keys(self) -> list[Key]:

@@ -61,9 +61,9 @@ def test_items_are_the_messages_of_a_conversation() -> None:
         CALL,
         OUTPUT,
     ]
-    order = parse(given, instructions="speak plainly").order
+    order = parse(given, instructions="speak plainly").conversation
     assert order.instructions == "speak plainly\n\nbe brief"
-    assert order.said == (
+    assert order.items == (
         UserTurn("ring"),
         AssistantTurn("ringing", (("c1", Call("", "ring", {"times": 2})),)),
         ToolOutput("c1", "ding"),
@@ -72,7 +72,7 @@ def test_items_are_the_messages_of_a_conversation() -> None:
 
 def test_results_may_come_without_their_calls_when_a_session_knows_those() -> None:
     going_on, named = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
-    assert (going_on.order.outcomes, going_on.order.is_silent) == ((ToolOutput("c1", "ding"),), True)
+    assert (going_on.conversation.tool_outputs, going_on.conversation.is_silent) == ((ToolOutput("c1", "ding"),), True)
     assert (going_on.needs_calls, named.needs_calls, named.conversation) == (True, True, "s")
     assert parse([{"role": "user", "content": "ring"}, CALL, OUTPUT], conversation={"id": "s"}).needs_calls is False
 

@@ -12,7 +12,6 @@ from anyio.abc import SocketStream
 from msgspec import Struct
 
 from outrider.runtimes import mcp_server as door
-from outrider.runtimes import mcp_server as http
 from outrider.runtimes.mcp_server import McpServer, McpSession, PendingCall, ToolListing
 
 pytestmark = pytest.mark.anyio
@@ -295,7 +294,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_read(length: str, status: 
 
 
 async def test_a_body_that_turns_out_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LONGEST_BODY", 100_000)
+    monkeypatch.setattr(door, "MAX_BODY", 100_000)
     async with visited() as (_, wire):
         await wire.send(wire.head("transfer-encoding: chunked") + b"30d40\r\n" + b" " * 200_000)
         assert await wire.hear() == Told(413)
@@ -349,14 +348,14 @@ async def test_a_header_that_decides_may_come_once() -> None:
 
 
 async def test_who_never_finishes_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "SLOWEST", 0.05)
+    monkeypatch.setattr(door, "REQUEST_TIMEOUT", 0.05)
     async with visited() as (_, wire):
         await wire.send(wire.head("content-length: 100") + b"{")
         assert (await wire.hear(), await wire.hear()) == (Told(408), Told(0))
 
 
 async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "SLOWEST", 0.05)
+    monkeypatch.setattr(door, "REQUEST_TIMEOUT", 0.05)
     async with visited() as (_, wire):
         assert await wire.hear() == Told(0)
 
@@ -364,7 +363,7 @@ async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 async def test_connections_past_the_most_are_refused_and_there_is_room_again_when_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "CONNECTIONS", 1)
+    monkeypatch.setattr(door, "MAX_CONNECTIONS", 1)
     async with opened() as one:
         guest = await one.open_session([POKE], "")
         async with dialled(guest) as wire, dialled(guest) as other:

@@ -116,7 +116,7 @@ def choice_of(wire: str, provider: Provider, **rest: Any) -> ModelChoice:
     settings: dict[str, Any] = {
         "url": f"http://{provider.host}/v1",
         "key": Secret(KEY),
-        "patience": 20.0,
+        "idle_timeout": 20.0,
         "attempts": 1,
     }
     return ModelChoice(f"{wire}:m", wire, "m", **(settings | rest))
@@ -216,7 +216,7 @@ async def test_bad_answers_are_errors_never_half_a_reply(
 @pytest.mark.parametrize("sent", [b"", answer(recorded("openai-chat"))[:500]])
 async def test_a_silent_provider_is_given_up(provider: Provider, sent: bytes) -> None:
     provider.acts = [Act(sent, "stall")]
-    async with opened(choice_of("openai-chat", provider, patience=0.2)) as model, refusing(Unavailable) as told:
+    async with opened(choice_of("openai-chat", provider, idle_timeout=0.2)) as model, refusing(Unavailable) as told:
         await model.reply(PROMPT, lambda _: None)
     assert told == [f"{provider.host} sent nothing for 0.2 s (asked once)"]
 

@@ -29,7 +29,7 @@ class NoBlobs:
 
 
 def choice(wire: str, server: ScriptedServer, **rest: Any) -> ModelChoice:
-    settings: dict[str, Any] = {"attempts": 1, "patience": 20.0, **rest}
+    settings: dict[str, Any] = {"attempts": 1, "idle_timeout": 20.0, **rest}
     return ModelChoice(f"{wire}:m", wire, "m", url=server.url, key=Secret("sk-test"), **settings)
 
 
@@ -107,7 +107,7 @@ async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) 
 async def test_silence_is_given_up(wire: str, where: Any) -> None:
     async with (
         open_scripted_server(script([Stall(where), says("some words")])) as server,
-        open_models([choice(wire, server, patience=0.3)], NoBlobs()) as model,
+        open_models([choice(wire, server, idle_timeout=0.3)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable, match=r"sent nothing for 0\.3 s"):
             await model.reply(PROMPT, lambda _: None)

@@ -23,7 +23,7 @@ URL = "data:image/png;base64,iVBORw=="
 
 
 def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_its_result() -> None:
-    assert render("openai-chat", Prompt("be kind", STORY, TOOLS, 7, "tail"), effort="high", longest=99) == {
+    assert render("openai-chat", Prompt("be kind", STORY, TOOLS, 7, "tail"), effort="high", max_output_tokens=99) == {
         "model": "m",
         "messages": [
             {"role": "system", "content": "be kind"},
@@ -69,7 +69,9 @@ def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_
 
 
 def test_a_responses_request_stores_nothing_and_asks_for_encrypted_reasoning() -> None:
-    assert render("openai-responses", Prompt("be kind", STORY, TOOLS, 7, "tail"), effort="high", longest=99) == {
+    assert render(
+        "openai-responses", Prompt("be kind", STORY, TOOLS, 7, "tail"), effort="high", max_output_tokens=99
+    ) == {
         "model": "m",
         "instructions": "be kind",
         "input": [

@@ -213,7 +213,7 @@ async def test_a_store_that_another_program_keeps_locked_is_told_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await furnish(tmp_path)
-    monkeypatch.setattr("outrider.store.database.PATIENCE", 0.05)
+    monkeypatch.setattr("outrider.store.database.BUSY_TIMEOUT", 0.05)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     async with open_store(tmp_path) as store:
         other.execute("BEGIN IMMEDIATE")

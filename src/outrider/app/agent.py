@@ -281,9 +281,9 @@ class Agent:
         """What was allowed for a whole session or workspace, and still holds."""
         return await self._tasks.list_permissions(self.person)
 
-    async def revoke_permission(self, grant: str) -> bool:
+    async def revoke_permission(self, permission_id: str) -> bool:
         """Take a grant back."""
-        return await self._tasks.revoke_permission(self.person, grant)
+        return await self._tasks.revoke_permission(self.person, permission_id)
 
     async def session(self, name: str = "") -> Session:
         """The session of this name or id, begun now if there is none; a new one for an empty name."""
@@ -337,8 +337,8 @@ class Agent:
     async def spent(self, id: str, since: int = 0) -> float:
         return await self._store.spent(id, since)
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
-        return await self._store.create_key(id, wish, digest)
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
+        return await self._store.create_key(id, spec, digest)
 
     async def revoke_key(self, id: str) -> bool:
         return await self._store.revoke_key(id)

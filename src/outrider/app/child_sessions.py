@@ -71,10 +71,10 @@ class SessionTasks:
     """The `Tasks` of one session."""
 
     def __init__(
-        self, keeper: TaskSupervisor, wake: Callable[[str], None], terms: TaskPolicy, session: Session
+        self, keeper: TaskSupervisor, wake: Callable[[str], None], policy: TaskPolicy, session: Session
     ) -> None:
-        self.commands: Commands = terms.commands
-        self._policy = terms
+        self.commands: Commands = policy.commands
+        self._policy = policy
         self._task_supervisor = keeper
         self._wake = wake
         self._store = keeper.store
@@ -83,8 +83,8 @@ class SessionTasks:
     async def traits(self) -> TaskTraits:
         return await self._policy.traits()
 
-    async def start(self, wish: TaskSpec) -> Task:
-        task = await self._task_supervisor.start(self._session.id, wish)
+    async def start(self, spec: TaskSpec) -> Task:
+        task = await self._task_supervisor.start(self._session.id, spec)
         if task.child:  # begun before a crash: whoever carries this session carries its children
             self._wake(task.child)
         return task
@@ -122,9 +122,9 @@ class SessionTasks:
 class ChildSessions:
     """Begins, reads and stops the sessions that are tasks."""
 
-    def __init__(self, store: Store, door: Inbox, worker: Worker) -> None:
+    def __init__(self, store: Store, inbox: Inbox, worker: Worker) -> None:
         self._store = store
-        self._inbox = door
+        self._inbox = inbox
         self._worker = worker
 
     async def open(self, task: Task) -> str:

@@ -62,8 +62,8 @@ class _Models:
 class _Runtimes:
     """Runtimes by name, each opened when it is first asked for and kept until the home closes, in a task of its own."""
 
-    def __init__(self, kit: RuntimeContext) -> None:
-        self._context = kit
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
         self._open: dict[str, Runtime] = {}
         self._opening = anyio.Lock()
         self.task_group: TaskGroup | None = None
@@ -110,8 +110,8 @@ def _tools(extra: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
     return tools
 
 
-def _folder(named: str | Path | None) -> Path | None:
-    return Path(named).expanduser().resolve() if named else None
+def _folder(path: str | Path | None) -> Path | None:
+    return Path(path).expanduser().resolve() if path else None
 
 
 @asynccontextmanager

@@ -90,7 +90,7 @@ def available_runtimes(config: Config) -> Sequence[str]:
     return [name for name in runtime_names() if name != NATIVE and _is_installed(config, name)]
 
 
-async def probe(config: Config, name: str, *, is_glance: bool = False) -> AsyncGenerator[ProbeResult, None]:
+async def probe(config: Config, name: str, *, is_quick: bool = False) -> AsyncGenerator[ProbeResult, None]:
     """Really try this runtime; at a glance, without leaving a trace in it. Nothing is asked of a model."""
     if name not in runtime_names():
         yield ProbeResult("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
@@ -101,7 +101,7 @@ async def probe(config: Config, name: str, *, is_glance: bool = False) -> AsyncG
         if version := plugins.origin("runtimes", name):
             yield ProbeResult("version", "fine", version)
         return
-    checks = (examine.quick_checks if is_glance else None) or examine.checks
+    checks = (examine.quick_checks if is_quick else None) or examine.checks
     async for check in checks(config):
         yield check
 
@@ -116,10 +116,10 @@ async def apply_settings(agent: AgentApi, session: Session, settings: Mapping[st
     return bool(new)
 
 
-def changed_settings(settings: Mapping[str, str], known: Mapping[str, str], default: str) -> Mapping[str, str]:
+def changed_settings(settings: Mapping[str, str], current: Mapping[str, str], default: str) -> Mapping[str, str]:
     """What of these settings is new to a session that has those, where the runtime is this one unless it is set."""
-    known = {"runtime": default, **known}
-    return {name: value for name, value in settings.items() if known.get(name, "") != value}
+    current = {"runtime": default, **current}
+    return {name: value for name, value in settings.items() if current.get(name, "") != value}
 
 
 def settings_of(journal: Iterable[Entry]) -> Mapping[str, str]:

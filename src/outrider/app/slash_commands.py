@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.config.schema import closest_match
 
-ArgumentKind = Literal["", "session", "model", "runtime", "words", "file", "name", "task", "grant", "choice"]
+ArgumentKind = Literal["", "session", "model", "runtime", "words", "file", "name", "task", "permission", "choice"]
 
 
 class SlashCommandSpec(Struct, frozen=True):

@@ -56,11 +56,11 @@ class HomeToolEnvironment:
         places = {session.id, session.workspace}
         return decide_access(request, self._rules, frozenset(g.need for g in grants if g.applies_to in places))
 
-    def answer_unreachable(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+    def answer_unreachable(self, session: Session, questions: Sequence[Asked], address: str) -> Sequence[Answered]:
         traits = CHANNELS.get(channel_of(address))
         if not (traits and traits.can_answer):
-            return [Answered(asked.ask, NO) for asked in asks]
-        for asked in asks:
+            return [Answered(asked.ask, NO) for asked in questions]
+        for asked in questions:
             self.start_timeout(session, asked)
         return ()
 

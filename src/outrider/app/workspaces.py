@@ -7,23 +7,23 @@ from outrider.core.errors import Refused
 
 
 def terminal_workspace(
-    current: Path, person_home: Path, named: str = "", outrider_home: Path | None = None
+    current: Path, person_home: Path, path: str = "", outrider_home: Path | None = None
 ) -> Path | None:
     """The folder a terminal command works in, or None when it should get one of its own.
 
     The current folder, or the one named; never the person's home folder, a folder of the system's, or one that
     Outrider's own files are in, where an agent has no business.
     """
-    if named:
-        root = Path(named).expanduser().resolve()
+    if path:
+        root = Path(path).expanduser().resolve()
         if not root.is_dir():
-            raise Refused(f"there is no folder {named}; make it first, or name another with --workspace")
+            raise Refused(f"there is no folder {path}; make it first, or name another with --workspace")
         if _is_off_limits(root, person_home):
             raise Refused(
-                f"{named} is your home folder or the machine's and cannot be a workspace; name a folder below it"
+                f"{path} is your home folder or the machine's and cannot be a workspace; name a folder below it"
             )
         if outrider_home and _exposes_outrider_files(root, outrider_home):
-            raise Refused(f"{named} holds Outrider's own files and cannot be a workspace; name another folder")
+            raise Refused(f"{path} holds Outrider's own files and cannot be a workspace; name another folder")
         return root
     root = current.resolve()
     if _is_off_limits(root, person_home) or (outrider_home and _exposes_outrider_files(root, outrider_home)):

@@ -146,8 +146,8 @@ def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
 
 
-def _json(shown: SettingReport | list[SettingReport], indent: int | None = None) -> str:
-    return json.dumps(msgspec.to_builtins(shown), indent=indent, ensure_ascii=False)
+def _json(report: SettingReport | list[SettingReport], indent: int | None = None) -> str:
+    return json.dumps(msgspec.to_builtins(report), indent=indent, ensure_ascii=False)
 
 
 def _read_value(setting: Setting) -> str:

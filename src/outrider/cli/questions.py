@@ -64,9 +64,9 @@ def answer_command(waiting: PendingQuestion) -> str:
     return f"outrider questions answer {waiting.name} {'|'.join(waiting.asked.choices)}"
 
 
-def print_pending(session: Session, asks: Sequence[Asked]) -> None:
+def print_pending(session: Session, questions: Sequence[Asked]) -> None:
     """Say on stderr what a turn waits for, and how to go on."""
-    for asked in asks:
+    for asked in questions:
         sys.stderr.write(f"{printable(asked.question)}\n")
         warn(f"session {session.name} waits for an answer: {answer_command(PendingQuestion(session, asked))}")
 
@@ -270,9 +270,9 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
     return run_async(partial(_record_answer if is_brief else _answer_and_run, config, question, answer, is_json))
 
 
-async def _record_answer(config: Config, ask: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
+async def _record_answer(config: Config, question_id: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
     async with open_home(config, OpenMode(_QUESTIONS_LABEL, "none")) as agent:
-        waiting = _find_question(await _pending_questions(agent), ask)
+        waiting = _find_question(await _pending_questions(agent), question_id)
         await agent.answer(waiting.session, waiting.asked, answer)
         is_carried = agent.is_client
     goes_on = "the turn goes on" if is_carried else f"outrider resume {waiting.session.name} goes on"
@@ -280,9 +280,9 @@ async def _record_answer(config: Config, ask: str, answer: str, is_json: bool, h
     return DONE
 
 
-async def _answer_and_run(config: Config, ask: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
+async def _answer_and_run(config: Config, question_id: str, answer: str, is_json: bool, halt: SignalWatch) -> int:
     async with open_home(config, OpenMode(_QUESTIONS_LABEL, "own")) as agent:
-        waiting = _find_question(await _pending_questions(agent), ask)
+        waiting = _find_question(await _pending_questions(agent), question_id)
         await agent.answer(waiting.session, waiting.asked, answer)
         found = await wait_or_suspend(agent, waiting.session)
     return _print_result(found, waiting.session, is_json)
@@ -341,13 +341,13 @@ def list_permissions(is_json: bool) -> int:
     return run_async(carry)
 
 
-async def _scope_text(looking: ReadOnlyApi, grant: Permission) -> str:
-    if grant.scope != "session":
-        return one_line(grant.applies_to)
+async def _scope_text(looking: ReadOnlyApi, permission: Permission) -> str:
+    if permission.scope != "session":
+        return one_line(permission.applies_to)
     try:
-        return f"session {one_line((await looking.find(grant.applies_to)).name)}"
+        return f"session {one_line((await looking.find(permission.applies_to)).name)}"
     except Refused:  # it was deleted meanwhile
-        return f"session {one_line(grant.applies_to)}"
+        return f"session {one_line(permission.applies_to)}"
 
 
 @permissions_command.command("forget")

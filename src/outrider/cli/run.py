@@ -85,46 +85,46 @@ def command(**typed: object) -> int:
     return run_async(partial(_run, config, order, wish))
 
 
-def _parse_request(wish: RunOptions, config: Config) -> RunRequest:
+def _parse_request(options: RunOptions, config: Config) -> RunRequest:
     """Everything that can be refused without opening the home is refused here."""
-    for option, value in (("--session", wish.session), ("--key", wish.key)):
+    for option, value in (("--session", options.session), ("--key", options.key)):
         check_text(value, option)
-    if len(wish.key) > _MAX_KEY_LENGTH or not wish.key.isprintable():
+    if len(options.key) > _MAX_KEY_LENGTH or not options.key.isprintable():
         raise Refused(f"a key has at most {_MAX_KEY_LENGTH} printable characters")
-    text = read_message(wish.words, config.limits.input)
+    text = read_message(options.words, config.limits.input)
     return RunRequest(
         text=text,
         # Without a session the key names one: only there can it be found again.
-        session=wish.session or (f"key {wish.key}" if wish.key else ""),
-        settings=session_settings(config, wish.model, wish.runtime, is_new=not wish.session),
-        workspace=resolve_workspace(config, wish.workspace),
-        has_explicit_workspace=bool(wish.workspace),
-        images=tuple(read_images(wish.images)),
-        key=wish.key or None,
-        address=f"{PROMPT if is_interactive() and not wish.is_quiet else PIPE}:run",
+        session=options.session or (f"key {options.key}" if options.key else ""),
+        settings=session_settings(config, options.model, options.runtime, is_new=not options.session),
+        workspace=resolve_workspace(config, options.workspace),
+        has_explicit_workspace=bool(options.workspace),
+        images=tuple(read_images(options.images)),
+        key=options.key or None,
+        address=f"{PROMPT if is_interactive() and not options.is_quiet else PIPE}:run",
     )
 
 
-async def _run(config: Config, order: RunRequest, wish: RunOptions, halt: SignalWatch) -> int:
+async def _run(config: Config, order: RunRequest, options: RunOptions, halt: SignalWatch) -> int:
     presence = OpenMode("outrider run", "own")
-    async with open_home(config, presence, workspace=order.workspace, is_quiet=wish.is_quiet) as agent:
+    async with open_home(config, presence, workspace=order.workspace, is_quiet=options.is_quiet) as agent:
         session = await agent.session(order.session)
-        _check_workspace(order, session, wish.is_quiet)
-        if not wish.is_quiet:
+        _check_workspace(order, session, options.is_quiet)
+        if not options.is_quiet:
             await _warn_unfinished(agent, session, is_alone=not agent.is_client)
         await apply_settings(agent, session, order.settings)
-        if not wish.is_quiet and agent.owner_mismatch({}):
+        if not options.is_quiet and agent.owner_mismatch({}):
             told = agent.owner_mismatch(settings_of(await agent.journal(session)))
             if told:
                 warn(told)
-        if await deny_unanswerable(agent, session, order.address) and not wish.is_quiet:
+        if await deny_unanswerable(agent, session, order.address) and not options.is_quiet:
             warn("what this session was waiting to be allowed is now a no: nobody can be asked here")
         begun: list[Entry] = []
         try:
-            outcome = await _run_turn_with_timeout(agent, session, order, wish, begun)
+            outcome = await _run_turn_with_timeout(agent, session, order, options, begun)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await _on_interrupt(agent, session, begun, wish, halt)
+                await _on_interrupt(agent, session, begun, options, halt)
             raise
         except NeedsAnotherProcess as error:
             warn(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
@@ -134,14 +134,14 @@ async def _run(config: Config, order: RunRequest, wish: RunOptions, halt: Signal
                 raise
             raise Unavailable(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}") from error
         tasks = await agent.tasks(session, open_only=True)
-        code = _print_result(outcome, session, wish, config, tasks)
-        if tasks and not wish.is_quiet:
+        code = _print_result(outcome, session, options, config, tasks)
+        if tasks and not options.is_quiet:
             _warn_running_tasks(tasks)
         return code
 
 
 async def _run_turn_with_timeout(
-    agent: AgentApi, session: Session, order: RunRequest, wish: RunOptions, begun: list[Entry]
+    agent: AgentApi, session: Session, order: RunRequest, options: RunOptions, begun: list[Entry]
 ) -> TurnResult:
     """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
     late: list[int] = []
@@ -153,9 +153,9 @@ async def _run_turn_with_timeout(
 
     try:
         async with anyio.create_task_group() as group:
-            if wish.timeout:
-                group.start_soon(stop_when_late, wish.timeout)
-            outcome = await _run_turn(agent, session, order, wish, begun)
+            if options.timeout:
+                group.start_soon(stop_when_late, options.timeout)
+            outcome = await _run_turn(agent, session, order, options, begun)
             group.cancel_scope.cancel()
             return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
     except BaseExceptionGroup as several:
@@ -164,9 +164,9 @@ async def _run_turn_with_timeout(
 
 
 async def _run_turn(
-    agent: AgentApi, session: Session, order: RunRequest, wish: RunOptions, begun: list[Entry]
+    agent: AgentApi, session: Session, order: RunRequest, options: RunOptions, begun: list[Entry]
 ) -> TurnResult:
-    surface, progress = _event_sink(wish), None
+    surface, progress = _event_sink(options), None
     if surface is None and sys.stderr.isatty():
         progress = ProgressLine()
     asker = None
@@ -183,7 +183,7 @@ async def _run_turn(
             progress.show(event)
         if asker:
             asker.on_event(event)
-        if not progress and not wish.is_quiet:
+        if not progress and not options.is_quiet:
             _warn_denied(event, asks)
 
     async with progress.animated() if progress else nullcontext(), asker.prompting() if asker else nullcontext():
@@ -192,12 +192,12 @@ async def _run_turn(
         )
 
 
-def _warn_denied(event: Event, asks: dict[str, Asked]) -> None:
+def _warn_denied(event: Event, questions: dict[str, Asked]) -> None:
     """Where nobody watches, the log of whoever ran this still says what was not done, and why."""
     if isinstance(event, Entry) and isinstance(event.body, Asked):
-        asks[event.body.ask] = event.body
+        questions[event.body.ask] = event.body
     if isinstance(event, Entry) and isinstance(event.body, Answered) and not event.body.person:
-        warn(answer_line(asks.get(event.body.ask), event.body))
+        warn(answer_line(questions.get(event.body.ask), event.body))
 
 
 def _warn_running_tasks(tasks: Sequence[Task]) -> None:
@@ -207,15 +207,15 @@ def _warn_running_tasks(tasks: Sequence[Task]) -> None:
         warn(f"{len(tasks)} tasks go on: outrider tasks list")
 
 
-def _event_sink(wish: RunOptions) -> Callable[[Event], None] | None:
+def _event_sink(options: RunOptions) -> Callable[[Event], None] | None:
     """Where events go: to stdout as JSON, nowhere, or (None) to a person if one watches."""
-    if wish.is_json:
+    if options.is_json:
         return lambda event: print_line(encode_json(render_event(event)))
-    return (lambda event: None) if wish.is_quiet else None
+    return (lambda event: None) if options.is_quiet else None
 
 
 async def _on_interrupt(
-    agent: HomeClient, session: Session, begun: list[Entry], wish: RunOptions, halt: SignalWatch
+    agent: HomeClient, session: Session, begun: list[Entry], options: RunOptions, halt: SignalWatch
 ) -> None:
     """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
     if not halt.is_interrupt:
@@ -227,7 +227,7 @@ async def _on_interrupt(
     if not begun:
         return
     outcome = turn_result(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
-    if wish.is_json:
+    if options.is_json:
         print_line(encode_json(render_turn_result(outcome, session)))
     elif outcome.text:
         print_line(outcome.text)
@@ -237,15 +237,15 @@ async def _on_interrupt(
 
 
 def _print_result(
-    outcome: TurnResult, session: Session, wish: RunOptions, config: Config, tasks: Sequence[Task]
+    outcome: TurnResult, session: Session, options: RunOptions, config: Config, tasks: Sequence[Task]
 ) -> int:
-    if wish.is_json:
+    if options.is_json:
         print_line(encode_json(render_turn_result(outcome, session, [task.id for task in tasks])))
     elif outcome.text and config.chat.markdown and sys.stdout.isatty():
         _print_markdown(outcome.text)
     elif outcome.text:
         print_line(outcome.text)
-    if outcome.cut and not wish.is_quiet:
+    if outcome.cut and not options.is_quiet:
         warn(f"the provider ended this reply early: {outcome.cut}")
     match outcome.outcome:
         case "done":

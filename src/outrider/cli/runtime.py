@@ -73,7 +73,7 @@ async def _print_runtimes(config: Config, is_json: bool, halt: SignalWatch) -> i
     default = config.runtime.name
     known = list(dict.fromkeys((*runtime_names(), default)))
     found = [
-        _runtime_status(name, name == default, [check async for check in probe(config, name, is_glance=True)])
+        _runtime_status(name, name == default, [check async for check in probe(config, name, is_quick=True)])
         for name in known
     ]
     if is_json:
@@ -108,14 +108,14 @@ def _status_line(one: RuntimeStatus, width: int) -> str:
     return f"{mark} {one.name:<{width}}  not ready  {known}{one.problem}{f' → {one.advice}' if one.advice else ''}"
 
 
-async def _use_runtime(config: Config, wanted: RuntimeChoice, session: str, halt: SignalWatch) -> int:
-    await _check_usable(config, wanted.name)
+async def _use_runtime(config: Config, choice: RuntimeChoice, session: str, halt: SignalWatch) -> int:
+    await _check_usable(config, choice.name)
     if not session:
-        return await _set_default(wanted)
+        return await _set_default(choice)
     async with open_home(config, OpenMode(_LABEL, "none")) as agent:
         found = await agent.find_by_prefix(session)
-        is_new = await apply_settings(agent, found, wanted.settings)
-        print_line(f"{wanted} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
+        is_new = await apply_settings(agent, found, choice.settings)
+        print_line(f"{choice} carries session {found.name!r} {'from its next turn on' if is_new else 'already'}")
     return DONE
 
 
@@ -127,14 +127,14 @@ async def _check_usable(config: Config, name: str) -> None:
             raise Refused(f"{name} cannot be used yet: {check.text}{advice}")
 
 
-async def _set_default(wanted: RuntimeChoice) -> int:
+async def _set_default(choice: RuntimeChoice) -> int:
     home = find_home()
     for name in runtime_names():
         _forget_model(home, name)
-    path = set_value(home, "runtime.name", wanted.name)
-    if wanted.model:
-        set_value(home, model_setting(wanted.name), wanted.model, _model_comment(wanted))
-    print_line(f"{wanted} carries turns from now on, where a session asks for nothing else (set in {path})")
+    path = set_value(home, "runtime.name", choice.name)
+    if choice.model:
+        set_value(home, model_setting(choice.name), choice.model, _model_comment(choice))
+    print_line(f"{choice} carries turns from now on, where a session asks for nothing else (set in {path})")
     source = load().source("runtime.name")
     if source != CONFIG_FILE:
         warn(f"{source} overrules it")
@@ -153,8 +153,8 @@ def _forget_model(home: Path, name: str) -> None:
         unset_value(home, setting)
 
 
-def _model_comment(wanted: RuntimeChoice) -> str:
-    return f"outrider runtime use {wanted}"
+def _model_comment(choice: RuntimeChoice) -> str:
+    return f"outrider runtime use {choice}"
 
 
 async def _doctor(config: Config, name: str, is_json: bool, halt: SignalWatch) -> int:

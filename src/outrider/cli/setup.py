@@ -106,20 +106,20 @@ async def open_home(
         yield joined
 
 
-def resolve_workspace(config: Config, named: str = "") -> Path | None:
+def resolve_workspace(config: Config, path: str = "") -> Path | None:
     """The folder this command works in, or None when a new session gets one of its own."""
-    check_text(named, "--workspace")
+    check_text(path, "--workspace")
     try:
-        return terminal_workspace(_current_folder(named), Path.home(), named, config.home)
+        return terminal_workspace(_current_folder(path), Path.home(), path, config.home)
     except RuntimeError:
         raise Refused("there is no home folder to stay out of; set HOME") from None
 
 
-def _current_folder(named: str) -> Path:
+def _current_folder(path: str) -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        if named and Path(named).is_absolute():
+        if path and Path(path).is_absolute():
             return Path("/")
         raise Refused("the current folder is gone; go to another, or name one with --workspace /its/path") from None
 

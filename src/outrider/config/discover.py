@@ -132,9 +132,9 @@ def _run_stage(seconds: float, probes: Sequence[_Probe], stage: Callable[[_Probe
                     selector.modify(probe.socket, probe.wait_event, probe)
 
 
-def _is_complete(heard: bytearray) -> bool:
+def _is_complete(received: bytearray) -> bool:
     """Whether the announced length has come; a server may keep the connection open."""
-    head, mark, body = bytes(heard).partition(b"\r\n\r\n")
+    head, mark, body = bytes(received).partition(b"\r\n\r\n")
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip().isdigit():
@@ -142,10 +142,10 @@ def _is_complete(heard: bytearray) -> bool:
     return False
 
 
-def _parse_models(heard: bytes) -> tuple[str, ...] | None:
+def _parse_models(received: bytes) -> tuple[str, ...] | None:
     """The models in an answer to `GET /models`; None when this is no model server's answer."""
-    head, _, body = heard.partition(b"\r\n\r\n")
-    if len(heard) > _MAX_RESPONSE_BYTES or head.split(b" ", 2)[1:2] != [b"200"]:
+    head, _, body = received.partition(b"\r\n\r\n")
+    if len(received) > _MAX_RESPONSE_BYTES or head.split(b" ", 2)[1:2] != [b"200"]:
         return None
     try:
         answer: Any = json.loads(body)

@@ -173,8 +173,8 @@ def _absolute_folders(
     }
 
 
-def _variable_hint(name: str, known: set[str]) -> str:
-    words = {variable.removeprefix(_VARIABLE_PREFIX): variable for variable in known}
+def _variable_hint(name: str, names: set[str]) -> str:
+    words = {variable.removeprefix(_VARIABLE_PREFIX): variable for variable in names}
     if name == f"{_VARIABLE_PREFIX}{RULES_KEY.upper()}":
         return f"; rules stand in {CONFIG_FILE} only"
     words |= {setting.name.replace(".", "_").upper(): setting.env_variable for setting in SETTINGS}

@@ -113,6 +113,6 @@ class _RuleParser(Struct, frozen=True):
             raise self._invalid("needs", text, () if reach else (HOST, NETWORK, *_PATH_NEEDS))
         return reach + check_folder(text.removeprefix(reach), self.home, f"{self.where}: needs")
 
-    def _invalid(self, key: str, value: object, known: Iterable[str] = ()) -> Refused:
-        close = did_you_mean(value, known) if isinstance(value, str) else ""
+    def _invalid(self, key: str, value: object, names: Iterable[str] = ()) -> Refused:
+        close = did_you_mean(value, names) if isinstance(value, str) else ""
         return Refused(f"{self.where}: {key} = {quote_value(value)} is not valid; allowed: {_ALLOWED[key]}{close}")

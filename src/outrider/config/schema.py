@@ -298,17 +298,17 @@ def lookup_setting(name: str) -> Setting | None:
     return _SETTINGS_BY_NAME.get(name)
 
 
-def closest_match(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
     """The known word this one was probably meant to be, or an empty string."""
     import difflib  # Only a mistake needs it, and it is slow to import.
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)
+    close = difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)
     return close[0] if close else ""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """`; did you mean …?`, or nothing when nothing is near."""
-    close = closest_match(word, known)
+    close = closest_match(word, names)
     return f"; did you mean {close}?" if close else ""
 
 

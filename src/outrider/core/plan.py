@@ -88,7 +88,7 @@ def fold(journal: Iterable[Entry], state: State = State()) -> State:  # noqa: B0
     return reduce(_apply, journal, state)
 
 
-def _apply(state: State, entry: Entry) -> State:  # noqa: C901 (one arm for each kind of entry)
+def _apply(state: State, entry: Entry) -> State:
     state = replace(state, head=entry.seq)
     match entry.body:
         case Input():
@@ -142,13 +142,13 @@ def _reset_turn(state: State, *, is_open: bool) -> State:
     )
 
 
-def _after_input(state: State, seq: int, given: Input) -> State:
-    lent = {spec.name: spec for spec in given.tools} if given.source == "person" else state.client_tools
+def _after_input(state: State, seq: int, body: Input) -> State:
+    lent = {spec.name: spec for spec in body.tools} if body.source == "person" else state.client_tools
     left = state.abandoned_calls | {
-        c.id for c in state.calls if given.source == "person" and c.tool in state.client_tools
+        c.id for c in state.calls if body.source == "person" and c.tool in state.client_tools
     }
     return replace(
-        state, newest_input=seq, address=given.address or state.address, client_tools=lent, abandoned_calls=left
+        state, newest_input=seq, address=body.address or state.address, client_tools=lent, abandoned_calls=left
     )
 
 

@@ -112,7 +112,7 @@ class Tasks(Protocol):
         """What tasks may use here. Takes a moment when it is first asked for."""
         ...
 
-    async def start(self, wish: TaskSpec) -> Task:
+    async def start(self, spec: TaskSpec) -> Task:
         """Begin it, or take up the one this call has begun. Raises Refused with words for the model."""
         ...
 
@@ -260,15 +260,15 @@ class ToolContext(Struct, frozen=True):
 class Tool(Protocol):
     spec: ToolSpec
 
-    async def run(self, call: Call, here: ToolContext) -> Result:
+    async def run(self, call: Call, context: ToolContext) -> Result:
         """A failure the model can react to is a result with `failed`; Refused is turned into one."""
         ...
 
-    async def approval_request(self, call: Call, here: ToolContext) -> ApprovalRequest | None:
+    async def approval_request(self, call: Call, context: ToolContext) -> ApprovalRequest | None:
         """What this call wants beyond what every call may do; None when it stays within. Touches nothing."""
         ...
 
-    async def reconcile(self, call: Call, here: ToolContext) -> Result | None:
+    async def reconcile(self, call: Call, context: ToolContext) -> Result | None:
         """After a crash between `Begun` and `Result`: what came of it, or None when that cannot be found out."""
         ...
 
@@ -282,7 +282,7 @@ class ToolEnvironment(Protocol):
         """Whether rules and grants allow this, deny it, or leave it to a person."""
         ...
 
-    def answer_unreachable(self, session: Session, asks: Sequence[Asked], address: str) -> Sequence[Answered]:
+    def answer_unreachable(self, session: Session, questions: Sequence[Asked], address: str) -> Sequence[Answered]:
         """The turn waits for these. The answers that are certain now: a no where nobody can answer."""
         ...
 

@@ -62,7 +62,7 @@ class Person(Struct, frozen=True):
 class KeyStore(Protocol):
     """Keys to the API, of every person. A write is durable when its call returns."""
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
         """Raises Refused when a key of this name holds already, or the id is taken."""
         ...
 
@@ -103,7 +103,7 @@ class TaskEnd(Struct, frozen=True):
 class TaskStore(Protocol):
     """Tasks, and the answers and grants people gave. A write is durable when its call returns."""
 
-    async def create_task(self, session: str, wish: TaskSpec, most: int) -> tuple[Task, bool]:
+    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
         """The task of this session's call `wish.call`, made now if it is new: `(task, whether it is new)`.
 
         Raises Refused when `most` tasks of this session are open already.
@@ -147,13 +147,13 @@ class TaskStore(Protocol):
         """The open task whose body this session is."""
         ...
 
-    async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
+    async def answer(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
         """Record an answer to an ask; None when it has been answered. Needs no claim, since it fences nobody out."""
         ...
 
     async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission: ...
     async def list_permissions(self, person: str) -> Sequence[Permission]: ...
-    async def revoke_permission(self, person: str, grant: str) -> bool: ...
+    async def revoke_permission(self, person: str, permission_id: str) -> bool: ...
 
 
 class Session(Struct, frozen=True):

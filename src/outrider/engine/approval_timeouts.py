@@ -26,8 +26,8 @@ class ApprovalTimeouts:
             self._pending.add((session.id, asked.ask))
             self._group.start_soon(self._expire, session.id, asked.ask)
 
-    async def _expire(self, session: str, ask: str) -> None:
+    async def _expire(self, session: str, question_id: str) -> None:
         await anyio.sleep(self._seconds)
-        self._pending.discard((session, ask))
-        if await self._store.answer(session, ask, NO, ""):
+        self._pending.discard((session, question_id))
+        if await self._store.answer(session, question_id, NO, ""):
             self._wake(session)

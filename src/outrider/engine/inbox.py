@@ -41,15 +41,15 @@ class Inbox:
         self._queue = queue
         self.redact = redact
 
-    async def accept(self, session: Session, given: InboxMessage) -> tuple[Entry, bool]:
+    async def accept(self, session: Session, message: InboxMessage) -> tuple[Entry, bool]:
         """The input's entry, and whether it is new. Raises Refused, and Taken for a key that came with other words."""
-        self._check(given.text, given.images)
+        self._check(message.text, message.images)
         failpoint("input_received")
-        text = self.redact(given.text)
-        body = Input(text, "person", given.images, session.person, given.address, given.tools, given.payer)
-        entry, is_new = await self._store.accept(session.id, body, given.key, self._queue)
+        text = self.redact(message.text)
+        body = Input(text, "person", message.images, session.person, message.address, message.tools, message.payer)
+        entry, is_new = await self._store.accept(session.id, body, message.key, self._queue)
         if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
-            raise NameTaken(f"the key {given.key!r} was given before, with other words; use another key for these")
+            raise NameTaken(f"the key {message.key!r} was given before, with other words; use another key for these")
         failpoint("input_committed")
         self._wake(session.id)
         return entry, is_new

@@ -36,8 +36,8 @@ class _WatchedTask:
 
 
 class OutputWatcher:
-    def __init__(self, keeping: TaskServices) -> None:
-        self._services = keeping
+    def __init__(self, services: TaskServices) -> None:
+        self._services = services
         self._tasks: dict[str, _WatchedTask] = {}
         self._has_tasks = anyio.Event()
 

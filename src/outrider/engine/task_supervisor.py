@@ -35,9 +35,9 @@ _PRUNE_EVERY = 200
 class TaskSupervisor:
     """All tasks of one home."""
 
-    def __init__(self, keeping: TaskServices, *, most: int) -> None:
-        self.store = keeping.store
-        self._services = keeping
+    def __init__(self, services: TaskServices, *, most: int) -> None:
+        self.store = services.store
+        self._services = services
         self._max_open = most
         self._group: TaskGroup | None = None
         self._start_limiter = anyio.CapacityLimiter(_MAX_STARTS)
@@ -48,7 +48,7 @@ class TaskSupervisor:
         self._killed: dict[str, str] = {}
         self._pending_starts: dict[tuple[str, str], anyio.Event] = {}
         """Calls whose task is being begun at this moment, by session and call."""
-        self._output_watcher = OutputWatcher(keeping)
+        self._output_watcher = OutputWatcher(services)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch tasks until cancelled. The tasks themselves go on."""
@@ -66,7 +66,7 @@ class TaskSupervisor:
     async def _prune_output(self, alive: Sequence[Task]) -> None:
         await anyio.to_thread.run_sync(self._services.commands.prune, [task.id for task in alive])
 
-    async def start(self, session: str, wish: TaskSpec) -> Task:
+    async def start(self, session: str, spec: TaskSpec) -> Task:
         """Begin a task, or take up the one that this call began before a crash.
 
         A turn that was stopped begins nothing any more. One that is stopped meanwhile does not cut this short: what has
@@ -74,18 +74,18 @@ class TaskSupervisor:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
         with anyio.CancelScope(shield=True):
-            return await self._create_and_start(session, wish)
+            return await self._create_and_start(session, spec)
         raise AssertionError("a shielded scope ends only by itself")
 
-    async def _create_and_start(self, session: str, wish: TaskSpec) -> Task:
-        key = (session, wish.call)
+    async def _create_and_start(self, session: str, spec: TaskSpec) -> Task:
+        key = (session, spec.call)
         self._pending_starts[key] = anyio.Event()
         try:
-            task, is_new = await self._services.store.create_task(session, wish, self._max_open)
+            task, is_new = await self._services.store.create_task(session, spec, self._max_open)
             if not is_new:
                 return task
             failpoint("task_created")
-            if wish.kind == "command":
+            if spec.kind == "command":
                 return await self._start_command(task)
             self._watch(task)
             return task

@@ -191,15 +191,15 @@ class Worker:
             if session in await self._store.sessions_with_work():
                 self.wake(session)
 
-    async def _run_safely(self, session: str, carrying: _RunningSession) -> None:
+    async def _run_safely(self, session: str, running: _RunningSession) -> None:
         """The one place that catches everything: a bug ends a turn, never the process."""
         try:
-            await self._run_until_idle(session, carrying)
+            await self._run_until_idle(session, running)
         except StaleClaim:
             self._warm.pop(session, None)
-            carrying.rerun = True
+            running.rerun = True
         except NeedsAnotherProcess as error:
-            await self._release(carrying.turn)
+            await self._release(running.turn)
             self._hub.fail_followers(session, error)
         except WriteFailed as error:
             log.warning("a turn stands still: %s", error, extra={"session": session})
@@ -211,12 +211,12 @@ class Worker:
             self._warm.pop(session, None)
             self._hub.fail_followers(session, Unavailable(f"internal error: {type(error).__name__}: {error}"))
 
-    async def _run_until_idle(self, session: str, carrying: _RunningSession) -> None:
-        turn = await self._open_turn(session, carrying)
-        turn.drain_scope = carrying.scope if self._is_draining else None
+    async def _run_until_idle(self, session: str, running: _RunningSession) -> None:
+        turn = await self._open_turn(session, running)
+        turn.drain_scope = running.scope if self._is_draining else None
         is_taken_up = turn.state().is_open
         while True:
-            carrying.rerun = False
+            running.rerun = False
             await turn.refresh()
             match self._decide(turn.state()):
                 case Idle():
@@ -268,15 +268,15 @@ class Worker:
         except Refused as error:
             raise NeedsAnotherProcess(str(error)) from error
 
-    async def _open_turn(self, session: str, carrying: _RunningSession) -> OpenTurn:
+    async def _open_turn(self, session: str, running: _RunningSession) -> OpenTurn:
         if turn := self._warm.pop(session, None):
-            carrying.turn = turn
+            running.turn = turn
             return turn
         try:
             claim = await self._store.claim(session)
         except (Refused, Unavailable) as error:
             raise WriteFailed(str(error)) from error
-        turn = carrying.turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
+        turn = running.turn = OpenTurn(self._store, self._hub, claim.session, claim.generation)
         await turn.refresh()
         if turn.state().is_open:
             head, why = self.needs_another_process.get(session, (0, None))

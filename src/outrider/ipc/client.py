@@ -135,11 +135,11 @@ async def connect_to_owner(home: Path, workspace: str = "") -> AsyncGenerator[Ow
         yield guest
 
 
-async def request_hand_over(home: Path, heir: str) -> bool:
+async def request_hand_over(home: Path, successor: str) -> bool:
     """Ask the owner of this home to let go of it. False when nobody answers. Raises HomeBusy when it does not."""
     try:
         async with _connect(home) as line:
-            await line.send(IpcRequest(__version__, HAND_OVER, render_args({"heir": heir})))
+            await line.send(IpcRequest(__version__, HAND_OVER, render_args({"successor": successor})))
             answer = await line.receive_response()
     except ConnectionLost:
         return False
@@ -234,10 +234,10 @@ class HomeClient:
         self._attached.set()
         return self._owner_session
 
-    def detach(self, seat: OwnerSession) -> None:
+    def detach(self, owner_session: OwnerSession) -> None:
         """It is no longer."""
         self._owner_session, self._attached = None, anyio.Event()
-        seat.end()
+        owner_session.end()
 
     async def _wait_attached(self) -> OwnerSession:
         while (seat := self._owner_session) is None:
@@ -309,19 +309,19 @@ class HomeClient:
                     raise
         return value
 
-    async def _has_handed_over(self, seat: OwnerSession) -> bool:
+    async def _has_handed_over(self, owner_session: OwnerSession) -> bool:
         """Whether an owner that cannot carry a turn has gone, asked by this process, which has other means."""
         async with self._hand_over_lock:
             if (
-                not isinstance(seat.owner, OwnerConnection)
-                or seat.owner.info.model_fingerprint == model_fingerprint(self.config)
+                not isinstance(owner_session.owner, OwnerConnection)
+                or owner_session.owner.info.model_fingerprint == model_fingerprint(self.config)
                 or not self._takes_over
             ):
                 return False
             with suppress(HomeBusy), anyio.move_on_after(_HAND_OVER_TIMEOUT):
-                if not seat.ended.is_set() and await request_hand_over(self.config.home, process_label()):
-                    await seat.ended.wait()
-            return seat.ended.is_set()
+                if not owner_session.ended.is_set() and await request_hand_over(self.config.home, process_label()):
+                    await owner_session.ended.wait()
+            return owner_session.ended.is_set()
 
     async def _call_changing(self, call: str, **args: Any) -> bool:
         """For calls that say whether they changed anything: one that is repeated may find its own doing."""
@@ -441,8 +441,8 @@ class HomeClient:
     async def permissions(self) -> Sequence[Permission]:
         return await self._call("permissions")
 
-    async def revoke_permission(self, grant: str) -> bool:
-        return await self._call_changing("revoke_permission", grant=grant)
+    async def revoke_permission(self, permission_id: str) -> bool:
+        return await self._call_changing("revoke_permission", permission_id=permission_id)
 
     async def tasks(
         self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
@@ -467,9 +467,9 @@ class HomeClient:
     async def spent(self, id: str, since: int = 0) -> float:
         return await self._call("spent", id=id, since=since)
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
         try:
-            return await self._call("create_key", id=id, wish=wish, digest=digest)
+            return await self._call("create_key", id=id, spec=spec, digest=digest)
         except Refused:
             found = await self.find_key(id)
             if found and found.digest == digest:  # it was made before the link was cut

@@ -158,7 +158,7 @@ class OwnerServer:
         elif request.call == FOLLOW:
             await self._follow(line, request)
         elif request.call == HAND_OVER:
-            await line.send(CallResult(self._hand_over(msgspec.json.decode(request.args["heir"], type=str))))
+            await line.send(CallResult(self._hand_over(msgspec.json.decode(request.args["successor"], type=str))))
         else:
             await line.send(CallResult(await self._call(request, pictures)))
 
@@ -188,12 +188,12 @@ class OwnerServer:
             args["images"] = pictures
         return Raw(msgspec.json.encode(await getattr(agent, request.call)(**args)))
 
-    def _hand_over(self, heir: str) -> Raw:
+    def _hand_over(self, successor: str) -> Raw:
         if self._refusal:
             raise HomeBusy(self._refusal)
-        self.successor = heir
+        self.successor = successor
         self.hand_over_requested.set()
-        log.info("%s asks for the home", heir)
+        log.info("%s asks for the home", successor)
         return Raw(b"null")
 
 
@@ -212,7 +212,7 @@ async def _cancel_on_disconnect(line: IpcConnection, scope: anyio.CancelScope) -
 
 
 @asynccontextmanager
-async def serve_home(home: Path, served: OwnerServer) -> AsyncGenerator[None]:
+async def serve_home(home: Path, server: OwnerServer) -> AsyncGenerator[None]:
     """Guests find the owner of this home for as long as the block runs. The caller holds the home.
 
     Where the home's disk takes no sockets the owner is alone, and others are told that the home is in use.
@@ -225,7 +225,7 @@ async def serve_home(home: Path, served: OwnerServer) -> AsyncGenerator[None]:
         return
     with listener:
         async with anyio.create_task_group() as group:
-            group.start_soon(served.serve, listener)
+            group.start_soon(server.serve, listener)
             try:
                 yield
             finally:

@@ -36,9 +36,9 @@ _HAND_OVER_REASON = "this process makes way for another, which goes on with the 
 class HomeMember:
     """One process in a home, over all owners it sees there."""
 
-    def __init__(self, joined: HomeClient, presence: OpenMode, workspace: Path | None) -> None:
-        self._client = joined
-        self._home = joined.config.home
+    def __init__(self, client: HomeClient, presence: OpenMode, workspace: Path | None) -> None:
+        self._client = client
+        self._home = client.config.home
         self._mode = presence
         self._workspace = workspace
         self._owner_wait = OwnerWait(self._home, presence.wait)

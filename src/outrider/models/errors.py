@@ -184,15 +184,15 @@ def _status_words(status: int) -> str:
     return "is busy" if status in (429, 503, 529) else "failed"
 
 
-def _not_authorized(peer: ProviderEndpoint, status: int, told: str) -> ProviderRefused:
+def _not_authorized(peer: ProviderEndpoint, status: int, message: str) -> ProviderRefused:
     state = "did not accept the key" if peer.key else "wants a key and none is set"
     advice = "check it with `outrider config set model.key …` or OUTRIDER_MODEL_KEY"
-    return ProviderRefused(f"{peer.host} {state} ({status}); {advice}{told}")
+    return ProviderRefused(f"{peer.host} {state} ({status}); {advice}{message}")
 
 
-def _not_found_error(peer: ProviderEndpoint, clue: str, told: str) -> ProviderRefused:
+def _not_found_error(peer: ProviderEndpoint, clue: str, message: str) -> ProviderRefused:
     if _NO_MODEL.search(clue):
-        return ProviderRefused(f"{peer.host} has no model {peer.model!r}{told}")
+        return ProviderRefused(f"{peer.host} has no model {peer.model!r}{message}")
     return ProviderRefused(
-        f"{peer.host} has nothing at this address (404); check model.url and the model {peer.model!r}{told}"
+        f"{peer.host} has nothing at this address (404); check model.url and the model {peer.model!r}{message}"
     )

@@ -80,7 +80,7 @@ class ToolHost(Protocol):
     def tools(self) -> Sequence[ToolListing]: ...
     @property
     def instructions(self) -> str: ...
-    async def call(self, visit: PendingCall) -> PendingCall:
+    async def call(self, pending: PendingCall) -> PendingCall:
         """The call, answered: this one, or the same one that came before."""
         ...
 
@@ -315,17 +315,17 @@ class McpHttpConnection:
         if now and now.has_head:
             self._check(now)
 
-    def _check(self, heard: McpHttpRequest) -> None:
-        if not heard.is_accepted:
-            if sum(len(name) + len(value) for name, value in heard.headers.items()) > MAX_HEAD:
+    def _check(self, request: McpHttpRequest) -> None:
+        if not request.is_accepted:
+            if sum(len(name) + len(value) for name, value in request.headers.items()) > MAX_HEAD:
                 raise HTTPException(431)
-            length = heard.headers.get("content-length", "0")
+            length = request.headers.get("content-length", "0")
             if not length.isdecimal() or int(length) > MAX_BODY:
                 raise HTTPException(413)
-            self._check_head(heard)
-            heard.is_accepted = True
-        if heard.error_status:
-            raise HTTPException(heard.error_status)
+            self._check_head(request)
+            request.is_accepted = True
+        if request.error_status:
+            raise HTTPException(request.error_status)
 
 
 PATH = "/mcp"
@@ -347,11 +347,11 @@ def new_token() -> str:
 class McpSession:
     """Who holds one token. Its calls are taken while a turn of it goes on, and refused in words otherwise."""
 
-    def __init__(self, door: "McpServer", offers: Sequence[ToolListing], about: str) -> None:
+    def __init__(self, server: "McpServer", offers: Sequence[ToolListing], about: str) -> None:
         self.tools = offers
         self.instructions = about
         self.token = new_token()
-        self._server = door
+        self._server = server
         self._deliver: Callable[[PendingCall], None] | None = None
         self._calls_by_id: dict[str, PendingCall] = {}
         self._pending: set[PendingCall] = set()
@@ -371,25 +371,25 @@ class McpSession:
             for visit in list(self._pending):
                 visit.answer(_ENDED, failed=True)
 
-    async def call(self, visit: PendingCall) -> PendingCall:
+    async def call(self, pending: PendingCall) -> PendingCall:
         """One that comes twice under the same id is done once, and both are told what came of it."""
-        if visit.id in self._calls_by_id:
-            visit = self._calls_by_id[visit.id]
-            await visit.wait()
-            return visit
+        if pending.id in self._calls_by_id:
+            pending = self._calls_by_id[pending.id]
+            await pending.wait()
+            return pending
         if self._deliver is None or len(self._pending) >= _MAX_CALLS:
-            visit.answer(_FULL if self._deliver else _NO_TURN, failed=True)
-            return visit
-        if visit.id:
-            self._calls_by_id[visit.id] = visit
+            pending.answer(_FULL if self._deliver else _NO_TURN, failed=True)
+            return pending
+        if pending.id:
+            self._calls_by_id[pending.id] = pending
             self._evict()
-        self._pending.add(visit)
+        self._pending.add(pending)
         try:
-            self._deliver(visit)
-            await visit.wait()
+            self._deliver(pending)
+            await pending.wait()
         finally:
-            self._pending.discard(visit)
-        return visit
+            self._pending.discard(pending)
+        return pending
 
     def close(self) -> None:
         """The token is worth nothing from now on."""
@@ -425,8 +425,8 @@ class McpServer:
         self._sessions[_digest(guest.token)] = guest
         return guest
 
-    def revoke(self, guest: McpSession) -> None:
-        self._sessions.pop(_digest(guest.token), None)
+    def revoke(self, session: McpSession) -> None:
+        self._sessions.pop(_digest(session.token), None)
 
     async def _listen(self, *, task_status: TaskStatus[None]) -> None:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
@@ -451,38 +451,38 @@ class McpServer:
         finally:
             self._connections -= 1
 
-    async def _serve_requests(self, talk: McpHttpConnection) -> None:
+    async def _serve_requests(self, connection: McpHttpConnection) -> None:
         try:
             if self._connections > MAX_CONNECTIONS:
                 log.warning("more than %d connections at once; one was refused", MAX_CONNECTIONS)
                 raise HTTPException(503)
             patience = REQUEST_TIMEOUT
-            while heard := await talk.next_request(patience):
+            while heard := await connection.next_request(patience):
                 guest = self._authenticate(heard)
                 status, body = await handle_message(bytes(heard.body), guest)
-                await talk.respond(status, body, is_last=heard.closes_connection)
+                await connection.respond(status, body, is_last=heard.closes_connection)
                 if heard.closes_connection:
                     return
                 patience = IDLE_TIMEOUT
         except HTTPException as unfit:
-            await talk.refuse(unfit)
+            await connection.refuse(unfit)
 
-    def _check_head(self, heard: McpHttpRequest) -> None:
-        if heard.headers.get("host") != self._host:
+    def _check_head(self, request: McpHttpRequest) -> None:
+        if request.headers.get("host") != self._host:
             raise HTTPException(421)
-        if "origin" in heard.headers:
+        if "origin" in request.headers:
             # A browser: no page has any business here.
             raise HTTPException(403)
-        self._authenticate(heard)
-        if heard.path != PATH:
+        self._authenticate(request)
+        if request.path != PATH:
             raise HTTPException(404)
-        if heard.method != "POST":
+        if request.method != "POST":
             raise HTTPException(405)
-        if heard.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415)
 
-    def _authenticate(self, heard: McpHttpRequest) -> McpSession:
-        scheme, _, token = heard.headers.get("authorization", "").partition(" ")
+    def _authenticate(self, request: McpHttpRequest) -> McpSession:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         guest = self._sessions.get(_digest(token))
         if scheme.lower() != "bearer" or guest is None or not hmac.compare_digest(guest.token.encode(), _bytes(token)):
             raise HTTPException(401)

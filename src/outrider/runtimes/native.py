@@ -65,10 +65,10 @@ COMPACT_AT = 0.8
 class NativeRuntime:
     traits = RuntimeTraits("native", steers=True)
 
-    def __init__(self, models: Models, tools: Tools, place: ToolEnvironment, bounds: Bounds) -> None:
+    def __init__(self, models: Models, tools: Tools, environment: ToolEnvironment, bounds: Bounds) -> None:
         self._models = models
-        self._tool_runner = ToolRunner(tools, place)
-        self._tool_environment = place
+        self._tool_runner = ToolRunner(tools, environment)
+        self._tool_environment = environment
         self._bounds = bounds
         self._replay = {name: tool.spec.replay for name, tool in tools.items()}
 
@@ -182,9 +182,9 @@ class NativeRuntime:
 
 
 @asynccontextmanager
-async def open_runtime(kit: RuntimeContext) -> AsyncGenerator[NativeRuntime]:
+async def open_runtime(context: RuntimeContext) -> AsyncGenerator[NativeRuntime]:
     """Our own loop over the models and tools of a home."""
-    yield NativeRuntime(kit.models, kit.tools, kit.tool_environment, kit.bounds)
+    yield NativeRuntime(context.models, context.tools, context.tool_environment, context.bounds)
 
 
 def _batches(calls: Sequence[Call], replay: dict[str, Replay]) -> Iterator[list[Call]]:

@@ -19,9 +19,9 @@ DENIED = "not run: the person did not allow it. Do not try to get around that; d
 class ToolRunner:
     """The tools of a home, for whichever runtime a model calls them in."""
 
-    def __init__(self, tools: Tools, place: ToolEnvironment) -> None:
+    def __init__(self, tools: Tools, environment: ToolEnvironment) -> None:
         self._tools = tools
-        self._tool_environment = place
+        self._tool_environment = environment
 
     def tools_of(self, turn: Turn) -> Tools:
         """The tools this session may use: all, unless it was begun with fewer."""
@@ -98,20 +98,20 @@ async def record_question(turn: Turn, call: Call, request: ApprovalRequest) -> N
     failpoint("approval_pending")
 
 
-async def deny_unreachable(turn: Turn, place: ToolEnvironment) -> bool:
+async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
     """A question that nobody can answer is a no. True when at least one was answered so."""
     state = turn.state()
-    answers = place.answer_unreachable(turn.session, tuple(state.questions.values()), state.address)
+    answers = environment.answer_unreachable(turn.session, tuple(state.questions.values()), state.address)
     for answered in answers:
         await turn.record(answered, key=f"answer/{answered.ask}")
     return bool(answers)
 
 
-def _plain_request(call: Call, here: ToolContext) -> ApprovalRequest:
+def _plain_request(call: Call, context: ToolContext) -> ApprovalRequest:
     """A call that wants nothing beyond what every call may do; a rule may still speak of it."""
     command = call.args.get("command")
     text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
-    return ApprovalRequest(call.tool, text[:_MAX_COMMAND_CHARS], (), here.session.workspace)
+    return ApprovalRequest(call.tool, text[:_MAX_COMMAND_CHARS], (), context.session.workspace)
 
 
 def verdict_of(answer: str) -> Verdict:

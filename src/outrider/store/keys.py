@@ -239,15 +239,15 @@ class KeyWrites:
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
 
-    def create(self, id: str, wish: KeySpec, digest: bytes) -> Key:
-        if self._db.execute(ACTIVE_KEY_BY_NAME, (wish.name,)).fetchone():
-            raise Refused(f"there is a key called {wish.name!r} already; revoke it first, or choose another name")
+    def create(self, id: str, spec: KeySpec, digest: bytes) -> Key:
+        if self._db.execute(ACTIVE_KEY_BY_NAME, (spec.name,)).fetchone():
+            raise Refused(f"there is a key called {spec.name!r} already; revoke it first, or choose another name")
         if self._db.execute(KEY_BY_ID, (id,)).fetchone():
             raise Refused(f"there is a key with the id {id!r} already; make another")
-        made = Key(id, wish, digest, self._clock() // 1000)
-        scopes = msgspec.json.encode(wish.scopes).decode()
-        told = (id, wish.name, wish.person, scopes, wish.rate, wish.concurrent, digest, made.created)
-        spend = (_billionths(wish.spend.dollars), wish.spend.per) if wish.spend else (None, "total")
+        made = Key(id, spec, digest, self._clock() // 1000)
+        scopes = msgspec.json.encode(spec.scopes).decode()
+        told = (id, spec.name, spec.person, scopes, spec.rate, spec.concurrent, digest, made.created)
+        spend = (_billionths(spec.spend.dollars), spec.spend.per) if spec.spend else (None, "total")
         self._db.execute(INSERT_KEY, (*told, *spend))
         return made
 
@@ -297,13 +297,13 @@ def first_key_file(home: Path) -> Path:
 class KeyCreator(Protocol):
     """Where a new key is kept: the store, or whoever passes it on to the store."""
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key: ...
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key: ...
 
 
-async def make_key(store: KeyCreator, wish: KeySpec) -> tuple[Key, str]:
+async def make_key(store: KeyCreator, spec: KeySpec) -> tuple[Key, str]:
     """A new key: what is kept of it, and the key itself, which nobody can tell again."""
-    id, secret = _generate_key(wish)
-    return await store.create_key(id, wish, digest_of(secret)), _key_text(id, secret)
+    id, secret = _generate_key(spec)
+    return await store.create_key(id, spec, digest_of(secret)), _key_text(id, secret)
 
 
 async def ensure_key(home: Path, store: KeyStore) -> str | None:
@@ -344,13 +344,13 @@ def render_key(key: Key, spent: float) -> KeyView:
     )
 
 
-def _generate_key(wish: KeySpec) -> tuple[str, str]:
-    for what, text in (("name", wish.name), ("person", wish.person)):
+def _generate_key(spec: KeySpec) -> tuple[str, str]:
+    for what, text in (("name", spec.name), ("person", spec.person)):
         if not text or len(text) > _MAX_NAME or not text.isprintable() or text != text.strip():
             raise Refused(f"a key's {what} has 1 to {_MAX_NAME} printable characters and no space at its ends")
-    if not wish.scopes:
+    if not spec.scopes:
         raise Refused("a key needs a scope: chat, read or admin")
-    if any(limit is not None and limit < 1 for limit in (wish.rate, wish.concurrent)):
+    if any(limit is not None and limit < 1 for limit in (spec.rate, spec.concurrent)):
         raise Refused("a limit of a key is at least 1")
     return "".join(secrets.choice(_KEY_LETTERS) for _ in range(8)), secrets.token_hex(32)
 

@@ -266,7 +266,7 @@ def _unreadable_tasks(db: sqlite3.Connection) -> list[str]:
         # A store that waits for its upgrade.
         return []
     tasks = _unreadable_rows("task", db.execute(task_rows.ALL_TASKS), parse_task)
-    return tasks + _unreadable_rows("grant", db.execute(task_rows.ALL_PERMISSIONS), parse_permission)
+    return tasks + _unreadable_rows("permission", db.execute(task_rows.ALL_PERMISSIONS), parse_permission)
 
 
 def _unreadable_keys(db: sqlite3.Connection) -> list[str]:
@@ -378,8 +378,8 @@ def _write_tasks(fresh: sqlite3.Connection, tasks: Iterable[TaskRow], owners: Ma
         fresh.execute(task_rows.RECOVER_TASK, astuple(replace(task, person=owners[task.session])))
 
 
-def _write_permissions(fresh: sqlite3.Connection, grants: Iterable[Permission], owners: Mapping[str, str]) -> None:
-    for grant in grants:
+def _write_permissions(fresh: sqlite3.Connection, permissions: Iterable[Permission], owners: Mapping[str, str]) -> None:
+    for grant in permissions:
         if grant.scope != "session" or grant.applies_to in owners:
             fresh.execute(task_rows.RECOVER_PERMISSION, astuple(grant))
 
@@ -467,11 +467,11 @@ def _is_incomplete(db: sqlite3.Connection, id: str) -> bool:
     return row is not None and row.head > len(_readable_journal(db, id, {}))
 
 
-def _entries_in_pages(pages: BinaryIO, wanted: set[str]) -> dict[str, dict[int, PageEntry]]:
+def _entries_in_pages(pages: BinaryIO, ids: set[str]) -> dict[str, dict[int, PageEntry]]:
     """The rows of these sessions, wherever they lie. Others are left: theirs may be what a person deleted."""
     found: dict[str, dict[int, PageEntry]] = {}
-    for row in raw_entries(pages) if wanted else ():
-        if row.session in wanted and _body_or_none(row.body) is not None:
+    for row in raw_entries(pages) if ids else ():
+        if row.session in ids and _body_or_none(row.body) is not None:
             found.setdefault(row.session, {})[row.seq] = row
     return found
 

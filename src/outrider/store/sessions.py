@@ -232,8 +232,8 @@ class SessionWrites:
         self.release(session, standing.generation)
         return True
 
-    def _count_unseen(self, session: str, standing: SessionRow) -> int:
-        if standing.newest_input <= standing.saw:
+    def _count_unseen(self, session: str, row: SessionRow) -> int:
+        if row.newest_input <= row.saw:
             return 0
-        (count,) = self._db.execute(journal.COUNT_UNSEEN, (session, standing.saw)).fetchone()
+        (count,) = self._db.execute(journal.COUNT_UNSEEN, (session, row.saw)).fetchone()
         return count

@@ -125,8 +125,8 @@ class SqliteStore:
     async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(partial(sessions.sessions_with_work, self._reads))
 
-    async def create_task(self, session: str, wish: TaskSpec, most: int) -> tuple[Task, bool]:
-        return await self._write(lambda: self._writes.tasks.create_once(session, wish, most, encode_spec(wish)))
+    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
+        return await self._write(lambda: self._writes.tasks.create_once(session, spec, most, encode_spec(spec)))
 
     async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
         return await self._write(partial(self._writes.tasks.mark_started, task, mark, child))
@@ -154,8 +154,8 @@ class SqliteStore:
     async def task_of_child(self, child: str) -> Task | None:
         return await self._read(partial(tasks.find_task_of_child, self._reads, child))
 
-    async def answer(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
-        return await self._write(partial(self._writes.tasks.answer_once, session, ask, answer, person))
+    async def answer(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
+        return await self._write(partial(self._writes.tasks.answer_once, session, question_id, answer, person))
 
     async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
         return await self._write(partial(self._writes.tasks.add_permission_once, person, scope, place, need))
@@ -163,8 +163,8 @@ class SqliteStore:
     async def list_permissions(self, person: str) -> Sequence[Permission]:
         return await self._read(partial(tasks.list_permissions, self._reads, person))
 
-    async def revoke_permission(self, person: str, grant: str) -> bool:
-        return await self._write(partial(self._writes.tasks.revoke_permission, person, grant))
+    async def revoke_permission(self, person: str, permission_id: str) -> bool:
+        return await self._write(partial(self._writes.tasks.revoke_permission, person, permission_id))
 
     async def add_webhook(self, session: str, seq: int) -> WebhookDelivery:
         return await self._write(partial(self._writes.webhooks.add_once, session, seq))
@@ -178,8 +178,8 @@ class SqliteStore:
     async def count_webhooks(self) -> WebhookCount:
         return await self._read(partial(webhooks.webhook_counts, self._reads))
 
-    async def create_key(self, id: str, wish: KeySpec, digest: bytes) -> Key:
-        return await self._write(partial(self._writes.keys.create, id, wish, digest))
+    async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
+        return await self._write(partial(self._writes.keys.create, id, spec, digest))
 
     async def find_key(self, id: str) -> Key | None:
         return await self._read(partial(keys.find_key, self._reads, id))
@@ -377,8 +377,8 @@ async def _open_connection(
     return opened[0]
 
 
-def _record_exit(hold: HomeLock, opened: list[SqliteStore]) -> None:
+def _record_exit(hold: HomeLock, stores: list[SqliteStore]) -> None:
     """A run that did not get as far as this, or could not say so, counts as one that was killed."""
-    if opened:
+    if stores:
         with suppress(OSError):
-            hold.record_shutdown("damaged" if opened[0].is_damaged else "clean")
+            hold.record_shutdown("damaged" if stores[0].is_damaged else "clean")

@@ -179,9 +179,9 @@ class _PermissionRow(Struct, frozen=True, array_like=True, forbid_unknown_fields
     created: int
 
 
-def encode_spec(wish: TaskSpec) -> bytes:
+def encode_spec(spec: TaskSpec) -> bytes:
     """Raises Refused for what would not come back as it is, and UnicodeEncodeError for text that no file can hold."""
-    encoded = _spec_encoder.encode(wish)
+    encoded = _spec_encoder.encode(spec)
     try:
         _spec_decoder.decode(encoded)
     except ValueError as error:
@@ -309,8 +309,8 @@ class TaskWrites:
     def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
         self._db, self._journal, self._clock = db, journal, clock
 
-    def create_once(self, session: str, wish: TaskSpec, most: int, encoded: bytes) -> tuple[Task, bool]:
-        if found := self._db.execute(TASK_BY_CALL, (session, wish.call)).fetchone():
+    def create_once(self, session: str, spec: TaskSpec, most: int, encoded: bytes) -> tuple[Task, bool]:
+        if found := self._db.execute(TASK_BY_CALL, (session, spec.call)).fetchone():
             return task_of(found), False
         owner = self._db.execute(SESSION_OF_TASK, (session,)).fetchone()
         if owner is None:
@@ -327,12 +327,12 @@ class TaskWrites:
             session=session,
             person=person,
             workspace=workspace,
-            spec=wish,
+            spec=spec,
             state="queued",
             created=self._clock() // 1000,
         )
         (number,) = self._db.execute(NEXT_TASK_NUMBER, (person,)).fetchone()
-        fixed = (task.id, session, person, number, wish.kind, wish.call, encoded, task.created)
+        fixed = (task.id, session, person, number, spec.kind, spec.call, encoded, task.created)
         self._db.execute(INSERT_TASK, (*fixed, *task_update_values(task)[1:]))
         return task, True
 
@@ -373,16 +373,18 @@ class TaskWrites:
         is_new = bool(notice) and self._notify(found, notice, key)
         return self._save(replace(found, state=state, notices=found.notices + is_new))
 
-    def answer_once(self, session: str, ask: str, answer: str, person: str) -> Entry | None:
+    def answer_once(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
         standing = self._journal.session_row(session)
         rows = self._db.execute(QUESTIONS_AND_ANSWERS, (session,)).fetchall()
-        known = [body for row in rows if _is_about_question(body := journal.parse_entry(session, *row).body, ask)]
+        known = [
+            body for row in rows if _is_about_question(body := journal.parse_entry(session, *row).body, question_id)
+        ]
         if not any(isinstance(body, Asked) for body in known):
-            raise Refused(f"nothing of the name {ask[:80]!r} was asked in this session")
+            raise Refused(f"nothing of the name {question_id[:80]!r} was asked in this session")
         if any(isinstance(body, Answered) for body in known):
             return None
-        body = Answered(ask, answer, person)
-        return self._journal.append(session, standing, body, f"answer/{ask}", journal.encode_body(body))
+        body = Answered(question_id, answer, person)
+        return self._journal.append(session, standing, body, f"answer/{question_id}", journal.encode_body(body))
 
     def add_permission_once(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
         if scope == "once":
@@ -393,8 +395,8 @@ class TaskWrites:
         self._db.execute(INSERT_PERMISSION, (id, person, scope, place, need, created))
         return Permission(id, person, scope, place, need, created)
 
-    def revoke_permission(self, person: str, grant: str) -> bool:
-        return self._db.execute(DELETE_PERMISSION, (person, grant)).rowcount > 0
+    def revoke_permission(self, person: str, permission_id: str) -> bool:
+        return self._db.execute(DELETE_PERMISSION, (person, permission_id)).rowcount > 0
 
     def delete_with_session(self, session: str) -> None:
         self._db.execute(DELETE_TASKS, (session,))
@@ -422,5 +424,5 @@ class TaskWrites:
                 return id
 
 
-def _is_about_question(body: object, ask: str) -> bool:
-    return isinstance(body, Asked | Answered) and body.ask == ask
+def _is_about_question(body: object, question_id: str) -> bool:
+    return isinstance(body, Asked | Answered) and body.ask == question_id

@@ -93,20 +93,20 @@ class DefinedTool:
         self._approval_function = function
         return function
 
-    async def approval_request(self, call: Call, here: ToolContext) -> ApprovalRequest | None:
-        return await self._approval_function(here, **self._parse(call)) if self._approval_function else None
+    async def approval_request(self, call: Call, context: ToolContext) -> ApprovalRequest | None:
+        return await self._approval_function(context, **self._parse(call)) if self._approval_function else None
 
-    async def run(self, call: Call, here: ToolContext) -> Result:
-        outcome = await self._call(self._function, call, here)
+    async def run(self, call: Call, context: ToolContext) -> Result:
+        outcome = await self._call(self._function, call, context)
         return outcome or Result(call.id, "done")
 
-    async def reconcile(self, call: Call, here: ToolContext) -> Result | None:
-        return await self._call(self._reconcile, call, here) if self._reconcile else None
+    async def reconcile(self, call: Call, context: ToolContext) -> Result | None:
+        return await self._call(self._reconcile, call, context) if self._reconcile else None
 
-    async def _call(self, function: ToolFunction, call: Call, here: ToolContext) -> Result | None:
+    async def _call(self, function: ToolFunction, call: Call, context: ToolContext) -> Result | None:
         try:
             arguments = self._parse(call)
-            first = (here,) if self._takes_context else ()
+            first = (context,) if self._takes_context else ()
             if inspect.iscoroutinefunction(function):
                 outcome = await function(*first, **arguments)
             else:
@@ -117,7 +117,7 @@ class DefinedTool:
             return None
         finished = outcome if isinstance(outcome, Result) else result(outcome)
         if len(finished.text) > MAX_RESULT_CHARS:
-            return await in_thread(partial(_shorten, replace(finished, call=call.id), here.blobs))
+            return await in_thread(partial(_shorten, replace(finished, call=call.id), context.blobs))
         return replace(
             finished,
             call=call.id,
@@ -155,7 +155,7 @@ def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[ToolFunc
 def tool(
     function: ToolFunction | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
 ) -> DefinedTool | Callable[[ToolFunction], DefinedTool]:
-    """Make a function a tool. Its parameters are what the model gives; a first one `here: Here` tells where it runs.
+    """Make a function a tool. Its parameters are what the model gives; a first one `context: ToolContext` tells where it runs.
 
     More than a few are better given as one msgspec Struct, whose fields are then the arguments.
     A plain `def` runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running

@@ -29,21 +29,21 @@ class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 @tool(replay=Replay.NEVER)
-async def delegate(here: ToolContext, arguments: DelegateCall) -> Result:
+async def delegate(context: ToolContext, arguments: DelegateCall) -> Result:
     """Have a child session do a piece of work in the same workspace, with tools and a budget of its own, and get its
     last words back. Several can run at once, in the background."""
-    return await _run(here, _tasks(here), arguments)
+    return await _run(context, _tasks(context), arguments)
 
 
 @delegate.reconciles
-async def _resume(here: ToolContext, arguments: DelegateCall) -> Result:
-    return await _run(here, _tasks(here), arguments)
+async def _resume(context: ToolContext, arguments: DelegateCall) -> Result:
+    return await _run(context, _tasks(context), arguments)
 
 
-def _tasks(here: ToolContext) -> Tasks:
-    if here.tasks is None:
+def _tasks(context: ToolContext) -> Tasks:
+    if context.tasks is None:
         raise Refused("work cannot be delegated here")
-    return here.tasks
+    return context.tasks
 
 
 async def _check_limits(tasks: Tasks, call: str) -> None:
@@ -55,17 +55,17 @@ async def _check_limits(tasks: Tasks, call: str) -> None:
         raise Refused(f"{len(running)} child sessions run already (delegate.children): wait for one to end")
 
 
-async def _run(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
-    await _check_limits(tasks, here.call)
-    can_tell = here.delivery.can_deliver
+async def _run(context: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
+    await _check_limits(tasks, context.call)
+    can_tell = context.delivery.can_deliver
     in_background = arguments.background and can_tell
     task = await tasks.start(
         TaskSpec(
             kind="session",
-            call=here.call,
+            call=context.call,
             command=arguments.work,
             description=arguments.description,
-            address=here.address,
+            address=context.address,
             notify="always" if in_background else "never",
             is_awaited=not in_background,
             ceiling=(await tasks.traits()).ceiling,
@@ -85,7 +85,7 @@ async def _run(here: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Resu
         return _render(task, {"status": "auto_backgrounded", "notify": can_tell, "message": message}, "works on")
     note = ""
     if arguments.background:
-        note = f"it was done at once, not in the background, because {here.delivery.why}"
+        note = f"it was done at once, not in the background, because {context.delivery.why}"
     return await _finished(tasks, task, note)
 
 

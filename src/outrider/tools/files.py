@@ -42,7 +42,7 @@ _KINDS = (
 
 
 @tool(replay=Replay.SAFE)
-def read(here: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Result:
+def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Result:
     """Read a file: text as it is, below one line that says which lines these are; images as images.
 
     path: from the workspace's root
@@ -50,13 +50,13 @@ def read(here: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Res
     limit: how many lines at most
     """
     first, limit = max(1, offset), max(1, limit)
-    with here.workspace.open_read(path) as file:
+    with context.workspace.open_read(path) as file:
         head = file.read(_SNIFFED)
         media = image_media_type(head)
         if media:
-            return _image(here, path, file, head, media)
+            return _image(context, path, file, head, media)
         if bom_of(head)[1].startswith("utf-16"):
-            return _render_page(path, _line_range_of(parse_text(here.workspace.read(path)), first, limit))
+            return _render_page(path, _line_range_of(parse_text(context.workspace.read(path)), first, limit))
         kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "")
         if kind or b"\0" in head:
             return _binary(path, file, kind or "binary")
@@ -65,28 +65,28 @@ def read(here: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Res
 
 
 @tool(replay=Replay.NEVER)
-def write(here: ToolContext, path: str, content: str) -> Result:
+def write(context: ToolContext, path: str, content: str) -> Result:
     """Write a file: make it, or replace all of it. Missing folders are made.
 
     path: from the workspace's root
     content: all that the file shall hold
     """
     raw = render_text(TextFile(content))
-    here.workspace.write(path, raw)
+    context.workspace.write(path, raw)
     return _written(path, content, raw)
 
 
 @write.reconciles
-def _reconcile_write(here: ToolContext, path: str, content: str) -> Result | None:
+def _reconcile_write(context: ToolContext, path: str, content: str) -> Result | None:
     try:
         raw = render_text(TextFile(content))
-        return _written(path, content, raw) if here.workspace.read(path) == raw else None
+        return _written(path, content, raw) if context.workspace.read(path) == raw else None
     except Refused:
         return None
 
 
 @tool(replay=Replay.NEVER)
-def edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result:
+def edit(context: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result:
     """Replace one passage of a text file. The old text must be given exactly and occur exactly once.
 
     path: from the workspace's root
@@ -94,18 +94,18 @@ def edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) ->
     new: what to put in its place
     all: replace every occurrence
     """
-    before = here.workspace.read(path)
+    before = context.workspace.read(path)
     if b"\0" in before[:_SNIFFED] and not bom_of(before)[1].startswith("utf-16"):
         raise Refused(f"{path} is not a text file")
     text, count = replace_passage(parse_text(before), old, new, all)
-    here.workspace.write(path, render_text(text), before)
+    context.workspace.write(path, render_text(text), before)
     return _edited(path, count)
 
 
 @edit.reconciles
-def _reconcile_edit(here: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result | None:
+def _reconcile_edit(context: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result | None:
     try:
-        text = parse_text(here.workspace.read(path))
+        text = parse_text(context.workspace.read(path))
     except Refused:
         return None
     if not is_already_replaced(text, old, new):
@@ -114,13 +114,13 @@ def _reconcile_edit(here: ToolContext, path: str, old: str, new: str, all: bool 
 
 
 @tool(replay=Replay.SAFE, name="list")
-def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
+def list_folder(context: ToolContext, path: str = ".", depth: int = 1) -> Result:
     """List what is in a folder, with sizes; folders end in a slash.
 
     path: from the workspace's root
     depth: how many levels, 1 to 3
     """
-    listing = here.workspace.list(path, min(3, max(1, depth)))
+    listing = context.workspace.list(path, min(3, max(1, depth)))
     shown = listing.items[:_MAX_ITEMS]
     lines = [_render_item(item) for item in shown]
     left = len(listing.items) - len(shown)
@@ -130,14 +130,14 @@ def list_folder(here: ToolContext, path: str = ".", depth: int = 1) -> Result:
     return result("\n".join(lines) or f"{path} is empty", plural(len(listing.items), "item"))
 
 
-def _image(here: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
+def _image(context: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
     content = head + file.read(_LARGEST_IMAGE + 1 - len(head))
     if len(content) > _LARGEST_IMAGE:
         raise Refused(
             f"{path} is an image ({media}) larger than {size(_LARGEST_IMAGE)}; make a smaller copy to look at"
         )
     about = f"{media}, {size(len(content))}"
-    return result(f"{path}: {about}", about, images=(Image(here.blobs.put(content), media),))
+    return result(f"{path}: {about}", about, images=(Image(context.blobs.put(content), media),))
 
 
 def _binary(path: str, file: BinaryIO, kind: str) -> Result:

@@ -101,7 +101,12 @@ class SearchProgress(Struct):
 
 @tool(replay=Replay.SAFE)
 async def search(
-    here: ToolContext, pattern: str, path: str = ".", glob: str = "", literal: bool = False, ignore_case: bool = False
+    context: ToolContext,
+    pattern: str,
+    path: str = ".",
+    glob: str = "",
+    literal: bool = False,
+    ignore_case: bool = False,
 ) -> Result:
     """Search the contents of files, line by line. Answers with `path:line: text`.
 
@@ -113,15 +118,15 @@ async def search(
     """
     if not pattern:
         raise Refused("the pattern is empty; use list to see which files there are")
-    listing = await in_thread(partial(here.workspace.walk, path))
+    listing = await in_thread(partial(context.workspace.walk, path))
     globs = expand_braces(glob)
     files = [item for item in listing.items if not glob or _matches_globs(item.path, path, globs)]
-    sweep = await search_files(here.workspace, SearchPattern(pattern, literal, ignore_case), files, TIMEOUT)
+    sweep = await search_files(context.workspace, SearchPattern(pattern, literal, ignore_case), files, TIMEOUT)
     return _render_result(sweep, len(files), listing.cut)
 
 
 async def search_files(
-    workspace: Workspace, wish: SearchPattern, files: Sequence[WorkspaceItem], seconds: float
+    workspace: Workspace, pattern: SearchPattern, files: Sequence[WorkspaceItem], seconds: float
 ) -> SearchProgress:
     """Search these files for at most this long. Raises Refused for a pattern that is none."""
     sweep, started = SearchProgress(), list["subprocess.Popen[bytes]"]()
@@ -131,7 +136,7 @@ async def search_files(
     try:
         async with create_task_group() as group:
             group.start_soon(_kill_after, matcher, seconds)
-            await in_thread(partial(_feed_worker, matcher, workspace, wish, files, sweep))
+            await in_thread(partial(_feed_worker, matcher, workspace, pattern, files, sweep))
             group.cancel_scope.cancel()
     finally:
         _stop_worker(matcher)
@@ -167,7 +172,7 @@ def _stop_worker(matcher: "subprocess.Popen[bytes]") -> None:
 def _feed_worker(
     matcher: "subprocess.Popen[bytes]",
     workspace: Workspace,
-    wish: SearchPattern,
+    pattern: SearchPattern,
     files: Sequence[WorkspaceItem],
     sweep: SearchProgress,
 ) -> None:
@@ -175,7 +180,7 @@ def _feed_worker(
     into, out = cast("IO[bytes]", matcher.stdin), cast("IO[bytes]", matcher.stdout)
     sweep.timed_out_in = "the pattern itself"
     with suppress(BrokenPipeError):  # killed for taking too long: `stuck` says where
-        into.write(json.dumps({**_as_dict(wish), "most": _MAX_MATCHES}).encode() + b"\n")
+        into.write(json.dumps({**_as_dict(pattern), "most": _MAX_MATCHES}).encode() + b"\n")
         into.flush()
         opening = out.readline()
         if not opening.endswith(b"\n"):
@@ -217,8 +222,8 @@ def _batches(
         yield batch
 
 
-def _as_dict(wish: SearchPattern) -> dict[str, object]:
-    return {"pattern": wish.pattern, "literal": wish.literal, "ignore_case": wish.ignore_case}
+def _as_dict(pattern: SearchPattern) -> dict[str, object]:
+    return {"pattern": pattern.pattern, "literal": pattern.literal, "ignore_case": pattern.ignore_case}
 
 
 def _read_content(workspace: Workspace, item: WorkspaceItem, sweep: SearchProgress) -> bytes:

@@ -97,22 +97,22 @@ class ShellResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @tool(replay=Replay.NEVER)
-async def shell(here: ToolContext, arguments: ShellCall) -> Result:
+async def shell(context: ToolContext, arguments: ShellCall) -> Result:
     """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
     but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
-    return await _run(here, _tasks(here), arguments)
+    return await _run(context, _tasks(context), arguments)
 
 
 @shell.reconciles
-async def _resume(here: ToolContext, arguments: ShellCall) -> Result:
+async def _resume(context: ToolContext, arguments: ShellCall) -> Result:
     # The task of this call is found by the call's id, running or ended; if there is none, it never started.
-    return await _run(here, _tasks(here), arguments)
+    return await _run(context, _tasks(context), arguments)
 
 
 @shell.requests_approval
-async def _approval_request(here: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
+async def _approval_request(context: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
     _check(arguments)
-    traits = await _tasks(here).traits()
+    traits = await _tasks(context).traits()
     if traits.refusal:
         raise Refused(traits.refusal)
     needs = [need for need in dict.fromkeys(arguments.needs) if not (need == NETWORK and traits.has_network)]
@@ -120,19 +120,19 @@ async def _approval_request(here: ToolContext, arguments: ShellCall) -> Approval
         if need != NETWORK and not re.match(r"^(read|write):/", need):
             raise Refused(f"{need!r} cannot be asked for; say network, read:/path or write:/path")
     if traits.has_sandbox and needs:
-        await anyio.to_thread.run_sync(_tasks(here).commands.check_grants, here.session.workspace, tuple(needs))
+        await anyio.to_thread.run_sync(_tasks(context).commands.check_grants, context.session.workspace, tuple(needs))
     if not traits.has_sandbox:
         needs.append(HOST)
     if not needs:
         return None
     command = arguments.command if not arguments.workdir else f"(in {arguments.workdir}) {arguments.command}"
-    return ApprovalRequest("shell", command, tuple(needs), here.session.workspace, arguments.why)
+    return ApprovalRequest("shell", command, tuple(needs), context.session.workspace, arguments.why)
 
 
-def _tasks(here: ToolContext) -> Tasks:
-    if here.tasks is None:
+def _tasks(context: ToolContext) -> Tasks:
+    if context.tasks is None:
         raise Refused("commands cannot be run here")
-    return here.tasks
+    return context.tasks
 
 
 def _check(arguments: ShellCall) -> None:
@@ -150,16 +150,16 @@ def _check(arguments: ShellCall) -> None:
         raise Refused("a command cannot hold a NUL character")
 
 
-async def _run(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
-    can_tell = here.delivery.can_deliver
+async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
+    can_tell = context.delivery.can_deliver
     traits = await tasks.traits()
     task = await tasks.start(
         TaskSpec(
             kind="command",
-            call=here.call,
+            call=context.call,
             command=arguments.command,
             description=arguments.description,
-            address=here.address,
+            address=context.address,
             notify=arguments.notify if arguments.background and can_tell else "never",
             is_awaited=not arguments.background,
             watch=arguments.watch if can_tell else "",
@@ -167,11 +167,11 @@ async def _run(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
             workdir=arguments.workdir,
             stdin=arguments.stdin or None,
             keeps_stdin_open=arguments.interactive,
-            grants=here.granted,
+            grants=context.granted,
         )
     )
     if arguments.background:
-        return _render(_started(tasks, task, arguments, here), "in the background")
+        return _render(_started(tasks, task, arguments, context), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
     task = await tasks.wait(task, seconds)
     if task.is_open:
@@ -181,8 +181,8 @@ async def _run(here: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
     return await finished_result(tasks, task)
 
 
-def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) -> ShellResult:
-    told = here.delivery.can_deliver and arguments.notify != "never"
+def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
+    told = context.delivery.can_deliver and arguments.notify != "never"
     if told and not task.is_open:
         message = "It has ended meanwhile; a notice tells how."
     elif told:
@@ -190,7 +190,9 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, here: ToolContext) 
     elif arguments.notify == "never":
         message = "It runs. Look at it with the tasks tool."
     else:
-        message = f"It runs, but its end cannot be told: {here.delivery.why}. Poll it with tasks(action=wait or read)."
+        message = (
+            f"It runs, but its end cannot be told: {context.delivery.why}. Poll it with tasks(action=wait or read)."
+        )
     return ShellResult(
         status="background_started",
         task=task.id,

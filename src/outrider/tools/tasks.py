@@ -44,33 +44,33 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @tool(replay=Replay.NEVER)
-async def tasks(here: ToolContext, arguments: TasksCall) -> Result:
+async def tasks(context: ToolContext, arguments: TasksCall) -> Result:
     """Look after background tasks of this session: list them, read their output, wait for one, write to its stdin, or
     kill it. A wait that runs out of time is an answer, not an error."""
-    return await _run_action(here, arguments)
+    return await _run_action(context, arguments)
 
 
 @tasks.reconciles
-async def _reconcile(here: ToolContext, arguments: TasksCall) -> Result | None:
+async def _reconcile(context: ToolContext, arguments: TasksCall) -> Result | None:
     # Everything but writing can be done again without harm.
-    return None if arguments.action == "write" else await _run_action(here, arguments)
+    return None if arguments.action == "write" else await _run_action(context, arguments)
 
 
-async def _run_action(here: ToolContext, arguments: TasksCall) -> Result:
-    if here.tasks is None:
+async def _run_action(context: ToolContext, arguments: TasksCall) -> Result:
+    if context.tasks is None:
         raise Refused("there are no tasks here")
     if arguments.action == "list":
-        return await _list(here.tasks)
-    task = await here.tasks.find(arguments.task)
+        return await _list(context.tasks)
+    task = await context.tasks.find(arguments.task)
     match arguments.action:
         case "read":
-            return await _read(here.tasks, task, arguments)
+            return await _read(context.tasks, task, arguments)
         case "wait":
-            return await _wait(here.tasks, task, arguments)
+            return await _wait(context.tasks, task, arguments)
         case "write":
-            return await _write(here.tasks, task, arguments)
+            return await _write(context.tasks, task, arguments)
         case "kill":
-            return _render(await here.tasks.kill(task), message="It and all it started are gone.")
+            return _render(await context.tasks.kill(task), message="It and all it started are gone.")
 
 
 async def _list(tasks: Tasks) -> Result:

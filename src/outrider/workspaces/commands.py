@@ -47,10 +47,10 @@ class CommandSettings(Struct, frozen=True):
 class LocalCommands:
     """Starts, watches and ends the commands of one home."""
 
-    def __init__(self, means: CommandSettings) -> None:
-        self._settings = means
+    def __init__(self, settings: CommandSettings) -> None:
+        self._settings = settings
         # Control groups of all homes lie side by side.
-        self._home_tag = blake2b(os.fsencode(means.folder), digest_size=5).hexdigest()
+        self._home_tag = blake2b(os.fsencode(settings.folder), digest_size=5).hexdigest()
         self._open_tasks: Sequence[str] | None = None
 
     @cached_property
@@ -231,10 +231,10 @@ def _process_of(task: Task) -> proc.ProcessIdentity:
     return proc.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
 
 
-def _stdin_of(wish: TaskSpec) -> Literal["closed", "open"] | bytes:
-    if wish.keeps_stdin_open:
+def _stdin_of(spec: TaskSpec) -> Literal["closed", "open"] | bytes:
+    if spec.keeps_stdin_open:
         return "open"
-    return "closed" if wish.stdin is None else wish.stdin.encode()
+    return "closed" if spec.stdin is None else spec.stdin.encode()
 
 
 def _latest_first(folder: Path) -> list[tuple[Path, int]]:

@@ -73,13 +73,13 @@ class ErrorResponse(Struct, frozen=True):
     request_id: str
 
 
-def openapi_document(served: Sequence[RouteOperation], version: str) -> dict[str, Any]:
+def openapi_document(operations: Sequence[RouteOperation], version: str) -> dict[str, Any]:
     """The OpenAPI description of these operations."""
-    types = _types(served)
+    types = _types(operations)
     found, components = msgspec.json.schema_components(types, schema_hook=_any_schema, ref_template=_REF)
     schemas = dict(zip(map(repr, types), found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for each in served:
+    for each in operations:
         path = _PATH_PARAMETER.sub(r"{\1}", each.path)
         paths.setdefault(path, {})[each.method.lower()] = _operation(each, schemas)
     return {
@@ -93,10 +93,10 @@ def openapi_document(served: Sequence[RouteOperation], version: str) -> dict[str
     }
 
 
-def _types(served: Sequence[RouteOperation]) -> list[Any]:
+def _types(operations: Sequence[RouteOperation]) -> list[Any]:
     """Every type that is read or written, once."""
     found: dict[str, Any] = {repr(ErrorResponse): ErrorResponse}
-    for each in served:
+    for each in operations:
         about = each.about
         found |= {repr(one): one for one in (about.body, about.answer, *about.others.values()) if one is not None}
     return list(found.values())

@@ -130,68 +130,68 @@ async def open_session(request: Request, name: str = "") -> Session:
     return await agent.session(name)
 
 
-async def accept_input(request: Request, wish: InputRequest) -> AcceptedInput:
+async def accept_input(request: Request, input_request: InputRequest) -> AcceptedInput:
     """The one door of HTTP: every route that can start a turn goes through here. It fixes person, session and address.
 
     What was handed in is durable when this returns. Calls of the caller's tools that wait in the session and are given
     no result are told that the caller went on.
     """
     agent = agent_of(request)
-    session = await agent.session(wish.session)
-    address = f"{wish.channel}:{wish.address_id}"
-    await _check_spending(request, session, wish, address)
-    await _check_session_tools(agent, session, wish)
-    await apply_settings(agent, session, wish.settings)
-    if wish.history and not session.head:
-        await agent.seed(session, [_with_address(body, caller(request), address) for body in wish.history])
-    journal = await agent.journal(session) if session.is_open or wish.idempotency_key else ()
-    if wish.has_no_message and (wish.results or wish.history):
-        return await _resume_turn(agent, session, wish, fold(journal))
+    session = await agent.session(input_request.session)
+    address = f"{input_request.channel}:{input_request.address_id}"
+    await _check_spending(request, session, input_request, address)
+    await _check_session_tools(agent, session, input_request)
+    await apply_settings(agent, session, input_request.settings)
+    if input_request.history and not session.head:
+        await agent.seed(session, [_with_address(body, caller(request), address) for body in input_request.history])
+    journal = await agent.journal(session) if session.is_open or input_request.idempotency_key else ()
+    if input_request.has_no_message and (input_request.results or input_request.history):
+        return await _resume_turn(agent, session, input_request, fold(journal))
     state = fold(journal)
     if not _was_sent_from(journal, address):
-        await agent.record_results(session, _results_for_unanswered(state, wish))
-    await agent.record_results(session, wish.results)
+        await agent.record_results(session, _results_for_unanswered(state, input_request))
+    await agent.record_results(session, input_request.results)
     try:
         entry = await agent.post(
-            wish.text,
+            input_request.text,
             session=session,
-            images=wish.images,
-            key=f"{wish.channel}/{wish.idempotency_key}"
-            if wish.idempotency_key
+            images=input_request.images,
+            key=f"{input_request.channel}/{input_request.idempotency_key}"
+            if input_request.idempotency_key
             else None,  # no caller may take a key of ours, e.g. a task's
             address=address,
-            tools=wish.tools,
+            tools=input_request.tools,
         )
     except NameTaken as error:
-        message = f"Idempotency-Key {wish.idempotency_key!r} was given before, with other words; use another for these"
+        message = f"Idempotency-Key {input_request.idempotency_key!r} was given before, with other words; use another for these"
         raise HttpError(400, message, "idempotency_key") from error
     is_next = not session.has_work or _awaits_client_tools(state)
     return AcceptedInput(agent, session, entry, is_next)
 
 
-async def _check_session_tools(agent: Agent, session: Session, wish: InputRequest) -> None:
+async def _check_session_tools(agent: Agent, session: Session, input_request: InputRequest) -> None:
     """Tools of the caller are refused where whatever carries the session cannot use them."""
-    if wish.tools:
-        begins = {body.name: body.value for body in wish.history if isinstance(body, Changed)}
+    if input_request.tools:
+        begins = {body.name: body.value for body in input_request.history if isinstance(body, Changed)}
         known = settings_of(await agent.journal(session)) if session.head else begins
-        check_client_tools({**known, **wish.settings}, agent.default_runtime)
+        check_client_tools({**known, **input_request.settings}, agent.default_runtime)
 
 
-async def _resume_turn(agent: Agent, session: Session, wish: InputRequest, state: State) -> AcceptedInput:
+async def _resume_turn(agent: Agent, session: Session, input_request: InputRequest, state: State) -> AcceptedInput:
     """Without a new input: the turn goes on from the results, or from the end of the past."""
-    given = {result.call for result in wish.results}
+    given = {result.call for result in input_request.results}
     if any(call.id in given for call in state.calls):
-        await agent.record_results(session, _results_for_unanswered(state, wish))
-    await agent.submit_results(session, wish.results)
+        await agent.record_results(session, _results_for_unanswered(state, input_request))
+    await agent.submit_results(session, input_request.results)
     journal = await agent.journal(session)
     known = [one for one in journal if isinstance(one.body, Result) and one.body.call in given]
-    entry = known[-1] if known else journal[len(wish.history) - 1]
+    entry = known[-1] if known else journal[len(input_request.history) - 1]
     return AcceptedInput(agent, session, entry)
 
 
-def _results_for_unanswered(state: State, wish: InputRequest) -> list[Result]:
+def _results_for_unanswered(state: State, input_request: InputRequest) -> list[Result]:
     """What is said to calls that wait for this caller and get nothing from it."""
-    given = {result.call for result in wish.results}
+    given = {result.call for result in input_request.results}
     waiting = state.calls if _awaits_client_tools(state) else ()
     return [Result(call.id, CLIENT_MOVED_ON, failed=True) for call in waiting if call.id not in given]
 
@@ -209,11 +209,11 @@ async def _find_spending_error(request: Request) -> HttpError | None:
     return await spending_error(here.agent.home.store, who.key, who.spend, here.wall_clock())
 
 
-async def _check_spending(request: Request, session: Session, wish: InputRequest, address: str) -> None:
+async def _check_spending(request: Request, session: Session, input_request: InputRequest, address: str) -> None:
     """A key that has spent what it may begins no turn. One under way goes on, and what was asked before is answered."""
-    begins = not wish.has_no_message or (wish.history and not session.head)
+    begins = not input_request.has_no_message or (input_request.history and not session.head)
     if begins and (error := await _find_spending_error(request)):
-        is_one_request = wish.idempotency_key and wish.address_id != session.id
+        is_one_request = input_request.idempotency_key and input_request.address_id != session.id
         if not is_one_request or not _was_sent_from(await agent_of(request).journal(session), address):
             raise error
 

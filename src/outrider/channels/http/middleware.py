@@ -74,14 +74,14 @@ def key_store(agent: Agent) -> KeyStore:
     return agent.home.store
 
 
-def build_middleware(terms: AccessPolicy) -> Sequence[MiddlewareFactory]:
+def build_middleware(policy: AccessPolicy) -> Sequence[MiddlewareFactory]:
     """All of them, the first to be passed first."""
-    crowd, rates, failures = ConcurrencyLimiter(), RateLimiter(now=terms.now), RateLimiter(now=terms.now)
+    crowd, rates, failures = ConcurrencyLimiter(), RateLimiter(now=policy.now), RateLimiter(now=policy.now)
     return (
-        lambda app: HostMiddleware(app, terms.names, terms.limits.headers),
-        lambda app: AuthMiddleware(app, terms, failures),
-        lambda app: RateLimitMiddleware(app, terms.limits, rates, crowd),
-        lambda app: BodyLimitMiddleware(app, terms.limits.body, terms.limits.bodies),
+        lambda app: HostMiddleware(app, policy.names, policy.limits.headers),
+        lambda app: AuthMiddleware(app, policy, failures),
+        lambda app: RateLimitMiddleware(app, policy.limits, rates, crowd),
+        lambda app: BodyLimitMiddleware(app, policy.limits.body, policy.limits.bodies),
     )
 
 
@@ -153,9 +153,9 @@ class AuthMiddleware:
     What goes on for long asks `scope["state"]["holds"]` now and then whether that key still holds.
     """
 
-    def __init__(self, app: ASGIApp, terms: AccessPolicy, failures: RateLimiter) -> None:
-        self._app, self._policy, self._failures = app, terms, failures
-        chosen = terms.environment.reveal()
+    def __init__(self, app: ASGIApp, policy: AccessPolicy, failures: RateLimiter) -> None:
+        self._app, self._policy, self._failures = app, policy, failures
+        chosen = policy.environment.reveal()
         self._environment_digest = digest_of(chosen) if chosen else None
         self._is_guessable = len(chosen) < _MIN_UNGUESSABLE_CHARS
 
@@ -190,12 +190,12 @@ class AuthMiddleware:
             return True
         return found is not None and not found.revoked
 
-    async def _find_key(self, given: Sequence[str], whence: str) -> Key:
-        if not given:
+    async def _find_key(self, headers: Sequence[str], whence: str) -> Key:
+        if not headers:
             raise _unauthorized("no key: send it as `Authorization: Bearer …`; `outrider key` shows how", "no_key")
-        scheme, _, text = given[0].strip().partition(" ")
+        scheme, _, text = headers[0].strip().partition(" ")
         rate = self._policy.limits.failures
-        if len(given) == 1 and scheme.lower() == "bearer":
+        if len(headers) == 1 and scheme.lower() == "bearer":
             # Header values come as Latin-1, whatever they were written in.
             text = text.strip().encode("latin-1").decode("utf-8", "surrogateescape")
             ours = split_key(text)
@@ -319,12 +319,14 @@ class BodyLimitMiddleware:
         finally:
             self._held_bytes -= size
 
-    def _rejection(self, said: Sequence[str]) -> HttpError | None:
-        if not said:
+    def _rejection(self, lengths: Sequence[str]) -> HttpError | None:
+        if not lengths:
             return None
-        if len(said) > 1 or not (said[0].isascii() and said[0].isdigit()):
+        if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
             return HttpError(400, "content-length is one whole number", "bad_length", _CLOSE_HEADER)
-        return self._too_long() if len(said[0]) > _MAX_LENGTH_DIGITS or int(said[0]) > self._max_body_bytes else None
+        return (
+            self._too_long() if len(lengths[0]) > _MAX_LENGTH_DIGITS or int(lengths[0]) > self._max_body_bytes else None
+        )
 
     def _too_long(self) -> HttpError:
         return HttpError(413, f"a request has at most {self._max_body_bytes} bytes", "body_too_large", _CLOSE_HEADER)

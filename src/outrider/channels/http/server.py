@@ -116,7 +116,7 @@ def _raise_file_limit(connections: int) -> int:
 class HttpServer:
     """Answers requests on a socket until closed. Signals are somebody else's."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, terms: ServerLimits = ServerLimits()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits = ServerLimits()) -> None:  # noqa: B008 (frozen)
         self._config = uvicorn.Config(
             _ignore_cancellation(app),  # pyright: ignore[reportArgumentType] (Starlette and uvicorn name the same shapes differently)
             log_config=None,
@@ -126,9 +126,9 @@ class HttpServer:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            timeout_keep_alive=terms.idle_seconds,
+            timeout_keep_alive=limits.idle_seconds,
         )
-        self._limits = terms
+        self._limits = limits
         self._listener = listener
         self._state = ServerState()
         self._idle_connections: dict[BoundedConnection, None] = {}
@@ -186,10 +186,10 @@ class BoundedConnection(HttpToolsProtocol):
     """One client's connection. What takes too long or grows too big is answered as an error and closed."""
 
     def __init__(
-        self, terms: ServerLimits, config: uvicorn.Config, state: ServerState, quiet: "dict[BoundedConnection, None]"
+        self, limits: ServerLimits, config: uvicorn.Config, state: ServerState, quiet: "dict[BoundedConnection, None]"
     ) -> None:
         super().__init__(config, state, {})
-        self._limits = terms
+        self._limits = limits
         self._idle_connections = quiet
         """Those that owe us a request, the longest waiting first."""
         self._awaits_head = True

@@ -145,12 +145,12 @@ class DeliveryAttempt(Struct, frozen=True):
 class Webhooks:
     """Those of one home."""
 
-    def __init__(self, agent: Agent, target: WebhookTarget, terms: DeliveryPolicy = DeliveryPolicy()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, agent: Agent, target: WebhookTarget, policy: DeliveryPolicy = DeliveryPolicy()) -> None:  # noqa: B008 (frozen)
         self._agent = agent
         self._store = webhook_store(agent)
         self._target = target
-        self._policy = terms
-        self._slots = anyio.CapacityLimiter(terms.max_concurrent)
+        self._policy = policy
+        self._slots = anyio.CapacityLimiter(policy.max_concurrent)
         self._in_progress: set[str] = set()
         self._start_task: Callable[[WebhookDelivery], object] | None = None
         """None while not running: what is owed then is found in the store by the next run."""

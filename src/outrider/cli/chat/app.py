@@ -30,25 +30,25 @@ from outrider.system.tasks import unwrap_single
 HISTORY_FILE = "chat_history"
 
 
-async def run_chat(agent: AgentApi, wish: ChatOptions, settings: Mapping[str, str], root: Path | None) -> int:
+async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str, str], root: Path | None) -> int:
     """Talk until the person leaves, or a signal asks us to; the exit code.
 
     What was typed until then is durable; what runs then is taken up next time.
     """
     ending = ChatSignalWatch()
     face = _create_ui(agent.config)
-    found = await _find_session(agent, wish, root)
+    found = await _find_session(agent, options, root)
     try:
         async with anyio.create_task_group() as group:
-            opened = ChatStart(root, settings, "" if found else wish.session)
+            opened = ChatStart(root, settings, "" if found else options.session)
             chat = ChatConversation(agent, face, opened, group)
             known = settings_of(await agent.journal(found) if found and agent.owner_mismatch({}) else ())
             told = agent.owner_mismatch({**known, **settings})
-            face.show(_greeting(chat, wish, found, [*agent.notices, *([told] if told else [])]))
+            face.show(_greeting(chat, options, found, [*agent.notices, *([told] if told else [])]))
             if found:
                 await chat.open(found)
-            elif wish.session:
-                group.start_soon(chat.open_when_created, wish.session)
+            elif options.session:
+                group.start_soon(chat.open_when_created, options.session)
             for task in (chat.process_input, chat.resume_unfinished, chat.watch_owner, chat.task_panel.watch_calls):
                 group.start_soon(task)
             group.start_soon(_suggest_models, chat)
@@ -68,12 +68,12 @@ class ChatSignalWatch:
 
     signal: int = 0
 
-    async def watch(self, face: ChatUI, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def watch(self, ui: ChatUI, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
             task_status.started()
             async for number in signals:
                 self.signal = number
-                face.exit()
+                ui.exit()
 
 
 def _create_ui(config: Config) -> ChatUI:
@@ -87,26 +87,26 @@ def _create_ui(config: Config) -> ChatUI:
     return TerminalUI(painter, config.home / HISTORY_FILE if config.chat.history else None)
 
 
-async def _find_session(agent: AgentApi, wish: ChatOptions, root: Path | None) -> Session | None:
+async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None) -> Session | None:
     """The session to go on with, or None for a new one."""
-    found = await agent.sessions(10_000) if wish.session or wish.is_continued else ()
-    if wish.is_continued:
+    found = await agent.sessions(10_000) if options.session or options.is_continued else ()
+    if options.is_continued:
         hidden = await child_session_ids(agent)
         found = [session for session in found if session.id not in hidden]
         own = str(agent.config.home / "workspaces") + "/"
         return next((s for s in found if (s.workspace == str(root) if root else s.workspace.startswith(own))), None)
-    if not wish.session:
+    if not options.session:
         return None
-    named = next((s for s in found if wish.session in (s.name, s.id)), None)
-    if named and wish.is_new:
-        raise Refused(f"there is a session {wish.session!r} already; leave out --new to go on with it")
-    if named and wish.workspace and named.workspace != str(root):
-        raise Refused(f"session {wish.session!r} works in {named.workspace}; leave out --workspace, or name another")
+    named = next((s for s in found if options.session in (s.name, s.id)), None)
+    if named and options.is_new:
+        raise Refused(f"there is a session {options.session!r} already; leave out --new to go on with it")
+    if named and options.workspace and named.workspace != str(root):
+        raise Refused(f"session {options.session!r} works in {named.workspace}; leave out --workspace, or name another")
     return named
 
 
 def _greeting(
-    chat: ChatConversation, wish: ChatOptions, found: Session | None, told: Sequence[str]
+    chat: ChatConversation, options: ChatOptions, found: Session | None, notices: Sequence[str]
 ) -> Sequence[DisplayItem]:
     where = short_path(found.workspace if found else chat.workspace, 60)
     if chat.runtime.name != NATIVE:
@@ -120,8 +120,8 @@ def _greeting(
     else:
         first = f"Outrider, with {sanitize_line(chat.model, 80)}."
     shows: list[DisplayItem] = [Note(first, "plain"), Note(f"It works in {where}. /help shows what you can type.")]
-    shows += [Note(text, "warn") for text in (*chat.agent.config.warnings, *told)]
-    if wish.is_continued and found is None:
+    shows += [Note(text, "warn") for text in (*chat.agent.config.warnings, *notices)]
+    if options.is_continued and found is None:
         shows.append(Note("there is no session of this folder yet; this is a new one"))
     return shows
 

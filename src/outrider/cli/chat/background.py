@@ -26,9 +26,9 @@ async def child_session_ids(agent: AgentApi) -> set[str]:
 class BackgroundSessions:
     """Follows such sessions until they rest, or until one is opened here."""
 
-    def __init__(self, agent: AgentApi, face: ChatUI, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, ui: ChatUI, group: TaskGroup) -> None:
         self._agent = agent
-        self._ui = face
+        self._ui = ui
         self._group = group
         self._open_session_id = ""
         """The session that is open."""

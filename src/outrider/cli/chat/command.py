@@ -52,9 +52,9 @@ def command(**typed: object) -> int:
 
 
 async def _open_chat(
-    config: Config, wish: ChatOptions, settings: Mapping[str, str], root: Path | None, halt: SignalWatch
+    config: Config, options: ChatOptions, settings: Mapping[str, str], root: Path | None, halt: SignalWatch
 ) -> int:
     from outrider.cli.chat.app import run_chat  # Slow to import, and `--help` does without it.
 
     async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:
-        return await run_chat(agent, wish, settings, root)
+        return await run_chat(agent, options, settings, root)

@@ -49,17 +49,17 @@ class ChatStart(Struct, frozen=True):
 class ChatConversation:
     """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
 
-    def __init__(self, agent: AgentApi, face: ChatUI, opened: ChatStart, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, ui: ChatUI, start: ChatStart, group: TaskGroup) -> None:
         self.agent = agent
-        self.ui = face
-        self.start = opened
+        self.ui = ui
+        self.start = start
         self.session: Session | None = None
         self.view = ChatSessionView()
-        self._new_session_name = opened.session_name
+        self._new_session_name = start.session_name
         self._group = group
         self._follow_scope = anyio.CancelScope()
-        self.task_panel = TaskPanel(agent, face, group)
-        self.background = BackgroundSessions(agent, face, group)
+        self.task_panel = TaskPanel(agent, ui, group)
+        self.background = BackgroundSessions(agent, ui, group)
         self.question_when_typed: Asked | None = None
         """The question that was on the screen when the line that is being carried out was typed."""
         self._suggestions_by_kind: dict[ArgumentKind, Sequence[Suggestion]] = {}

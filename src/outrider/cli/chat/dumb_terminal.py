@@ -37,14 +37,14 @@ class DumbTerminalUI:
     def exit(self) -> None:
         self._run_scope.cancel()
 
-    async def run(self, talk: ChatController) -> None:
+    async def run(self, controller: ChatController) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._watch_interrupts, talk)
+            group.start_soon(self._watch_interrupts, controller)
             with self._run_scope:
-                await self._read(talk)
+                await self._read(controller)
             group.cancel_scope.cancel()
 
-    async def _read(self, talk: ChatController) -> None:
+    async def _read(self, controller: ChatController) -> None:
         descriptor = sys.stdin.fileno()
         while True:
             await anyio.wait_readable(descriptor)
@@ -52,9 +52,9 @@ class DumbTerminalUI:
             if not line:
                 return
             if text := line.decode("utf-8", "replace").strip("\r\n"):
-                talk.submit(text)
+                controller.submit(text)
 
-    async def _watch_interrupts(self, talk: ChatController) -> None:
+    async def _watch_interrupts(self, controller: ChatController) -> None:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
             async for _ in signals:
-                talk.interrupt(is_empty=True)
+                controller.interrupt(is_empty=True)

@@ -295,7 +295,7 @@ class ChatSessionView:
         self._printed += "".join(done)
         return _reply_blocks(done)
 
-    def _apply_entry(self, entry: Entry) -> Sequence[DisplayItem]:  # noqa: C901 (one arm for each kind of entry)
+    def _apply_entry(self, entry: Entry) -> Sequence[DisplayItem]:
         before, self.state = self.state, fold([entry], self.state)
         asks = before.questions
         match entry.body:

@@ -152,7 +152,7 @@ async def _answer(chat: "ChatConversation", answer: str) -> Sequence[DisplayItem
 
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     found = await chat.agent.permissions()
-    chat.add_suggestions({"grant": [(f"forget {grant.id}", grant.need) for grant in found]})
+    chat.add_suggestions({"permission": [(f"forget {grant.id}", grant.need) for grant in found]})
     verb, _, name = argument.partition(" ")
     if verb == "forget" and name:
         if await chat.agent.revoke_permission(name.strip()):
@@ -194,9 +194,9 @@ _KEY_HELP = (
 _RUNTIME_HINT = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
 
 
-async def run_command(chat: "ChatConversation", given: SlashCommand) -> Sequence[DisplayItem]:
+async def run_command(chat: "ChatConversation", command: SlashCommand) -> Sequence[DisplayItem]:
     """Do it, and say what to show. Raises Refused or Unavailable in one line."""
-    return await COMMAND_HANDLERS[given.command.name](chat, given.argument)
+    return await COMMAND_HANDLERS[command.command.name](chat, command.argument)
 
 
 async def _help(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:

@@ -32,34 +32,34 @@ class StatusInfo(Struct, frozen=True):
     """Whether a question waits for the person."""
 
 
-def render_status(standing: StatusInfo, width: int = 200) -> str:
+def render_status(info: StatusInfo, width: int = 200) -> str:
     """One line; when it gets too wide, the workspace and the names give way first."""
     for longest in (40, 24, 12):
-        line = _render_status_line(standing, longest)
+        line = _render_status_line(info, longest)
         if len(line) <= width:
             return line
-    return sanitize_line(_render_status_line(standing, 12), width)
+    return sanitize_line(_render_status_line(info, 12), width)
 
 
-def _render_status_line(standing: StatusInfo, longest: int) -> str:
+def _render_status_line(info: StatusInfo, longest: int) -> str:
     parts = [
-        sanitize_line(standing.model, longest),
-        short_path(standing.workspace, longest),
-        sanitize_line(standing.session, longest) or "new session",
-        f"{short_count(standing.tokens)} tokens" if standing.tokens else "",
-        "" if standing.cost is None else f"${standing.cost:.4f}",
-        _activity_text(standing),
-        f"{standing.tasks} task{'s' if standing.tasks > 1 else ''}" if standing.tasks else "",
-        f"queued {standing.queued}" if standing.queued else "",
-        f"+{standing.background_turns} elsewhere" if standing.background_turns else "",
+        sanitize_line(info.model, longest),
+        short_path(info.workspace, longest),
+        sanitize_line(info.session, longest) or "new session",
+        f"{short_count(info.tokens)} tokens" if info.tokens else "",
+        "" if info.cost is None else f"${info.cost:.4f}",
+        _activity_text(info),
+        f"{info.tasks} task{'s' if info.tasks > 1 else ''}" if info.tasks else "",
+        f"queued {info.queued}" if info.queued else "",
+        f"+{info.background_turns} elsewhere" if info.background_turns else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def _activity_text(standing: StatusInfo) -> str:
-    if standing.is_asking:
+def _activity_text(info: StatusInfo) -> str:
+    if info.is_asking:
         return "waits for you"
-    return "idle" if standing.seconds is None else f"working {short_time(standing.seconds)}"
+    return "idle" if info.seconds is None else f"working {short_time(info.seconds)}"
 
 
 def short_count(number: int) -> str:
@@ -90,7 +90,7 @@ Suggestion = tuple[str, str]
 """A word, and what it means."""
 
 
-def suggestions(line: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]) -> Iterable[Suggestion]:
+def suggestions(line: str, by_kind: Mapping[ArgumentKind, Sequence[Suggestion]]) -> Iterable[Suggestion]:
     """Whole words that the last word of this line may become. `known` has what arguments there are."""
     if not line.startswith("/") or line.startswith("//"):
         return []
@@ -98,7 +98,7 @@ def suggestions(line: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]) -
     if not mark:
         return _command_suggestions(name)
     command = next((command for command in COMMANDS if command.name == name), None)
-    return _argument_suggestions(command, argument.lstrip(), known) if command else []
+    return _argument_suggestions(command, argument.lstrip(), by_kind) if command else []
 
 
 def _command_suggestions(start: str) -> Iterator[Suggestion]:
@@ -108,8 +108,8 @@ def _command_suggestions(start: str) -> Iterator[Suggestion]:
 
 
 def _argument_suggestions(
-    command: SlashCommandSpec, start: str, known: Mapping[ArgumentKind, Sequence[Suggestion]]
+    command: SlashCommandSpec, start: str, by_kind: Mapping[ArgumentKind, Sequence[Suggestion]]
 ) -> Iterator[Suggestion]:
-    for word, meaning in command.choices or known.get(command.argument_kind, ()):
+    for word, meaning in command.choices or by_kind.get(command.argument_kind, ()):
         if start.lower() in word.lower() and word != start:
             yield word, meaning

@@ -31,9 +31,9 @@ _TAIL_LINES = 3
 class TaskPanel:
     """Looks only while something runs; at rest it costs nothing."""
 
-    def __init__(self, agent: AgentApi, face: ChatUI, group: TaskGroup) -> None:
+    def __init__(self, agent: AgentApi, ui: ChatUI, group: TaskGroup) -> None:
         self._agent = agent
-        self._ui = face
+        self._ui = ui
         self._group = group
         self._session: Session | None = None
         self._view = ChatSessionView()

@@ -200,8 +200,8 @@ class TerminalUI:
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    async def run(self, talk: ChatController) -> None:
-        self._controller = talk
+    async def run(self, controller: ChatController) -> None:
+        self._controller = controller
         async with anyio.create_task_group() as group:
             group.start_soon(self._refresh_loop)
             with suppress(EOFError, OSError):  # The terminal is gone.

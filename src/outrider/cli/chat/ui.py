@@ -26,7 +26,7 @@ class ChatUI(Protocol):
         """End `run`."""
         ...
 
-    async def run(self, talk: "ChatController") -> None:
+    async def run(self, controller: "ChatController") -> None:
         """Let the person type until they leave."""
         ...
 

@@ -231,15 +231,15 @@ class AcpAgent:
             case RpcNotification():
                 pass
 
-    async def _deliver(self, thread: str, heard: SessionMessage) -> bool:
+    async def _deliver(self, thread: str, message: SessionMessage) -> bool:
         """Whether somebody hears it."""
-        if isinstance(heard, SessionUpdate) and (past := self._replays.get(thread)) is not None:
-            _add_replayed(heard, past)
+        if isinstance(message, SessionUpdate) and (past := self._replays.get(thread)) is not None:
+            _add_replayed(message, past)
             return True
         sender = self._subscribers.get(thread)
         try:
             if sender:
-                await sender.send(heard)
+                await sender.send(message)
                 return True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             _log.debug("nobody hears session %s any more", thread)

@@ -55,8 +55,8 @@ class _PooledAgent:
 class AcpAgentPool:
     """Agents by person and folder."""
 
-    def __init__(self, terms: AcpCommand, group: TaskGroup) -> None:
-        self._command = terms
+    def __init__(self, command: AcpCommand, group: TaskGroup) -> None:
+        self._command = command
         self._group = group
         self._agents: dict[tuple[str, str], _PooledAgent] = {}
         self._start_locks: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()

@@ -70,8 +70,8 @@ def build_prompt(
     return PromptStart(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
 
 
-def _render_interrupted(known: Sequence[InterruptedCall]) -> str:
-    lines = [f"- {one.call.tool} {_render_args(one.call)}: {one.note}" for one in known]
+def _render_interrupted(interrupted: Sequence[InterruptedCall]) -> str:
+    lines = [f"- {one.call.tool} {_render_args(one.call)}: {one.note}" for one in interrupted]
     return "\n".join((INTERRUPTED, *lines)) + "]"
 
 

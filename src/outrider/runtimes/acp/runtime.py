@@ -26,8 +26,8 @@ class AcpRuntime:
 
     traits = RuntimeTraits(NAME, steers=False, resumes=False, bounded=False, takes_client_tools=False)
 
-    def __init__(self, kit: RuntimeContext, pool: AcpAgentPool, program: str) -> None:
-        self._context = kit
+    def __init__(self, context: RuntimeContext, pool: AcpAgentPool, program: str) -> None:
+        self._context = context
         self._pool = pool
         self._program = program
 
@@ -64,15 +64,15 @@ class AcpRuntime:
 
 
 @asynccontextmanager
-async def open_runtime(kit: RuntimeContext) -> AsyncGenerator[AcpRuntime]:
+async def open_runtime(context: RuntimeContext) -> AsyncGenerator[AcpRuntime]:
     """Agents as `acp.command` names them. Raises Refused when it names none."""
-    settings = kit.config.acp
+    settings = context.config.acp
     try:
         argv = tuple(shlex.split(settings.command))
     except ValueError as error:
         raise Refused(f"acp.command cannot be read: {error}") from error
     if not argv:
         raise Refused(NO_COMMAND)
-    terms = AcpCommand(argv, child_environment(more=settings.env), kit.config.home, float(settings.start))
+    terms = AcpCommand(argv, child_environment(more=settings.env), context.config.home, float(settings.start))
     async with background_group() as group:
-        yield AcpRuntime(kit, AcpAgentPool(terms, group), argv[0])
+        yield AcpRuntime(context, AcpAgentPool(terms, group), argv[0])

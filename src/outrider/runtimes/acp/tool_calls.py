@@ -43,46 +43,50 @@ class AcpToolCall(Struct, frozen=True):
         return self.status != "pending" or bool(parse_object(self.input))
 
 
-def apply_update(before: AcpToolCall | None, told: ToolCallUpdate) -> AcpToolCall:
+def apply_update(before: AcpToolCall | None, update: ToolCallUpdate) -> AcpToolCall:
     """What is known of a call after this; nothing need have been told before."""
-    was = before or AcpToolCall(told.tool_call_id)
+    was = before or AcpToolCall(update.tool_call_id)
     return replace(
         was,
-        title=told.title or was.title,
-        kind=told.kind or was.kind,
-        status=told.status or was.status,
-        content=_newer(told.content, was.content),
-        input=_newer(told.raw_input, was.input),
-        output=_newer(told.raw_output, was.output),
+        title=update.title or was.title,
+        kind=update.kind or was.kind,
+        status=update.status or was.status,
+        content=_newer(update.content, was.content),
+        input=_newer(update.raw_input, was.input),
+        output=_newer(update.raw_output, was.output),
     )
 
 
-def external_call_of(wanted: AcpToolCall, prompt: str) -> ExternalCall:
+def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
     """`prompt` is where the call was made: ids of calls need not differ from one to the next."""
-    args = parse_object(wanted.input)
-    return ExternalCall(f"{prompt}/{wanted.id}", _TOOLS.get(wanted.kind, "tool"), args or {"what": wanted.title})
+    args = parse_object(tool_call.input)
+    return ExternalCall(
+        f"{prompt}/{tool_call.id}", _TOOLS.get(tool_call.kind, "tool"), args or {"what": tool_call.title}
+    )
 
 
-def outcome_of(wanted: AcpToolCall) -> CallOutcome:
+def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
     """What came of a call that has ended."""
-    text = _render_content(wanted.content) or _render_json(wanted.output)
-    is_failed = wanted.status == "failed"
-    return CallOutcome(text or ("it failed" if is_failed else "done"), is_failed, details=wanted.title[:200])
+    text = _render_content(tool_call.content) or _render_json(tool_call.output)
+    is_failed = tool_call.status == "failed"
+    return CallOutcome(text or ("it failed" if is_failed else "done"), is_failed, details=tool_call.title[:200])
 
 
-def approval_request_of(wanted: AcpToolCall, workspace: str) -> ApprovalRequest:
+def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalRequest:
     """What the agent wants to be allowed. It does it itself, with no sandbox of ours around it."""
-    args = parse_object(wanted.input)
+    args = parse_object(tool_call.input)
     command = _command(args)
     if not command:
-        shown = _render_content(wanted.content) or (_render_json(wanted.input) if args else "")
+        shown = _render_content(tool_call.content) or (_render_json(tool_call.input) if args else "")
         command = (
-            "\n".join(part for part in (wanted.title, shown) if part) or wanted.kind or "something it does not name"
+            "\n".join(part for part in (tool_call.title, shown) if part)
+            or tool_call.kind
+            or "something it does not name"
         )
     why = args.get("description")
     said = why if isinstance(why, str) and why != command else ""
     return ApprovalRequest(
-        _TOOLS.get(wanted.kind, "tool"),
+        _TOOLS.get(tool_call.kind, "tool"),
         clip_middle(command, _MAX_REQUEST),
         (HOST,),
         workspace,
@@ -131,8 +135,8 @@ def render_plan(raw: Raw) -> str:
     return f"plan: {done} of {len(entries)} done" + (f"; now: {clip_middle(now, 200)}" if now else "")
 
 
-def _newer(told: Raw, was: Raw) -> Raw:
-    return was if bytes(told) == b"null" else Raw(bytes(told))
+def _newer(update: Raw, was: Raw) -> Raw:
+    return was if bytes(update) == b"null" else Raw(bytes(update))
 
 
 def _command(args: Mapping[str, object]) -> str:

@@ -41,14 +41,14 @@ _NOT_RUN = "not run: the turn was set aside until the question was answered"
 class AcpTurnRun:
     """One turn in the hands of one agent."""
 
-    def __init__(self, turn: Turn, agent: AcpAgent, kit: RuntimeContext) -> None:
+    def __init__(self, turn: Turn, agent: AcpAgent, context: RuntimeContext) -> None:
         self._turn = turn
         self._agent = agent
-        self._context = kit
-        self._recorder = TurnRecorder(turn, NAME, kit.tool_environment.redact)
+        self._context = context
+        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
         self._journal = JournalWatcher(turn)
         self._earlier_answers: list[EarlierAnswer] = []
-        asking = ApprovalGate(turn, kit.tool_environment, self._journal)
+        asking = ApprovalGate(turn, context.tool_environment, self._journal)
         self._updates = UpdateReader(turn, agent, self._recorder, asking, self._earlier_answers)
 
     async def run(self, *, has_died: bool = False) -> None:
@@ -222,5 +222,5 @@ class PromptFailed(Exception):
         self.error = error
 
 
-def _render_input(given: UserMessage) -> str:
-    return given.text if given.source == "person" else f"[notice] {given.text}"
+def _render_input(message: UserMessage) -> str:
+    return message.text if message.source == "person" else f"[notice] {message.text}"

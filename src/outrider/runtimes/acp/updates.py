@@ -83,21 +83,21 @@ class UpdateReader:
         self._is_over = True
         self._question_scope.cancel()
 
-    async def handle(self, heard: SessionMessage) -> None:
+    async def handle(self, message: SessionMessage) -> None:
         """Raises Parked when a question stays unanswered for long."""
         self.last_activity = anyio.current_time()
-        if not isinstance(heard, SessionUpdate):
-            await self._request_permission(*heard)
+        if not isinstance(message, SessionUpdate):
+            await self._request_permission(*message)
             return
-        match heard.session_update:
+        match message.session_update:
             case "agent_message_chunk":
-                self._message_chunk(heard)
+                self._message_chunk(message)
             case "agent_thought_chunk":
-                self._turn.emit(Delta(content_text(heard.content), "reasoning"))
+                self._turn.emit(Delta(content_text(message.content), "reasoning"))
             case "tool_call" | "tool_call_update":
-                await self._tool_call_changed(heard)
+                await self._tool_call_changed(message)
             case "plan":
-                if plan := render_plan(heard.entries):
+                if plan := render_plan(message.entries):
                     self._turn.emit(Delta(plan, "note"))
             case _:
                 pass
@@ -129,24 +129,24 @@ class UpdateReader:
                 self._turn.emit(Delta(piece))
                 failpoint("mid_reply")
 
-    async def _update_call(self, told: ToolCallUpdate) -> tuple[AcpToolCall, ExternalCall]:
+    async def _update_call(self, update: ToolCallUpdate) -> tuple[AcpToolCall, ExternalCall]:
         """The call as it stands after this. Words said before a call are a reply of their own."""
-        before = self._calls.get(told.tool_call_id)
-        wanted = self._calls[told.tool_call_id] = apply_update(before, told)
+        before = self._calls.get(update.tool_call_id)
+        wanted = self._calls[update.tool_call_id] = apply_update(before, update)
         deed = external_call_of(wanted, self.prompt_id)
         if before is None:
             await self.finish_message()
             self._turn.emit(Delta(deed.tool, "call"))
         return wanted, deed
 
-    async def _tool_call_changed(self, told: ToolCallUpdate) -> None:
-        if not told.tool_call_id or told.tool_call_id in self._ended:
+    async def _tool_call_changed(self, update: ToolCallUpdate) -> None:
+        if not update.tool_call_id or update.tool_call_id in self._ended:
             return
-        wanted, deed = await self._update_call(told)
+        wanted, deed = await self._update_call(update)
         if wanted.status in FINAL_STATUSES:
             await self._finish_call(wanted.id, deed, outcome_of(wanted))
         elif wanted.id in self._open:
-            if told.status == "in_progress":
+            if update.status == "in_progress":
                 await self._recorder.call_started(deed.item_id)
         elif wanted.status == "in_progress" or (wanted.is_specified and not self._open):
             # While it is pending, the agent may still ask for it.
@@ -182,8 +182,8 @@ class UpdateReader:
             await self._finish_call(wanted.id, deed, CallOutcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
         await self._answer(number, option or choose_option(permission.options, is_allowed=False))
 
-    async def _verdict(self, call: Call, wanted: AcpToolCall) -> Verdict:
-        return await self._approvals.verdict(call, approval_request_of(wanted, self._turn.session.workspace))
+    async def _verdict(self, call: Call, tool_call: AcpToolCall) -> Verdict:
+        return await self._approvals.verdict(call, approval_request_of(tool_call, self._turn.session.workspace))
 
     async def _answer(self, number: RequestId, option: PermissionOption | None) -> None:
         await self._agent.answer_permission(number, option.option_id if option else "")

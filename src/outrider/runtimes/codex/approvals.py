@@ -55,17 +55,20 @@ class ApprovalContext(Struct, frozen=True):
 
 
 def parse_approval_request(
-    method: str, wish: ServerRequestParams, item: ThreadItem | None, asker: ApprovalContext
+    method: str, params: ServerRequestParams, item: ThreadItem | None, asker: ApprovalContext
 ) -> ApprovalRequest:
     """What a person is asked. The command is shown as it would run, a patch with all it changes."""
     workspace = asker.workspace
-    why = wish.reason or ""
+    why = params.reason or ""
     match method:
         case "item/commandExecution/requestApproval":
-            command, cwd = plain_command(wish.command or (item.command if item else "") or ""), wish.cwd or workspace
+            command, cwd = (
+                plain_command(params.command or (item.command if item else "") or ""),
+                params.cwd or workspace,
+            )
             shown = command if cwd == workspace else f"(in {cwd}) {command}"
-            more = wish.additional_permissions
-            needs = _needs(more) if more else command_needs(asker.sandbox_policy, wish, asker.raw_call)
+            more = params.additional_permissions
+            needs = _needs(more) if more else command_needs(asker.sandbox_policy, params, asker.raw_call)
             return ApprovalRequest("shell", shown, needs, workspace, why)
         case "item/fileChange/requestApproval":
             changes = (item.changes if item else None) or []
@@ -74,42 +77,42 @@ def parse_approval_request(
             return ApprovalRequest("patch", render_changes(changes) or "(it did not say what)", needs, workspace, why)
         case "item/permissions/requestApproval":
             return ApprovalRequest(
-                "codex", f"more permissions: {_json(wish.permissions)}", _needs(wish.permissions), workspace
+                "codex", f"more permissions: {_json(params.permissions)}", _needs(params.permissions), workspace
             )
         case _:
-            tool = f"mcp_{wish.server_name}"
-            shown = wish.message or "use a tool"
-            args = item.arguments if item and item.arguments is not None else get_field(wish.meta, "tool_params")
+            tool = f"mcp_{params.server_name}"
+            shown = params.message or "use a tool"
+            args = item.arguments if item and item.arguments is not None else get_field(params.meta, "tool_params")
             return ApprovalRequest(tool, f"{shown}\n{_json(args)}" if args else shown, (HOST,), workspace, why)
 
 
-def call_of_request(method: str, wish: ServerRequestParams, number: object, workspace: str) -> ExternalCall:
+def call_of_request(method: str, params: ServerRequestParams, number: object, workspace: str) -> ExternalCall:
     """What a question is about that belongs to no item."""
-    item = wish.item_id or f"{wish.turn_id}-asks-{number}"
+    item = params.item_id or f"{params.turn_id}-asks-{number}"
     match method:
         case "item/commandExecution/requestApproval":
             return ExternalCall(
-                item, "shell", {"command": plain_command(wish.command or ""), "cwd": wish.cwd or workspace}
+                item, "shell", {"command": plain_command(params.command or ""), "cwd": params.cwd or workspace}
             )
         case "item/permissions/requestApproval":
-            return ExternalCall(item, "permissions", {"permissions": wish.permissions, "reason": wish.reason or ""})
+            return ExternalCall(item, "permissions", {"permissions": params.permissions, "reason": params.reason or ""})
         case "mcpServer/elicitation/request":
-            return ExternalCall(item, f"mcp_{wish.server_name}", {"message": wish.message})
+            return ExternalCall(item, f"mcp_{params.server_name}", {"message": params.message})
         case _:
             return ExternalCall(item, "patch", {})
 
 
-def is_yes_no(method: str, wish: ServerRequestParams) -> bool:
+def is_yes_no(method: str, params: ServerRequestParams) -> bool:
     """Whether yes or no is an answer: a form that wants to be filled in has none here."""
-    return method != ELICITATION or not get_field(wish.requested_schema, "properties")
+    return method != ELICITATION or not get_field(params.requested_schema, "properties")
 
 
-def render_response(method: str, wish: ServerRequestParams, verdict: Verdict) -> dict[str, Any]:
+def render_response(method: str, params: ServerRequestParams, verdict: Verdict) -> dict[str, Any]:
     """The answer as Codex wants it. A yes is for this once: how far it reaches is kept by us."""
     is_yes = verdict == "allow"
     match method:
         case "item/permissions/requestApproval":
-            return {"permissions": wish.permissions if is_yes else {}, "scope": "turn"}
+            return {"permissions": params.permissions if is_yes else {}, "scope": "turn"}
         case "mcpServer/elicitation/request":
             return {"action": "accept", "content": {}} if is_yes else {"action": "decline"}
         case _:
@@ -142,12 +145,17 @@ class ServerRequests:
     """One turn's questions. Each is answered in a task of its own, one after the other."""
 
     def __init__(
-        self, turn: Turn, server: AppServer, ledger: TurnRecorder, hearing: NotificationReader, watch: TurnWatchdog
+        self,
+        turn: Turn,
+        server: AppServer,
+        ledger: TurnRecorder,
+        notifications: NotificationReader,
+        watch: TurnWatchdog,
     ) -> None:
         self._turn = turn
         self._server = server
         self._recorder = ledger
-        self._notifications = hearing
+        self._notifications = notifications
         self._watchdog = watch
         self._one_at_a_time = anyio.Lock()
         self._asked_items: set[str] = set()
@@ -181,17 +189,17 @@ class ServerRequests:
             log.warning("Codex asked for %s, which Outrider does not know", request.method)
             group.start_soon(self._reject, request, "Outrider does not do this")
 
-    def run_mcp_call(self, visit: PendingCall, calls: ToolRunner, asking: ApprovalGate, group: TaskGroup) -> None:
+    def run_mcp_call(self, pending: PendingCall, calls: ToolRunner, asking: ApprovalGate, group: TaskGroup) -> None:
         """Run a tool of ours for a call that came over MCP."""
-        if not visit.id:
+        if not pending.id:
             log.warning("this Codex does not say which call of it a call over MCP is, so none is run")
-            visit.answer("not run: it did not say which call this is (_meta.callId)", failed=True)
+            pending.answer("not run: it did not say which call this is (_meta.callId)", failed=True)
             return
 
         async def told(text: str, failed: bool) -> None:
-            visit.answer(text, failed=failed)
+            pending.answer(text, failed=failed)
 
-        group.start_soon(self._run_tool, parse_our_call(visit.id, visit.tool, visit.args), told, calls, asking)
+        group.start_soon(self._run_tool, parse_our_call(pending.id, pending.tool, pending.args), told, calls, asking)
 
     async def assume_started(self, item: str) -> None:
         """It began; unless it is asked about at once, nothing keeps it from being done."""
@@ -203,28 +211,28 @@ class ServerRequests:
     async def _reject(self, request: RpcRequest, why: str) -> None:
         await self._server.respond_error(request.id, RpcError(METHOD_NOT_FOUND, why))
 
-    async def _decide(self, request: RpcRequest, wish: ServerRequestParams, asking: ApprovalGate) -> None:
+    async def _decide(self, request: RpcRequest, params: ServerRequestParams, asking: ApprovalGate) -> None:
         self._watchdog.answer_pending(anyio.current_time())
         try:
             async with self._one_at_a_time:
-                await self._decide_one(request, wish, asking)
+                await self._decide_one(request, params, asking)
         except ApprovalSuspended:
             self.on_suspended()
         finally:
             self._watchdog.answer_sent(anyio.current_time())
 
-    async def _decide_one(self, request: RpcRequest, wish: ServerRequestParams, asking: ApprovalGate) -> None:
+    async def _decide_one(self, request: RpcRequest, params: ServerRequestParams, asking: ApprovalGate) -> None:
         workspace = self._turn.session.workspace
-        item = self._item_of(wish)
-        deed = (call_of_item(item) if item else None) or call_of_request(request.method, wish, request.id, workspace)
+        item = self._item_of(params)
+        deed = (call_of_item(item) if item else None) or call_of_request(request.method, params, request.id, workspace)
         async with self._notifications.recorder_lock:
             call = await self._recorder.call_announced(deed, is_held=True)
-        fence = self._server.sandbox_policies.get(wish.thread_id) or SandboxPolicy()
-        called = self._notifications.raw_call(wish.item_id)
+        fence = self._server.sandbox_policies.get(params.thread_id) or SandboxPolicy()
+        called = self._notifications.raw_call(params.item_id)
         if called is None and request.method == COMMAND and fence.is_enforced:
-            called = await find_rollout_call(fence.rollout_path, wish.item_id)
+            called = await find_rollout_call(fence.rollout_path, params.item_id)
         asker = ApprovalContext(workspace, fence, called)
-        wanted = parse_approval_request(request.method, wish, item, asker)
+        wanted = parse_approval_request(request.method, params, item, asker)
         verdict = self.earlier_answers.pop(approval_key(call), None)
         if verdict is None:
             verdict = await self._verdict(call, wanted, asking)
@@ -235,23 +243,23 @@ class ServerRequests:
                 await self._recorder.call_finished(deed, CallOutcome(DECLINED, failed=True))
             elif has_no_item(request.method):
                 await self._recorder.call_finished(deed, CallOutcome("allowed"))
-        await self._server.respond(request.id, render_response(request.method, wish, verdict))
+        await self._server.respond(request.id, render_response(request.method, params, verdict))
 
-    async def _verdict(self, call: Call, wanted: Wanted, asking: ApprovalGate) -> Verdict:
+    async def _verdict(self, call: Call, request: Wanted, asking: ApprovalGate) -> Verdict:
         try:
-            return await asking.verdict(call, wanted)
+            return await asking.verdict(call, request)
         except ApprovalSuspended:
             if call.id not in self._turn.state().begun:
                 raise
             # It was asked about so late that it counts as begun: such a call cannot be left to wait.
             return "deny"
 
-    def _item_of(self, wish: ServerRequestParams) -> ThreadItem | None:
+    def _item_of(self, params: ServerRequestParams) -> ThreadItem | None:
         """What the question is about. One of an MCP server does not say; it is the server's newest call."""
-        if wish.item_id:
-            return self._notifications.open_items.get(wish.item_id)
+        if params.item_id:
+            return self._notifications.open_items.get(params.item_id)
         items = reversed(self._notifications.open_items.values())
-        found = next((item for item in items if wish.server_name and item.server == wish.server_name), None)
+        found = next((item for item in items if params.server_name and item.server == params.server_name), None)
         if found:
             self._asked_items.add(found.id)
         return found
@@ -260,11 +268,11 @@ class ServerRequests:
         content = {"contentItems": [{"type": "inputText", "text": text}], "success": not failed}
         await self._server.respond(request.id, content)
 
-    async def _run_tool(self, deed: ExternalCall, tell: SendResult, calls: ToolRunner, asking: ApprovalGate) -> None:
+    async def _run_tool(self, call: ExternalCall, tell: SendResult, calls: ToolRunner, asking: ApprovalGate) -> None:
         self._watchdog.answer_pending(anyio.current_time())
         try:
             async with self._one_at_a_time:
-                await self._run_one_tool(deed, tell, calls, asking)
+                await self._run_one_tool(call, tell, calls, asking)
         except ApprovalSuspended:
             self.on_suspended()
         finally:

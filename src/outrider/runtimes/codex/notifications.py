@@ -217,27 +217,27 @@ class NotificationReader:
         await self._dispatch(message.method, heard)
         return None
 
-    async def _dispatch(self, method: str, heard: NotificationParams) -> None:
+    async def _dispatch(self, method: str, params: NotificationParams) -> None:
         now = anyio.current_time()
         match method:
             case "item/started":
                 self._watchdog.message_received(now)
-                await self._item_started(_parse_item(heard.item))
+                await self._item_started(_parse_item(params.item))
             case "item/completed":
-                await self._item_completed(_parse_item(heard.item), now)
+                await self._item_completed(_parse_item(params.item), now)
             case "item/agentMessage/delta":
                 self._watchdog.message_received(now)
-                self._message_delta(heard)
+                self._message_delta(params)
             case "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta":
                 self._watchdog.message_received(now)
-                self._turn.emit(Delta(heard.delta, "reasoning"))
+                self._turn.emit(Delta(params.delta, "reasoning"))
             case "thread/tokenUsage/updated":
-                self._recorder.add_usage(heard.token_usage.last.usage())
+                self._recorder.add_usage(params.token_usage.last.usage())
             case "rawResponseItem/completed":
-                await self._raw_item_completed(heard.item)
+                await self._raw_item_completed(params.item)
             case "error":
                 self._watchdog.message_received(now)
-                self._error_reported(heard)
+                self._error_reported(params)
             case _:
                 pass
 
@@ -289,19 +289,19 @@ class NotificationReader:
                 parse_our_call(item.id, item.tool or "", item.arguments), outcome_of_item(item)
             )
 
-    def _message_delta(self, heard: NotificationParams) -> None:
-        said = self._partial_messages.setdefault(heard.item_id, [])
-        said.append(heard.delta)
-        self._turn.emit(Delta(heard.delta))
+    def _message_delta(self, params: NotificationParams) -> None:
+        said = self._partial_messages.setdefault(params.item_id, [])
+        said.append(params.delta)
+        self._turn.emit(Delta(params.delta))
         failpoint("mid_reply")
         if is_aborted("".join(said[-_ABORT_WINDOW:])):
             raise codex_failed("Codex aborted the turn")
 
-    def _error_reported(self, heard: NotificationParams) -> None:
-        self.last_error = heard.error
-        if heard.will_retry:
+    def _error_reported(self, params: NotificationParams) -> None:
+        self.last_error = params.error
+        if params.will_retry:
             self._partial_messages.clear()
-            why = heard.error.additional_details or heard.error.message
+            why = params.error.additional_details or params.error.message
             self._turn.emit(Delta(f"Codex asks its model again: {why or 'it was cut off'}", "reset"))
 
     async def _raw_item_completed(self, raw: Raw) -> None:

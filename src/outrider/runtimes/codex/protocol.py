@@ -234,13 +234,13 @@ def parse_config_warning(params: Raw) -> str:
     return (_get_text(found, "details") or _get_text(found, "summary")) if _get_text(found, "path") else ""
 
 
-def get_field(place: object, name: str) -> Any:
+def get_field(path: object, name: str) -> Any:
     """A field of what may be an object; None when it is none, or has it not."""
-    return cast("dict[str, Any]", place).get(name) if isinstance(place, dict) else None
+    return cast("dict[str, Any]", path).get(name) if isinstance(path, dict) else None
 
 
-def _get_text(place: object, name: str) -> str:
-    found = get_field(place, name)
+def _get_text(path: object, name: str) -> str:
+    found = get_field(path, name)
     return found if isinstance(found, str) else ""
 
 

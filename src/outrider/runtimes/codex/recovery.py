@@ -89,13 +89,13 @@ def approval_key(call: Call) -> str:
     return f"{call.tool}\n{msgspec.json.encode(call.args, order='sorted').decode()}"
 
 
-async def find_turn(server: AppServer, turn: Turn, opened: OpenThread) -> CodexTurn | None:
+async def find_turn(server: AppServer, turn: Turn, thread: OpenThread) -> CodexTurn | None:
     """What Codex knows of the turn that is open in our journal; None when it knows nothing of it."""
     state = turn.state()
     bound = state.threads.get(NAME)
-    if opened.is_new or bound is None or not (opened.is_resumed or state.steps):
+    if thread.is_new or bound is None or not (thread.is_resumed or state.steps):
         return None
-    turns = await _newest_turns(server, opened)
+    turns = await _newest_turns(server, thread)
     inputs = {seq for seq, _ in turn.transcript().unseen()}
     for found in turns:
         given = {parse_client_id(item.client_id) for item in found.items}
@@ -104,14 +104,14 @@ async def find_turn(server: AppServer, turn: Turn, opened: OpenThread) -> CodexT
     return None
 
 
-async def newest_input(server: AppServer, turn: Turn, opened: OpenThread) -> int:
+async def newest_input(server: AppServer, turn: Turn, thread: OpenThread) -> int:
     """The number of the last input that the thread was given, where that matters; 0 when it is not known."""
-    turns = await _newest_turns(server, opened) if ends_unanswered(turn) and not opened.is_new else ()
+    turns = await _newest_turns(server, thread) if ends_unanswered(turn) and not thread.is_new else ()
     return max((parse_client_id(item.client_id) for found in turns for item in found.items), default=0)
 
 
-async def _newest_turns(server: AppServer, opened: OpenThread) -> Sequence[CodexTurn]:
-    params = {"threadId": opened.id, "itemsView": "full", "limit": _MAX_TURNS}
+async def _newest_turns(server: AppServer, thread: OpenThread) -> Sequence[CodexTurn]:
+    params = {"threadId": thread.id, "itemsView": "full", "limit": _MAX_TURNS}
     try:
         return parse_turns(await server.request("thread/turns/list", params))
     except RpcError as error:
@@ -148,26 +148,26 @@ class Recovery:
         return standing
 
     async def _close(
-        self, call: Call, state: State, items: Sequence[ThreadItem], tools: Tools, standing: RecoveredTurn
+        self, call: Call, state: State, items: Sequence[ThreadItem], tools: Tools, recovered: RecoveredTurn
     ) -> None:
         item = next((item for item in items if external_call_id(NAME, item.id) == call.id), None)
         if is_our_call(call, tools):
-            await self._finish_own_call(call, state, standing)
+            await self._finish_own_call(call, state, recovered)
         elif item and call_of_item(item) and is_finished(item):
             await self._recorder.finish_inherited_call(call, outcome_of_item(item), item.id)
         elif call.id in state.answers and call.id not in state.begun:
             verdict = verdict_of(state.answers[call.id])
-            standing.answers[approval_key(call)] = verdict
+            recovered.answers[approval_key(call)] = verdict
             said = "the person allowed it" if verdict == "allow" else "it was not allowed"
-            standing.notes.append(f"You wanted to run {_describe_call(call)}. It was not run; {said}.")
+            recovered.notes.append(f"You wanted to run {_describe_call(call)}. It was not run; {said}.")
             await self._recorder.finish_inherited_call(call, CallOutcome(f"{NOT_ANSWERED_YET}; {said}", failed=True))
         else:
-            standing.notes.append(
+            recovered.notes.append(
                 f"Whether this was done, and how far, is not known: {_describe_call(call)}. Check it."
             )
             await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
 
-    async def _finish_own_call(self, call: Call, state: State, standing: RecoveredTurn) -> None:
+    async def _finish_own_call(self, call: Call, state: State, recovered: RecoveredTurn) -> None:
         heard = ResultCapture(self._turn)
         if call.id in state.begun:
             await self._tool_runner.reconcile(heard, call)
@@ -176,9 +176,9 @@ class Recovery:
             if heard.result is None and await self._approvals.deny_unreachable():
                 await self._tool_runner.run(heard, call)
         if heard.result is None:
-            standing.is_suspended = True
+            recovered.is_suspended = True
             return
-        standing.notes.append(f"Your call {_describe_call(call)} was carried out. Its result:\n{heard.result.text}")
+        recovered.notes.append(f"Your call {_describe_call(call)} was carried out. Its result:\n{heard.result.text}")
 
     async def _record_item(self, item: ThreadItem) -> None:
         if item.type == "userMessage":

@@ -32,11 +32,11 @@ log = logging.getLogger("outrider.codex")
 class CodexRuntime:
     traits = RuntimeTraits(NAME, steers=True, bounded=False, takes_client_tools=False)
 
-    def __init__(self, kit: RuntimeContext, pool: AppServerPool, lending: ToolProvider) -> None:
-        self._context = kit
-        self._tool_provider = lending
+    def __init__(self, context: RuntimeContext, pool: AppServerPool, tools: ToolProvider) -> None:
+        self._context = context
+        self._tool_provider = tools
         self._pool = pool
-        self._tool_runner = ToolRunner(kit.tools, kit.tool_environment)
+        self._tool_runner = ToolRunner(context.tools, context.tool_environment)
 
     async def started_entry(self, turn: Turn) -> Started:
         return Started(NAME, configured_model(turn, self._context.config))
@@ -93,11 +93,11 @@ class CodexRuntime:
 
 
 @asynccontextmanager
-async def open_runtime(kit: RuntimeContext) -> AsyncGenerator[CodexRuntime]:
+async def open_runtime(context: RuntimeContext) -> AsyncGenerator[CodexRuntime]:
     """Codex for the life of a home. Its processes are started when they are needed, and ended with it."""
     async with anyio.create_task_group() as group:
-        pool = AppServerPool(kit.config, group)
+        pool = AppServerPool(context.config, group)
         await pool.terminate_leftovers()
         group.start_soon(pool.retire_idle)
-        yield CodexRuntime(kit, pool, ToolProvider(kit.config, McpServer(group)))
+        yield CodexRuntime(context, pool, ToolProvider(context.config, McpServer(group)))
         group.cancel_scope.cancel()

@@ -87,12 +87,12 @@ def parse_sandbox_policy(answer: Raw, fence: SandboxPolicy) -> SandboxPolicy:
     return replace(fence, is_enforced=holds, rollout_path=path if isinstance(path, str) else "")
 
 
-def command_needs(fence: SandboxPolicy, wish: ServerRequestParams, called: RawItem | None) -> tuple[str, ...]:
+def command_needs(fence: SandboxPolicy, params: ServerRequestParams, called: RawItem | None) -> tuple[str, ...]:
     """What a command needs; `called` is how the model called it. In doubt it leaves the sandbox."""
     is_unasked = fence.has_rules and fence.approval != UNTRUSTED
     if is_unasked and fence.sandbox == OPEN:
         return ()
-    if not fence.is_enforced or wish.reason or not _stays_in_sandbox(called):
+    if not fence.is_enforced or params.reason or not _stays_in_sandbox(called):
         return (HOST,)
     return () if is_unasked else (CODEX_SANDBOX,)
 

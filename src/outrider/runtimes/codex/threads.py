@@ -75,27 +75,27 @@ class ThreadOptions(Struct, frozen=True):
     tool_provider: ToolProvider
 
 
-async def open_thread(server: AppServer, turn: Turn, terms: ThreadOptions) -> OpenThread:
+async def open_thread(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenThread:
     """The session's thread; a new one when it has none, or when Codex does not know it any more.
 
     Raises CodexFailed.
     """
     bound = turn.state().threads.get(NAME)
     if bound is None:
-        return await _start(server, turn, terms)
+        return await _start(server, turn, options)
     if bound.thread in server.thread_models:
         return OpenThread(bound.thread, server.thread_models[bound.thread])
-    params = await _params(server, turn, terms.config)
-    is_by_mcp = await terms.tool_provider.uses_mcp(bound.thread)
+    params = await _params(server, turn, options.config)
+    is_by_mcp = await options.tool_provider.uses_mcp(bound.thread)
     for _ in range(_TRIES):
         try:
-            model = await _resume(server, bound.thread, params, terms, is_by_mcp=is_by_mcp)
+            model = await _resume(server, bound.thread, params, options, is_by_mcp=is_by_mcp)
             return OpenThread(bound.thread, model, is_resumed=True)
         except RpcError as error:
             if "no rollout found" in error.message or "not found" in error.message:
                 log.warning("Codex does not know its thread %s any more: %s", bound.thread, error.message)
                 turn.emit(Delta("Codex does not know this session any more; it is begun anew there", "note"))
-                return await _start(server, turn, terms)
+                return await _start(server, turn, options)
             if "active writer" not in error.message:
                 raise request_failed(error, "to take the session up again") from error
         # The process that had it is about to end.
@@ -103,15 +103,15 @@ async def open_thread(server: AppServer, turn: Turn, terms: ThreadOptions) -> Op
     raise codex_failed("another process of Codex has this session open; end that one, then say it again")
 
 
-async def inject_history(server: AppServer, turn: Turn, opened: OpenThread, newest: int) -> None:
+async def inject_history(server: AppServer, turn: Turn, thread: OpenThread, newest: int) -> None:
     """Tell the thread what was said and done elsewhere, once; `newest` is the last input it got. Raises RpcError."""
-    messages = _unseen_history(turn, opened, newest)
+    messages = _unseen_history(turn, thread, newest)
     text = history.render_history(messages)
     if not text:
         return
     turn.emit(Delta("Codex is told what was said and done in this session before", "note"))
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-    await server.request("thread/inject_items", {"threadId": opened.id, "items": [item]})
+    await server.request("thread/inject_items", {"threadId": thread.id, "items": [item]})
 
 
 def ends_unanswered(turn: Turn) -> bool:
@@ -122,10 +122,10 @@ def ends_unanswered(turn: Turn) -> bool:
     return bool(known) and isinstance(known[-1], UserMessage)
 
 
-def _unseen_history(turn: Turn, opened: OpenThread, newest: int) -> Sequence[Message]:
+def _unseen_history(turn: Turn, thread: OpenThread, newest: int) -> Sequence[Message]:
     state = turn.state()
     bound = state.threads.get(NAME)
-    if opened.is_new or bound is None:
+    if thread.is_new or bound is None:
         return turn.transcript().after(0)
     if state.steps:
         # What this turn holds already was done by the thread itself.
@@ -139,50 +139,50 @@ def _unseen_history(turn: Turn, opened: OpenThread, newest: int) -> Sequence[Mes
 
 
 async def _resume(
-    server: AppServer, thread: str, params: dict[str, Any], terms: ThreadOptions, *, is_by_mcp: bool
+    server: AppServer, thread: str, params: dict[str, Any], options: ThreadOptions, *, is_by_mcp: bool
 ) -> str:
-    async with terms.tool_provider.tools_for_thread(terms.tools, by_mcp=is_by_mcp) as lent:
+    async with options.tool_provider.tools_for_thread(options.tools, by_mcp=is_by_mcp) as lent:
         more = {"threadId": thread, "excludeTurns": True}
-        answer = await _request_thread(server, "thread/resume", {**_with_tools(params, lent), **more}, terms)
-        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(terms.config, params["cwd"]))
+        answer = await _request_thread(server, "thread/resume", {**_with_tools(params, lent), **more}, options)
+        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(options.config, params["cwd"]))
         return _remember_thread(server, thread, answer, lent)
 
 
-async def _start(server: AppServer, turn: Turn, terms: ThreadOptions) -> OpenThread:
-    params = await _params(server, turn, terms.config)
-    how = terms.tool_provider.mode
+async def _start(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenThread:
+    params = await _params(server, turn, options.config)
+    how = options.tool_provider.mode
     more: dict[str, Any] = {"experimentalRawEvents": True}
     if how != "mcp":
-        more["dynamicTools"] = dynamic_tools(terms.tools)
+        more["dynamicTools"] = dynamic_tools(options.tools)
     try:
         try:
-            return await _begin(server, {**params, **more}, terms, is_by_mcp=how == "mcp")
+            return await _begin(server, {**params, **more}, options, is_by_mcp=how == "mcp")
         except RpcError as error:
             if "dynamicTools" not in error.message and "experimental" not in error.message:
                 raise
             log.warning(_NOT_SUPPORTED[how], error.message)
-            return await _begin(server, params, terms, is_by_mcp=how != "dynamic")
+            return await _begin(server, params, options, is_by_mcp=how != "dynamic")
     except RpcError as error:
         raise request_failed(error, "to begin a session") from error
 
 
 async def _begin(
-    server: AppServer, params: dict[str, Any], terms: ThreadOptions, *, is_by_mcp: bool = False
+    server: AppServer, params: dict[str, Any], options: ThreadOptions, *, is_by_mcp: bool = False
 ) -> OpenThread:
-    async with terms.tool_provider.tools_for_thread(terms.tools, by_mcp=is_by_mcp) as lent:
-        answer = await _request_thread(server, "thread/start", _with_tools(params, lent), terms)
+    async with options.tool_provider.tools_for_thread(options.tools, by_mcp=is_by_mcp) as lent:
+        answer = await _request_thread(server, "thread/start", _with_tools(params, lent), options)
         thread = parse_thread_id(answer)
         if not thread:
             raise codex_failed("Codex began a session and did not say what it is called")
-        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(terms.config, params["cwd"]))
+        server.sandbox_policies[thread] = parse_sandbox_policy(answer, sandbox_policy_of(options.config, params["cwd"]))
         if is_by_mcp:
-            await terms.tool_provider.remember_mcp(thread)
+            await options.tool_provider.remember_mcp(thread)
         model = _remember_thread(server, thread, answer, lent)
         server.default_model = server.default_model if "model" in params else model
         return OpenThread(thread, model, is_new=True)
 
 
-async def _request_thread(server: AppServer, method: str, params: dict[str, Any], terms: ThreadOptions) -> Raw:
+async def _request_thread(server: AppServer, method: str, params: dict[str, Any], options: ThreadOptions) -> Raw:
     """Open a thread whose commands cannot read our home; or any, where Codex has no such thing."""
     try:
         return await server.request(method, params, _OPEN_TIMEOUT)
@@ -190,20 +190,20 @@ async def _request_thread(server: AppServer, method: str, params: dict[str, Any]
         if "permissions" not in params or "permission" not in error.message.lower():
             raise
         log.warning("this Codex cannot hide the home of Outrider from its commands: %s", error.message)
-    plain = without_profile(params, sandbox_policy_of(terms.config, params["cwd"]))
+    plain = without_profile(params, sandbox_policy_of(options.config, params["cwd"]))
     return await server.request(method, plain, _OPEN_TIMEOUT)
 
 
-def _with_tools(params: dict[str, Any], lent: ThreadTools) -> dict[str, Any]:
-    if lent.mcp_session is None:
+def _with_tools(params: dict[str, Any], tools: ThreadTools) -> dict[str, Any]:
+    if tools.mcp_session is None:
         return params
     instructions = f"{params['developerInstructions']}\n{MCP_TOOLS_HINT}"
-    return {**params, "developerInstructions": instructions, "config": {**params["config"], **lent.config}}
+    return {**params, "developerInstructions": instructions, "config": {**params["config"], **tools.config}}
 
 
-def _remember_thread(server: AppServer, thread: str, answer: Raw, lent: ThreadTools) -> str:
-    if lent.mcp_session:
-        server.mcp_sessions[thread] = lent.mcp_session
+def _remember_thread(server: AppServer, thread: str, answer: Raw, tools: ThreadTools) -> str:
+    if tools.mcp_session:
+        server.mcp_sessions[thread] = tools.mcp_session
     model = server.thread_models[thread] = parse_model(answer)
     return model
 
@@ -228,7 +228,7 @@ async def _params(server: AppServer, turn: Turn, config: Config) -> dict[str, An
     return {**params, "model": model} if model else params
 
 
-async def model_override(server: AppServer, turn: Turn, config: Config, opened: OpenThread) -> str:
+async def model_override(server: AppServer, turn: Turn, config: Config, thread: OpenThread) -> str:
     """The model to name for a turn: the one that is wanted, or Codex's own where the thread asks another by now."""
     if wanted := configured_model(turn, config):
         return wanted
@@ -237,7 +237,7 @@ async def model_override(server: AppServer, turn: Turn, config: Config, opened: 
         server.default_model = server.default_model or parse_default_model(await server.request("model/list", {}))
     except RpcError as error:
         log.info("Codex does not say which model it asks by itself: %s", error)
-    return server.default_model if opened.model != server.default_model else ""
+    return server.default_model if thread.model != server.default_model else ""
 
 
 def configured_model(turn: Turn, config: Config) -> str:

@@ -144,10 +144,10 @@ class ThreadTools(Struct, frozen=True):
 class ToolProvider:
     """The lending of one home."""
 
-    def __init__(self, config: Config, door: McpServer) -> None:
+    def __init__(self, config: Config, mcp_server: McpServer) -> None:
         self.mode = config.codex.tools
         self._marker_folder = config.home / "codex" / "by-mcp"
-        self._mcp_server = door
+        self._mcp_server = mcp_server
 
     async def uses_mcp(self, thread: str) -> bool:
         """Whether a thread that is taken up has our tools over MCP: Codex itself keeps those that were declared."""

@@ -57,21 +57,21 @@ class CodexTurnRun:
 
     def __init__(
         self,
-        kit: RuntimeContext,
+        context: RuntimeContext,
         calls: ToolRunner,
         server: AppServer,
         turn: Turn,
         news: JournalWatcher,
         asking: ApprovalGate,
     ) -> None:
-        self._context = kit
+        self._context = context
         self._tool_runner = calls
         self._server = server
         self._turn = turn
         self._journal = news
         self._approvals = asking
-        self._recorder = TurnRecorder(turn, NAME, kit.tool_environment.redact, kit.blobs.put)
-        settings = kit.config.codex
+        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact, context.blobs.put)
+        settings = context.config.codex
         self._watchdog = TurnWatchdog(anyio.current_time(), settings.seconds, settings.quiet)
         self._notifications = NotificationReader(turn, self._recorder, self._watchdog)
         self._server_requests = ServerRequests(turn, server, self._recorder, self._notifications, self._watchdog)
@@ -85,8 +85,8 @@ class CodexTurnRun:
         self._is_suspended = False
         self._is_over = False
 
-    async def run(self, lending: ToolProvider) -> None:
-        terms = ThreadOptions(self._context.config, self._tool_runner.tools_of(self._turn), lending)
+    async def run(self, tools: ToolProvider) -> None:
+        terms = ThreadOptions(self._context.config, self._tool_runner.tools_of(self._turn), tools)
         opened = await open_thread(self._server, self._turn, terms)
         self._thread_id = opened.id
         self._recorder.model = opened.model
@@ -114,22 +114,22 @@ class CodexTurnRun:
             yield visitors
 
     def _interruption_note(
-        self, opened: OpenThread, standing: RecoveredTurn, inputs: Sequence[tuple[int, UserMessage]]
+        self, thread: OpenThread, recovered: RecoveredTurn, inputs: Sequence[tuple[int, UserMessage]]
     ) -> str:
         """What it is told before the person's words: that it was interrupted, if it was."""
-        is_cut = standing.status == "interrupted" or bool(standing.notes) or not inputs
-        notes = "".join(f"\n- {note}" for note in standing.notes)
+        is_cut = recovered.status == "interrupted" or bool(recovered.notes) or not inputs
+        notes = "".join(f"\n- {note}" for note in recovered.notes)
         return _RESUME_NOTE.format(notes=f"{notes}\n" if notes else "") if is_cut else ""
 
-    async def _start_turn(self, opened: OpenThread, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> None:
+    async def _start_turn(self, thread: OpenThread, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> None:
         saw = inputs[-1][0] if inputs else self._recorder.saw
-        if opened.is_new:
-            await self._turn.record(Bound(NAME, opened.id, saw=saw))
-        params: dict[str, Any] = {"threadId": opened.id, "input": self._render_input(text, inputs)}
+        if thread.is_new:
+            await self._turn.record(Bound(NAME, thread.id, saw=saw))
+        params: dict[str, Any] = {"threadId": thread.id, "input": self._render_input(text, inputs)}
         if inputs:
             params["clientUserMessageId"] = client_id(saw)
-        if model := await model_override(self._server, self._turn, self._context.config, opened):
-            params["model"] = self._recorder.model = self._server.thread_models[opened.id] = model
+        if model := await model_override(self._server, self._turn, self._context.config, thread):
+            params["model"] = self._recorder.model = self._server.thread_models[thread.id] = model
         try:
             self._notifications.turn_id = parse_turn_id(await self._server.request("turn/start", params))
         except RpcError as error:
@@ -141,7 +141,7 @@ class CodexTurnRun:
         self._watchdog.turn_started(anyio.current_time())
         self._last_sent = self._recorder.saw = saw
         try:
-            await self._turn.record(Bound(NAME, opened.id, self._notifications.turn_id, saw))
+            await self._turn.record(Bound(NAME, thread.id, self._notifications.turn_id, saw))
         except BaseException:
             self._server.retire()
             raise

@@ -26,13 +26,13 @@ class JournalWatcher:
         self._turn = turn
         self._changed = anyio.Event()
 
-    async def listen(self, told: Callable[[], None]) -> None:
+    async def listen(self, listener: Callable[[], None]) -> None:
         """Take in what others add, for as long as the turn goes on; `told` is called after each time."""
         while True:
             await self._turn.wait_for_entries()
             self._changed.set()
             self._changed = anyio.Event()
-            told()
+            listener()
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the journal to be so."""
@@ -44,10 +44,10 @@ class ApprovalGate:
     """The questions of one turn."""
 
     def __init__(
-        self, turn: Turn, place: ToolEnvironment, news: JournalWatcher, patience: float = ANSWER_TIMEOUT
+        self, turn: Turn, environment: ToolEnvironment, news: JournalWatcher, patience: float = ANSWER_TIMEOUT
     ) -> None:
         self._turn = turn
-        self._tool_environment = place
+        self._tool_environment = environment
         self._journal = news
         self._timeout = patience
 

@@ -40,9 +40,9 @@ class CallOutcome(Struct, frozen=True):
     details: str = ""
 
 
-def call_of(runtime: str, deed: ExternalCall) -> Call:
+def call_of(runtime: str, call: ExternalCall) -> Call:
     """The call a deed is in our journal; its id is valid for every provider, and the same whenever it is read again."""
-    return Call(external_call_id(runtime, deed.item_id), deed.tool, dict(deed.args))
+    return Call(external_call_id(runtime, call.item_id), call.tool, dict(call.args))
 
 
 def external_call_id(runtime: str, item: str) -> str:
@@ -133,23 +133,23 @@ class TurnRecorder:
             await self._turn.record(Begun(external_call_id(self._runtime, item)), key=self._key(item) + "/begun")
             failpoint("call_intent_recorded")
 
-    async def call_finished(self, deed: ExternalCall, outcome: CallOutcome) -> None:
+    async def call_finished(self, call: ExternalCall, outcome: CallOutcome) -> None:
         """It did this; told once, however often it is said."""
         await self.flush()
-        if deed.item_id in self._in_background:
-            self._in_background.discard(deed.item_id)
-            late = ExternalCall(f"{deed.item_id}/later", deed.tool, deed.args)
+        if call.item_id in self._in_background:
+            self._in_background.discard(call.item_id)
+            late = ExternalCall(f"{call.item_id}/later", call.tool, call.args)
             await self._run_or_defer(
                 lambda: self._record_finished_call(late, CallOutcome(STARTED_EARLIER + outcome.text, outcome.failed))
             )
-        if deed.item_id in self._closed:
+        if call.item_id in self._closed:
             return
-        if self._open and self._open.item_id == deed.item_id:
-            await self._close(deed, outcome)
+        if self._open and self._open.item_id == call.item_id:
+            await self._close(call, outcome)
         else:
-            self._running.pop(deed.item_id, None)
-            self._closed.add(deed.item_id)
-            await self._run_or_defer(lambda: self._record_finished_call(deed, outcome))
+            self._running.pop(call.item_id, None)
+            self._closed.add(call.item_id)
+            await self._run_or_defer(lambda: self._record_finished_call(call, outcome))
 
     async def call_returned(self, item: str) -> None:
         """A tool of ours has recorded the result of the call that is open."""
@@ -197,15 +197,15 @@ class TurnRecorder:
             await self._turn.record(Begun(call.id), key=self._key(deed.item_id) + "/begun")
             failpoint("call_intent_recorded")
 
-    async def _record_finished_call(self, deed: ExternalCall, outcome: CallOutcome) -> None:
-        self._open = deed
-        await self._record_call(call_of(self._runtime, deed), deed, is_begun=True)
-        await self._close(deed, outcome)
+    async def _record_finished_call(self, call: ExternalCall, outcome: CallOutcome) -> None:
+        self._open = call
+        await self._record_call(call_of(self._runtime, call), call, is_begun=True)
+        await self._close(call, outcome)
 
-    async def _close(self, deed: ExternalCall, outcome: CallOutcome) -> None:
+    async def _close(self, call: ExternalCall, outcome: CallOutcome) -> None:
         failpoint("result_not_recorded")
-        await self._record_result(external_call_id(self._runtime, deed.item_id), outcome, self._key(deed.item_id))
-        await self._release(deed.item_id)
+        await self._record_result(external_call_id(self._runtime, call.item_id), outcome, self._key(call.item_id))
+        await self._release(call.item_id)
 
     async def _record_result(self, call: str, outcome: CallOutcome, key: str | None) -> None:
         whole, details = self._redact(outcome.text), self._redact(outcome.details)

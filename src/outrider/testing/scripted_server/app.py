@@ -49,14 +49,14 @@ class RecordedRequest(Struct, frozen=True):
 class RequestLog:
     """The last requests; written by the server's thread, read from any other."""
 
-    def __init__(self, kept: int = 1_000) -> None:
-        self._requests: deque[RecordedRequest] = deque(maxlen=kept)
+    def __init__(self, limit: int = 1_000) -> None:
+        self._requests: deque[RecordedRequest] = deque(maxlen=limit)
         self._count = 0
         self._changed = Condition()
 
-    def add(self, heard: RecordedRequest) -> None:
+    def add(self, request: RecordedRequest) -> None:
         with self._changed:
-            self._requests.append(heard)
+            self._requests.append(request)
             self._count += 1
             self._changed.notify_all()
 

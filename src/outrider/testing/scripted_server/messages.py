@@ -113,7 +113,7 @@ def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
     return [*frames, event("message_stop")]
 
 
-def _block(block: Json, says: ScriptedReply, wanted: Any) -> tuple[Json, list[Json]]:
+def _block(block: Json, says: ScriptedReply, call: Any) -> tuple[Json, list[Json]]:
     """How a block begins in a stream, and the deltas that fill it."""
     match block["type"]:
         case "thinking":
@@ -124,7 +124,7 @@ def _block(block: Json, says: ScriptedReply, wanted: Any) -> tuple[Json, list[Js
             words = [{"type": "text_delta", "text": piece} for piece in pieces(says.text, says.chunk)]
             return {**block, "text": ""}, [dict(word) for word in words]
         case _:
-            written = next(wanted).arguments()
+            written = next(call).arguments()
             parts = ["", *pieces("" if written == "{}" else written, says.chunk)]
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 

@@ -161,12 +161,12 @@ def check_visible_paths(room: VisiblePaths) -> None:
         raise Refused(f"{room.cwd} is outside the workspace, {room.root}")
 
 
-def sandbox_environment(given: Mapping[str, str]) -> Mapping[str, str]:
+def sandbox_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The command's environment: the usual few, and what it was given by name."""
-    for name, value in given.items():
+    for name, value in environ.items():
         if not name or "=" in name or "\0" in name + value:
             raise Refused(f"{name!r} cannot be the name of a variable, or its value holds a zero byte")
-    return {**ENVIRON, **given}
+    return {**ENVIRON, **environ}
 
 
 def bwrap_arguments(

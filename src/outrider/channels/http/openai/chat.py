@@ -130,13 +130,18 @@ def _check(order: ParsedConversation) -> None:
 
 
 def _input_request(
-    agent: Agent, order: ParsedConversation, opened: ResolvedSession, settings: Mapping[str, str]
+    agent: Agent, order: ParsedConversation, resolved: ResolvedSession, settings: Mapping[str, str]
 ) -> InputRequest:
     words = order.new_message
     wish = InputRequest(
-        channel=CHAT, address_id="", text=words.text, images=words.images, session=opened.session.id, tools=order.tools
+        channel=CHAT,
+        address_id="",
+        text=words.text,
+        images=words.images,
+        session=resolved.session.id,
+        tools=order.tools,
     )
-    if not opened.takes_history:
+    if not resolved.takes_history:
         results = [Result(parse_call_id(one.call)[1], one.text) for one in order.tool_outputs]
         return replace(wish, results=results, settings=settings)
 

@@ -449,10 +449,10 @@ def parse_responses_request(body: bytes, longest: int) -> ParsedResponsesRequest
     return msgspec.structs.replace(wanted, conversation=order, needs_calls=needs_calls)
 
 
-def _check_responses_request(wire: ResponsesRequest, wanted: ParsedResponsesRequest) -> None:
-    if wanted.previous_response_id and wanted.conversation_id:
+def _check_responses_request(wire: ResponsesRequest, parsed: ParsedResponsesRequest) -> None:
+    if parsed.previous_response_id and parsed.conversation_id:
         raise invalid_request("previous_response_id and conversation both say where to go on; send one of them")
-    if wanted.is_background and not wanted.is_stored:
+    if parsed.is_background and not parsed.is_stored:
         raise invalid_request("background needs store: nobody could come back for this response")
     if wire.text and wire.text.format and wire.text.format.type != "text":
         raise invalid_request("text.format must be text: ask for JSON in your words instead")

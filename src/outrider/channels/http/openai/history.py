@@ -17,16 +17,16 @@ from outrider.core.types import Image, ToolSpec, call_id
 
 def journal_from_history(
     settings: Sequence[Body],
-    said: Sequence[ConversationItem],
+    items: Sequence[ConversationItem],
     keep: Callable[[bytes], Image],
-    lent: tuple[ToolSpec, ...] | None = None,
+    client_tools: tuple[ToolSpec, ...] | None = None,
 ) -> tuple[Body, ...]:
     """The journal of a session that was lived elsewhere, after these settings. Every exchange is closed.
 
     With `lent`, the last one stays open, its calls answered by whoever has those tools: its turn goes on here.
     """
     past = HistoryWriter(settings, keep)
-    for one in said:
+    for one in items:
         match one:
             case UserTurn():
                 past.add_user_turn(one)
@@ -34,12 +34,12 @@ def journal_from_history(
                 past.add_assistant_turn(one)
             case ToolOutput():
                 past.add_tool_output(one)
-    if lent is None:
+    if client_tools is None:
         past.close()
         return tuple(past.bodies)
     for at in reversed(range(len(past.bodies))):
         if isinstance(body := past.bodies[at], Input):
-            past.bodies[at] = replace(body, tools=lent)
+            past.bodies[at] = replace(body, tools=client_tools)
             return tuple(past.bodies)
     raise invalid_request("messages holds no user's words to answer")
 

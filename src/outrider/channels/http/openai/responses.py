@@ -154,35 +154,35 @@ async def create(request: Request) -> Response:
     return await _wait_for_response(kept, headers, is_repeatable=bool(key))
 
 
-def _check_request(wanted: ParsedResponsesRequest) -> None:
+def _check_request(parsed: ParsedResponsesRequest) -> None:
     """Refuse here what would be refused later, so that nothing is begun for it."""
-    order = wanted.conversation
+    order = parsed.conversation
     if order.has_no_message and not order.tool_outputs:
         raise HttpError(400, "the input is empty", "invalid_request")
     for image in order.new_message.images:
         media_type(image)
-    if not wanted.previous_response_id and not wanted.needs_calls:
-        lent = order.tools if order.has_no_message and not wanted.conversation_id else None
+    if not parsed.previous_response_id and not parsed.needs_calls:
+        lent = order.tools if order.has_no_message and not parsed.conversation_id else None
         journal_from_history((), order.history, lambda image: Image("", media_type(image)), lent)
 
 
-async def _resolve_session(request: Request, agent: Agent, wanted: ParsedResponsesRequest, key: str) -> ResponseSession:
-    if wanted.previous_response_id:
-        kept = await _find_response(agent, wanted.previous_response_id)
+async def _resolve_session(request: Request, agent: Agent, parsed: ParsedResponsesRequest, key: str) -> ResponseSession:
+    if parsed.previous_response_id:
+        kept = await _find_response(agent, parsed.previous_response_id)
         return ResponseSession(kept.session, False, kept.journal)
-    if wanted.conversation_id:
-        if wanted.needs_calls:
-            return ResponseSession(await find_session(agent, wanted.conversation_id), False)
-        session = await open_session(request, wanted.conversation_id)
+    if parsed.conversation_id:
+        if parsed.needs_calls:
+            return ResponseSession(await find_session(agent, parsed.conversation_id), False)
+        session = await open_session(request, parsed.conversation_id)
         return ResponseSession(session, not session.head)
-    if session := await _find_waiting_session(agent, wanted):
+    if session := await _find_waiting_session(agent, parsed):
         return ResponseSession(session, False)
     return ResponseSession(await open_session(request, f"response {digest(key)}" if key else ""), True)
 
 
-async def _find_waiting_session(agent: Agent, wanted: ParsedResponsesRequest) -> Session | None:
+async def _find_waiting_session(agent: Agent, parsed: ParsedResponsesRequest) -> Session | None:
     """The session that the results of this request are for, when the request holds the calls and no other hint."""
-    for name, call in map(parse_call_id, wanted.conversation.last_call_ids):
+    for name, call in map(parse_call_id, parsed.conversation.last_call_ids):
         try:
             found = await agent.find(name) if name else None
         except Refused:
@@ -191,44 +191,44 @@ async def _find_waiting_session(agent: Agent, wanted: ParsedResponsesRequest) ->
             journal = await agent.journal(found)
             waiting = {one.id for one in fold(journal).calls}
             answered = {entry.body.call for entry in journal if isinstance(entry.body, Result)}
-            if call in waiting or (wanted.conversation.has_no_message and call in answered):
+            if call in waiting or (parsed.conversation.has_no_message and call in answered):
                 return found
     return None
 
 
 def _check_continuation(
-    journal: Sequence[Entry], session: Session, wanted: ParsedResponsesRequest, address: str
+    journal: Sequence[Entry], session: Session, parsed: ParsedResponsesRequest, address: str
 ) -> None:
     """A session has one end: only its last response can be gone on from, unless the same request is sent again."""
-    _, seq = parse_response_id(wanted.previous_response_id) or ("", 0)
+    _, seq = parse_response_id(parsed.previous_response_id) or ("", 0)
     if any(isinstance(entry.body, Input) and entry.body.address == address for entry in journal):
         return
-    given = {parse_call_id(one.call)[1] for one in wanted.conversation.tool_outputs}
+    given = {parse_call_id(one.call)[1] for one in parsed.conversation.tool_outputs}
     waiting = {call.id for call in fold(journal).calls}
     answered = {entry.body.call for entry in journal[seq:] if isinstance(entry.body, Result)}
     if foreign := given - waiting - answered:
         raise HttpError(400, f"no call {min(foreign)[:80]!r} waits for a result", "invalid_request")
     later = [point for point in response_anchors(journal) if point.seq > seq]
-    is_again = wanted.conversation.has_no_message and given <= answered
-    if wanted.previous_response_id and later and not is_again:
+    is_again = parsed.conversation.has_no_message and given <= answered
+    if parsed.previous_response_id and later and not is_again:
         last = response_id(session.id, later[-1].seq)
         raise HttpError(400, f"its session has gone on since: only {last} can be continued", "not_last")
 
 
-def _history(agent: Agent, wanted: ParsedResponsesRequest, settings: Mapping[str, str]) -> Sequence[Body]:
+def _history(agent: Agent, parsed: ParsedResponsesRequest, settings: Mapping[str, str]) -> Sequence[Body]:
     def keep(image: bytes) -> Image:
         return Image(agent.home.blobs.put(image), media_type(image))
 
     changes: list[Body] = [
         Changed(name, value) for name, value in changed_settings(settings, {}, agent.default_runtime).items()
     ]
-    order = wanted.conversation
+    order = parsed.conversation
     return journal_from_history(changes, order.history, keep, order.tools if order.has_no_message else None)
 
 
-async def _read_rest(agent: Agent, session: Session, known: Sequence[Entry]) -> Sequence[Entry]:
+async def _read_rest(agent: Agent, session: Session, entries: Sequence[Entry]) -> Sequence[Entry]:
     """The journal, of which this much is known."""
-    return [*known, *await agent.journal(session, len(known))]
+    return [*entries, *await agent.journal(session, len(entries))]
 
 
 def _stored_response(agent: Agent, session: Session, journal: Sequence[Entry], seq: int) -> StoredResponse:
@@ -255,14 +255,14 @@ async def _find_response(agent: Agent, id: str) -> StoredResponse:
     return kept
 
 
-async def _wait_for_response(kept: StoredResponse, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
+async def _wait_for_response(stored: StoredResponse, headers: Mapping[str, str], *, is_repeatable: bool) -> Response:
     try:
-        progress = await _follow_to_end(kept)
+        progress = await _follow_to_end(stored)
     except Unavailable as error:
         more = {"retry-after": str(max(1, int(error.retry_after or 1)))}
         more |= {} if is_repeatable else {"x-should-retry": "false"}  # the turn goes on; again would be twice
         raise HttpError(503, str(error), "unavailable", {**headers, **more}) from error
-    return _response_with_headers(kept.builder.render_current(progress), headers)
+    return _response_with_headers(stored.builder.render_current(progress), headers)
 
 
 def _response_with_headers(response: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
@@ -271,9 +271,9 @@ def _response_with_headers(response: Mapping[str, Any], headers: Mapping[str, st
     return done
 
 
-async def _follow_to_end(kept: StoredResponse) -> TurnOutput:
-    progress = kept.builder.turn_output()
-    async with aclosing(kept.agent.follow(kept.session, kept.builder.entry.seq)) as events:
+async def _follow_to_end(stored: StoredResponse) -> TurnOutput:
+    progress = stored.builder.turn_output()
+    async with aclosing(stored.agent.follow(stored.session, stored.builder.entry.seq)) as events:
         async for one in events:
             if isinstance(one, Entry):  # deltas say nothing that entries do not
                 progress.add(one)
@@ -282,11 +282,11 @@ async def _follow_to_end(kept: StoredResponse) -> TurnOutput:
     return progress
 
 
-async def _events(request: Request, kept: StoredResponse, telling: ResponseStream) -> AsyncGenerator[bytes, None]:
+async def _events(request: Request, stored: StoredResponse, telling: ResponseStream) -> AsyncGenerator[bytes, None]:
     for one in telling.begin():
         yield one
     try:
-        async with aclosing(kept.agent.follow(kept.session, kept.builder.entry.seq)) as events:
+        async with aclosing(stored.agent.follow(stored.session, stored.builder.entry.seq)) as events:
             async for happened in events:
                 for one in telling.add(happened):
                     yield one
@@ -324,13 +324,13 @@ async def cancel(request: Request) -> Response:
     return json_response(kept.render())
 
 
-def _check_only_response(kept: StoredResponse) -> None:
+def _check_only_response(stored: StoredResponse) -> None:
     """Stopping ends all that is asked for in a session: refuse it when that is more than this response."""
-    dealt = max((entry.body.saw for entry in kept.journal if isinstance(entry.body, Ended)), default=0)
-    for point in kept.anchors:
-        is_other = point.seq > dealt and point.seq != kept.builder.entry.seq
-        if is_other and _stored_response(kept.agent, kept.session, kept.journal, point.seq).is_open:
-            message = f"its session has more to do: stop all of it, at /v1/sessions/{kept.session.id}/stop"
+    dealt = max((entry.body.saw for entry in stored.journal if isinstance(entry.body, Ended)), default=0)
+    for point in stored.anchors:
+        is_other = point.seq > dealt and point.seq != stored.builder.entry.seq
+        if is_other and _stored_response(stored.agent, stored.session, stored.journal, point.seq).is_open:
+            message = f"its session has more to do: stop all of it, at /v1/sessions/{stored.session.id}/stop"
             raise HttpError(409, message, "not_alone")
 
 
