@@ -1,8 +1,31 @@
-"""What every test shares."""
+"""Fixtures and marks for every test."""
+
+from pathlib import Path
 
 import pytest
+
+from tests.support.machine import missing
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+QUICK = {"unit", "contract", "shape"}
+"""The folders that `./dev test` runs whole; of the others it runs one journey for each command."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(tests).parts[0] in QUICK or item.get_closest_marker("command"):
+            item.add_marker("quick")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose machine lacks what its `needs` marks name."""
+    for mark in item.iter_markers("needs"):
+        for need in mark.args:
+            if reason := missing(need):
+                pytest.skip(reason)
