@@ -59,8 +59,8 @@ def render(source: Promises) -> str:
     return f"""<!-- Written by `./dev docs` from promises.toml and the tests. Change those, not this page. -->
 # What Outrider promises
 
-A promise is *kept* when a test shows it, counted from outside: by what a person, a file or a fake provider saw, never
-by reading Outrider's own database. The tests are named beside it. *Planned* means that it is not shown yet: do not rely
+A promise is *kept* when a test shows it, measured from outside: by what a person, a file or a scripted provider saw, never
+by reading Outrider's own database. The tests are listed beside it. *Planned* means that it is not shown yet: do not rely
 on it.
 
 ## Reliability
@@ -69,7 +69,7 @@ on it.
 
 ## Security
 
-What this comes to today is told in [SECURITY.md](../SECURITY.md).
+[SECURITY.md](../SECURITY.md) says what protects you today.
 
 {guards}
 
