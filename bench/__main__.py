@@ -1,11 +1,13 @@
 """Runs the measurements and prints one table: `./dev bench`, or `./dev bench --quick` for a rough look."""
 
 import argparse
+from pathlib import Path
 
 import anyio
 
 from bench.api import api
 from bench.codex import codex_turns
+from bench.compare import compare
 from bench.journal import appends, recovery
 from bench.startup import commands, imports, memory
 from bench.table import Row, show
@@ -17,8 +19,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument(
-        "parts", nargs="*", help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all)"
+        "parts",
+        nargs="*",
+        help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all); compare, with --other",
     )
+    parser.add_argument("--other", type=Path, help="for compare: another checkout with its own .venv")
     asked = parser.parse_args()
     times = 3 if asked.quick else 10
     parts = {
@@ -36,6 +41,10 @@ def main() -> None:
         ),
         "codex": lambda: anyio.run(codex_turns, 5 if asked.quick else 20),
     }
+    if asked.other:
+        parts["compare"] = lambda: compare(asked.other, times)
+    if "compare" in asked.parts and not asked.other:
+        parser.error("compare needs --other PATH, a checkout with its own .venv")
     unknown = set(asked.parts) - set(parts)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")

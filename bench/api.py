@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.load import Ask, Heard, Load, Next, load
+from bench.load import Load, Next, Request, Response, load
 from bench.serving import Home, Process, model, trivial
 from bench.table import Row, progress
 from outrider.testing.scripted_server.wire_format import Json
@@ -41,47 +41,51 @@ class Asker:
     def of(self, kind: str, *, is_long: bool) -> Next:
         which = next(self._loads)
 
-        def ask(number: int, last: Heard | None) -> Ask:
+        def ask(number: int, last: Response | None) -> Request:
             session = f"client-{which}-{number}"
             if kind == "responses":
                 named = {"conversation": session} if is_long else {}
-                return Ask("/v1/responses", {"model": "outrider", "input": "hello", **named}, self._headers)
+                return Request("/v1/responses", {"model": "outrider", "input": "hello", **named}, self._headers)
             named = {"x-session-id": session} if is_long else {}
-            return Ask(CHAT, said("hello", is_stream="streamed" in kind), self._headers | named)
+            return Request(CHAT, message("hello", is_stream="streamed" in kind), self._headers | named)
 
         return ask
 
-    def story(self, number: int, last: Heard | None) -> Ask:
-        return Ask(CHAT, said("tell a story", is_stream=True), self._headers, is_timed=True)
+    def story(self, number: int, last: Response | None) -> Request:
+        return Request(CHAT, message("tell a story", is_stream=True), self._headers, is_timed=True)
 
     def get(self, path: str) -> Next:
-        return lambda number, last: Ask(path, None, self._headers)
+        return lambda number, last: Request(path, None, self._headers)
 
 
-def said(words: str, *, is_stream: bool) -> Json:
+def message(words: str, *, is_stream: bool) -> Json:
     return {"model": "outrider", "stream": is_stream, "messages": [{"role": "user", "content": words}]}
 
 
-def is_answered(heard: Heard) -> bool:
+def is_answered(response: Response) -> bool:
     """Whether it is a whole answer with the model's words."""
-    if heard.body.startswith(b":"):
-        return heard.status == 200 and b'"content":"ok"' in heard.body and heard.body.endswith(b"data: [DONE]\n\n")
-    return heard.status == 200 and b'"ok"' in heard.body and b'"error":{' not in heard.body
+    if response.body.startswith(b":"):
+        return (
+            response.status == 200
+            and b'"content":"ok"' in response.body
+            and response.body.endswith(b"data: [DONE]\n\n")
+        )
+    return response.status == 200 and b'"ok"' in response.body and b'"error":{' not in response.body
 
 
-def is_told(heard: Heard) -> bool:
+def is_story(response: Response) -> bool:
     """Whether it is the whole story, its words in order."""
-    return heard.status == 200 and story_of(heard) == STORY and heard.body.endswith(b"data: [DONE]\n\n")
+    return response.status == 200 and story_of(response) == STORY and response.body.endswith(b"data: [DONE]\n\n")
 
 
-def story_of(heard: Heard) -> str:
-    lines = [line[6:] for line in heard.body.split(b"\n") if line.startswith(b"data: {")]
+def story_of(response: Response) -> str:
+    lines = [line[6:] for line in response.body.split(b"\n") if line.startswith(b"data: {")]
     choices = [choice for line in lines for choice in msgspec.json.decode(line)["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def is_ok(heard: Heard) -> bool:
-    return heard.status == 200
+def is_ok(response: Response) -> bool:
+    return response.status == 200
 
 
 async def api(count: int, sessions: Sequence[int]) -> list[Row]:
@@ -106,11 +110,11 @@ async def _rates(home: Home, urls: tuple[str, str, str], up: Process, count: int
     asker, rows = Asker(home.headers), list[Row]()
     await load(ours, 4, 10, asker.of("chat", is_long=False), is_answered)
     # What Outrider asked the model: so that both are asked the same.
-    asked = await load(url, 1, 1, lambda number, last: Ask("/requests"), is_ok)
-    prompt: Json = msgspec.json.decode(asked.heard[0].body)[-1]["body"]
+    asked = await load(url, 1, 1, lambda number, last: Request("/requests"), is_ok)
+    prompt: Json = msgspec.json.decode(asked.responses[0].body)[-1]["body"]
 
     async def direct(clients: int) -> Load:
-        return await load(url, clients, max(1, count // clients), lambda number, last: Ask(CHAT, prompt), is_ok)
+        return await load(url, clients, max(1, count // clients), lambda number, last: Request(CHAT, prompt), is_ok)
 
     for clients in CROWDS:
         progress(f"baselines, {clients} at once")
@@ -123,7 +127,7 @@ async def _rates(home: Home, urls: tuple[str, str, str], up: Process, count: int
         # Right before and right after: what else the machine does changes from minute to minute.
         before, cpu = await direct(clients), up.cpu
         found = await load(ours, clients, max(1, count // clients), asker.of(kind, is_long=is_long), is_answered)
-        cpu = (up.cpu - cpu) / len(found.heard) * 1000
+        cpu = (up.cpu - cpu) / len(found.responses) * 1000
         alone = statistics.mean((before.rate, (await direct(clients)).rate))
         rows.append(Row("api", what, str(found), f"the model alone: {alone:,.0f} /s then; {cpu:.1f} ms CPU a turn"))
     return rows
@@ -133,15 +137,15 @@ async def _streams(home: Home, urls: tuple[str, str], up: Process) -> list[Row]:
     url, ours = urls
     rows: list[Row] = []
     progress(f"{STREAMS} streams at once")
-    direct = Ask(CHAT, said("tell a story", is_stream=True), is_timed=True)
+    direct = Request(CHAT, message("tell a story", is_stream=True), is_timed=True)
     before = up.resident
     loads = (
-        ("the model asked directly", await load(url, STREAMS, 1, lambda number, last: direct, is_told)),
-        ("outrider up", await load(ours, STREAMS, 1, Asker(home.headers).story, is_told)),
+        ("the model asked directly", await load(url, STREAMS, 1, lambda number, last: direct, is_story)),
+        ("outrider up", await load(ours, STREAMS, 1, Asker(home.headers).story, is_story)),
     )
     for who, found in loads:
-        firsts = sorted(one.first * 1000 for one in found.heard)
-        gaps = sorted((b - a) * 1000 for one in found.heard for a, b in pairwise(_word_times(one)))
+        firsts = sorted(one.first * 1000 for one in found.responses)
+        gaps = sorted((b - a) * 1000 for one in found.responses for a, b in pairwise(_word_times(one)))
         what = f"{STREAMS} streams at once, {who}"
         rows.append(Row("streams", f"{what}: first byte", _shown(firsts)))
         rows.append(
@@ -151,8 +155,8 @@ async def _streams(home: Home, urls: tuple[str, str], up: Process) -> list[Row]:
     return [*rows, Row("memory", f"outrider up, after {STREAMS} streams at once", f"{up.resident} MB", held)]
 
 
-def _word_times(heard: Heard) -> list[float]:
-    return [at for at, piece in heard.pieces if b'"content":"word' in piece or b'"content":" word' in piece]
+def _word_times(response: Response) -> list[float]:
+    return [at for at, piece in response.pieces if b'"content":"word' in piece or b'"content":" word' in piece]
 
 
 def _shown(figures: Sequence[float]) -> str:
@@ -170,7 +174,7 @@ async def _many(home: Home, sessions: Sequence[int]) -> list[Row]:
         for total in sessions:
             progress(f"{total:,} sessions")
             found = await load(url, 32, (total - done) // 32, asker.of("chat", is_long=False), is_answered)
-            done += len(found.heard)
+            done += len(found.responses)
             rows.append(Row("memory", f"outrider up, after {done:,} sessions", f"{up.resident} MB", f"last: {found}"))
     with home.up() as (up, url):
         rows.append(Row("start-up", f"outrider up, {done:,} sessions", f"{up.seconds * 1000:.0f} ms"))

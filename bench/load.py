@@ -16,7 +16,7 @@ PATIENCE = 300.0
 """Seconds after which a load counts as stuck."""
 
 
-class Heard(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """One answer."""
 
     status: int
@@ -28,7 +28,7 @@ class Heard(Struct, frozen=True):
     """When each piece of a stream came (`time.time`), if that was asked for."""
 
 
-class Ask(Struct, frozen=True):
+class Request(Struct, frozen=True):
     """What to send."""
 
     path: str
@@ -52,22 +52,24 @@ class Client:
         self._url = urlsplit(url)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, ask: Ask) -> Heard:
+    async def send(self, request: Request) -> Response:
         """Send it and read the answer to its end."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._url.hostname, self._url.port)
         reader, writer = self._streams
         begun = time.perf_counter()
-        writer.write(ask.render(self._url.netloc))
+        writer.write(request.render(self._url.netloc))
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         status = int(head[9:12])
         if (at := head.find(b"\r\ncontent-length:")) >= 0:
             body = await reader.readexactly(int(head[at + 17 : head.index(b"\r\n", at + 2)]))
             seconds = time.perf_counter() - begun
-            return Heard(status, seconds, seconds, body)
-        return await self._read_chunks(reader, status, begun, is_timed=ask.is_timed)
+            return Response(status, seconds, seconds, body)
+        return await self._read_chunks(reader, status, begun, is_timed=request.is_timed)
 
-    async def _read_chunks(self, reader: asyncio.StreamReader, status: int, begun: float, *, is_timed: bool) -> Heard:
+    async def _read_chunks(
+        self, reader: asyncio.StreamReader, status: int, begun: float, *, is_timed: bool
+    ) -> Response:
         first, pieces = 0.0, list[bytes]()
         times = list[tuple[float, bytes]]()
         while size := int(await reader.readline(), 16):
@@ -76,7 +78,7 @@ class Client:
             if is_timed:
                 times.append((time.time(), pieces[-1]))
         await reader.readexactly(2)
-        return Heard(status, time.perf_counter() - begun, first, b"".join(pieces), tuple(times))
+        return Response(status, time.perf_counter() - begun, first, b"".join(pieces), tuple(times))
 
     async def close(self) -> None:
         if self._streams:
@@ -84,48 +86,48 @@ class Client:
             await self._streams[1].wait_closed()
 
 
-Next = Callable[[int, Heard | None], Ask]
+Next = Callable[[int, Response | None], Request]
 """What the n-th client asks next, given what it heard last."""
 
 
 class Load(Struct, frozen=True):
     """What came of many requests."""
 
-    heard: Sequence[Heard]
+    responses: Sequence[Response]
     seconds: float
 
     @property
     def rate(self) -> float:
         """Answers a second."""
-        return len(self.heard) / self.seconds
+        return len(self.responses) / self.seconds
 
     def milliseconds(self, share: float) -> float:
-        taken = sorted(one.seconds for one in self.heard)
+        taken = sorted(one.seconds for one in self.responses)
         return taken[min(len(taken) - 1, int(len(taken) * share))] * 1000
 
     def __str__(self) -> str:
-        median = statistics.median(one.seconds for one in self.heard) * 1000
+        median = statistics.median(one.seconds for one in self.responses) * 1000
         p95, p99 = self.milliseconds(0.95), self.milliseconds(0.99)
         return f"{self.rate:,.0f} /s ({median:.1f} ms, p95 {p95:.1f}, p99 {p99:.1f})"
 
 
-async def load(url: str, clients: int, each: int, ask: Next, is_good: Callable[[Heard], bool]) -> Load:
+async def load(url: str, clients: int, each: int, next_request: Next, is_good: Callable[[Response], bool]) -> Load:
     """So many clients at once, each asking so often. Raises RuntimeError when an answer is not good."""
-    heard: list[Heard] = []
+    responses: list[Response] = []
 
-    async def talk(number: int) -> None:
+    async def run_client(number: int) -> None:
         client, last = Client(url), None
         try:
             for _ in range(each):
-                last = await client.ask(ask(number, last))
+                last = await client.send(next_request(number, last))
                 if not is_good(last):
                     raise RuntimeError(f"answered with {last.status}: {last.body[-500:]!r}")
-                heard.append(last)
+                responses.append(last)
         finally:
             await client.close()
 
     begun = time.perf_counter()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for number in range(clients):
-            group.create_task(talk(number))
-    return Load(heard, time.perf_counter() - begun)
+            group.create_task(run_client(number))
+    return Load(responses, time.perf_counter() - begun)
