@@ -1,11 +1,12 @@
-"""This checkout beside another one, interleaved in one run: `./dev bench compare PATH`.
+"""This checkout beside another one, interleaved in one run: `./dev bench compare --other PATH`.
 
-PATH is a checkout with its own `.venv` (run `./dev try` there). Only public surfaces are used, so any two versions can be
-compared. Every round measures both, in alternating order; what counts is the median of the ratios.
+PATH is a checkout with its own `.venv` (run `./dev try` there). Only public surfaces are used, so that any two versions
+can be compared. Every round measures both, in alternating order; what counts is the median of the ratios.
 """
 
 import asyncio
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -63,11 +64,9 @@ class Checkout:
         return float(out[1]) / count, float(out[0]) / count
 
     def _measure(self, command: Sequence[Path | str], environ: dict[str, str]) -> tuple[float, float]:
-        before, started = os.times(), time.perf_counter()
+        before, started = _children_cpu(), time.perf_counter()
         subprocess.run(command, env=environ, cwd=self.folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-        wall, after = time.perf_counter() - started, os.times()
-        cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        return wall, cpu
+        return time.perf_counter() - started, _children_cpu() - before
 
     @contextmanager
     def up(self) -> Generator[tuple[str, dict[str, str]]]:
@@ -87,14 +86,19 @@ class Checkout:
                 server.stdout.close()
 
 
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def compare(other: Path, rounds: int) -> list[Row]:
     """Rows of figures: this checkout, the other one, and the ratio of the two."""
     rows: list[Row] = []
     # A reply for every request: commands, warm-ups, turns of the Python API and of the server, in both checkouts.
     replies = script(*[says("hello")] * 3)
     with tempfile.TemporaryDirectory() as name, ScriptedServer(replies) as server:
-        here = Checkout(Path(sys.prefix).parent, Path(name, "here"), server.url)
-        there = Checkout(other.resolve(), Path(name, "there"), server.url)
+        this = Checkout(Path(sys.prefix).parent, Path(name, "this"), server.url)
+        tthis = Checkout(other.resolve(), Path(name, "that"), server.url)
         cases: list[tuple[str, Callable[[Checkout], tuple[float, float]], int]] = [
             ("outrider --version", lambda one: one.run("--version"), rounds),
             ("outrider --help", lambda one: one.run("--help"), rounds),
@@ -105,15 +109,13 @@ def compare(other: Path, rounds: int) -> list[Row]:
         ]
         for what, measure, times in cases:
             progress(what)
-            rows += _rows(what, _interleaved(measure, here, there, times))
+            rows += _rows(what, _interleaved(lambda number: measure((this, that)[number]), times))  # noqa: B023
         with ExitStack() as stack:
-            servers = [stack.enter_context(one.up()) for one in (here, there)]
+            servers = [stack.enter_context(one.up()) for one in (this, that)]
             for clients, each in ((1, 60), (32, 10)):
                 progress(f"chat completions, {clients} at once")
-                rows += _rows(
-                    f"chat completions, {clients} at once",
-                    _loads(servers, clients, each, max(3, rounds // 2)),
-                )
+                pairs = _interleaved(lambda number: _load(servers[number], clients, each), max(3, rounds // 2))  # noqa: B023
+                rows += _rows(f"chat completions, {clients} at once", pairs)
     return rows
 
 
@@ -121,40 +123,28 @@ Pairs = list[tuple[tuple[float, float], tuple[float, float]]]
 """Wall and CPU seconds of this checkout and of the other, one pair for each round."""
 
 
-def _interleaved(
-    measure: Callable[[Checkout], tuple[float, float]], here: Checkout, there: Checkout, rounds: int
-) -> Pairs:
-    measure(here), measure(there)
+def _interleaved(measure: Callable[[int], tuple[float, float]], rounds: int) -> Pairs:
+    """Measure 0 (this checkout) and 1 (the other one) in turns, after a warm-up of each."""
+    for number in (0, 1):
+        measure(number)
     pairs: Pairs = []
     for number in range(rounds):
-        if number % 2:
-            second, first = measure(there), measure(here)
-        else:
-            first, second = measure(here), measure(there)
-        pairs.append((first, second))
+        second_first = measure(1) if number % 2 else None
+        first = measure(0)
+        pairs.append((first, second_first or measure(1)))
     return pairs
 
 
-def _loads(servers: Sequence[tuple[str, dict[str, str]]], clients: int, each: int, rounds: int) -> Pairs:
-    def measure(number: int) -> tuple[float, float]:
-        url, headers = servers[number]
-        body = {"model": "outrider", "messages": [{"role": "user", "content": "hello"}]}
+def _load(server: tuple[str, dict[str, str]], clients: int, each: int) -> tuple[float, float]:
+    """Wall seconds for each chat completion with so many clients at once."""
+    url, headers = server
+    body = {"model": "outrider", "messages": [{"role": "user", "content": "hello"}]}
 
-        def next_request(client: int, last: Response | None) -> Request:
-            return Request("/v1/chat/completions", body, headers)
+    def next_request(client: int, last: Response | None) -> Request:
+        return Request("/v1/chat/completions", body, headers)
 
-        done: Load = asyncio.run(load(url, clients, each, next_request, lambda one: one.status == 200))
-        return done.seconds / (clients * each), 0.0
-
-    measure(0), measure(1)
-    pairs: Pairs = []
-    for number in range(rounds):
-        if number % 2:
-            second, first = measure(1), measure(0)
-        else:
-            first, second = measure(0), measure(1)
-        pairs.append((first, second))
-    return pairs
+    done: Load = asyncio.run(load(url, clients, each, next_request, lambda one: one.status == 200))
+    return done.seconds / (clients * each), 0.0
 
 
 def _rows(what: str, pairs: Pairs) -> list[Row]:
