@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="*",
-        help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all); compare, with --other",
+        help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all), compare",
     )
     parser.add_argument("--other", type=Path, help="for compare: another checkout with its own .venv")
     asked = parser.parse_args()

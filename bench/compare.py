@@ -98,7 +98,7 @@ def compare(other: Path, rounds: int) -> list[Row]:
     replies = script(*[says("hello")] * 3)
     with tempfile.TemporaryDirectory() as name, ScriptedServer(replies) as server:
         this = Checkout(Path(sys.prefix).parent, Path(name, "this"), server.url)
-        tthis = Checkout(other.resolve(), Path(name, "that"), server.url)
+        that = Checkout(other.resolve(), Path(name, "that"), server.url)
         cases: list[tuple[str, Callable[[Checkout], tuple[float, float]], int]] = [
             ("outrider --version", lambda one: one.run("--version"), rounds),
             ("outrider --help", lambda one: one.run("--help"), rounds),
