@@ -27,7 +27,7 @@ class InProcessPerson(Person):
         environ: Mapping[str, str] | None = None,
     ) -> Ran:
         variables = {**self.environ, **(environ or {})}
-        if "OUTRIDER_FAIL" in variables or "PYTHONPATH" in variables or not _is_main_thread():
+        if not _can_run_in_process(variables):
             return super().types(*words, stdin=stdin, cwd=cwd, environ=environ)
         isolated: dict[str, str | None] = {**dict.fromkeys(os.environ), **variables}
         streams = CliRunner().isolation(input=stdin or b"", env=isolated)
@@ -40,9 +40,10 @@ class InProcessPerson(Person):
         return super().types(*words, environ=environ)
 
 
-def _is_main_thread() -> bool:
-    """Only there can a command handle signals."""
-    return threading.current_thread() is threading.main_thread()
+def _can_run_in_process(variables: Mapping[str, str]) -> bool:
+    """Not where a command kills its process, imports other modules, or cannot handle signals."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and not variables.keys() & {"OUTRIDER_FAIL", "PYTHONPATH"}
 
 
 @contextmanager

@@ -159,8 +159,8 @@ class _TurnRun:
         self.first_entry: Entry | None = None
         """The message, once it was recorded."""
         self._is_late = False
-        is_shown = sys.stderr.isatty() and not options.is_json and not options.is_quiet
-        self._progress = ProgressLine() if is_shown else None
+        has_progress = sys.stderr.isatty() and not options.is_json and not options.is_quiet
+        self._progress = ProgressLine() if has_progress else None
         self._prompter = None
         if request.address.startswith(f"{PROMPT}:"):
             self._prompter = QuestionPrompter(agent, session, self._progress.paused if self._progress else nullcontext)
@@ -168,7 +168,7 @@ class _TurnRun:
 
     async def run(self) -> TurnResult:
         """Run the turn. The timeout is kept here, not by the owner of the home: each client has its own."""
-        async with background_group() as group, self._shown():
+        async with background_group() as group, self._display():
             if self._options.timeout:
                 group.start_soon(self._stop_after, self._options.timeout)
             result = await self._agent.say(
@@ -187,7 +187,7 @@ class _TurnRun:
         await self._agent.stop(self._session, f"stopped after {seconds} s (--timeout)")
 
     @asynccontextmanager
-    async def _shown(self) -> AsyncGenerator[None]:
+    async def _display(self) -> AsyncGenerator[None]:
         async with (
             self._progress.animated() if self._progress else nullcontext(),
             self._prompter.prompting() if self._prompter else nullcontext(),

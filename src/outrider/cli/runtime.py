@@ -50,7 +50,7 @@ def list_runtimes(is_json: bool) -> int:
 
 @command.command("use")
 @click.argument("name")
-@click.option("--session", "-s", default="", metavar="NAME", help="Change only this session.")
+@click.option("--session", "-s", default="", metavar="SESSION", help="Change only this session.")
 def use_runtime(name: str, session: str) -> int:
     """Make NAME the default runtime, after checking that it works. `codex:MODEL` also sets Codex's model."""
     choice = parse_runtime(check_text(name, "the runtime's name"))

@@ -219,28 +219,34 @@ def print_logs(home: Path, lines: int, *, is_followed: bool, is_json: bool) -> i
 
 async def _print_lines(path: Path, lines: int, is_followed: bool, is_json: bool) -> None:
     file = _open_log(path)
-    if file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - _MAX_TAIL_BYTES))
-        for line in file.read(size).splitlines()[-lines:] if lines else ():
-            print_line(_render_log_line(line, is_json))
-    while is_followed:
-        file = _reopen_if_rotated(file, path, is_json)
-        for line in _read_new_lines(file) if file else ():
-            print_line(_render_log_line(line, is_json))
-        await anyio.sleep(_LOG_POLL_INTERVAL)
-
-
-def _reopen_if_rotated(file: BinaryIO | None, path: Path, is_json: bool) -> BinaryIO | None:
-    """The file to read next. When the log was rotated, the rest of the old file is printed first."""
     try:
-        if file and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-            return file
+        if file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _MAX_TAIL_BYTES))
+            for line in file.read(size).splitlines()[-lines:] if lines else ():
+                print_line(_render_log_line(line, is_json))
+        while is_followed:
+            is_replaced = _is_replaced(file, path)
+            for line in _read_new_lines(file) if file else ():
+                print_line(_render_log_line(line, is_json))
+            if is_replaced:
+                if file:
+                    file.close()
+                file = _open_log(path)
+            else:
+                await anyio.sleep(_LOG_POLL_INTERVAL)
+    finally:
+        if file:
+            file.close()
+
+
+def _is_replaced(file: BinaryIO | None, path: Path) -> bool:
+    """Whether there is a log other than this file, which is renamed when it is full."""
+    try:
+        inode = path.stat().st_ino
     except FileNotFoundError:
-        return file
-    for line in _read_new_lines(file) if file else ():
-        print_line(_render_log_line(line, is_json))
-    return _open_log(path)
+        return False
+    return file is None or os.fstat(file.fileno()).st_ino != inode
 
 
 def _read_new_lines(file: BinaryIO) -> list[bytes]:

@@ -37,7 +37,7 @@ from outrider.core.text import duration
 from outrider.ipc.client import HomeClient
 
 _LABEL = "outrider tasks"
-_ENDED_SHOWN = 10
+_MAX_ENDED = 10
 _MAX_TASKS = 10_000
 _POLL_INTERVAL = 0.2
 _RECORD_TIMEOUT = 10.0
@@ -255,7 +255,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     async def act(agent: ReadOnlyApi) -> None:
         tasks = await agent.tasks(await agent.find_by_prefix(session) if session else None, limit=_MAX_TASKS)
         ended = [task for task in tasks if not task.is_open]
-        left_out = 0 if is_all or session else max(0, len(ended) - _ENDED_SHOWN)
+        left_out = 0 if is_all or session else max(0, len(ended) - _MAX_ENDED)
         tasks = [*(task for task in tasks if task.is_open), *ended[: len(ended) - left_out]]
         names = {id: await _session_name(agent, id) for id in {task.session for task in tasks}}
         if is_json:
