@@ -125,7 +125,7 @@ def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: Sc
 
 def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Person, server: ScriptedServer) -> None:
     assert person.asks(fail="input_received").returncode == -9
-    assert "nothing is unfinished" in person.types("resume").stdout.lower()
+    assert "no unfinished turns" in person.types("resume").stdout.lower()
     assert (server.requests, bills_paid(person.work)) == ([], [])
 
 

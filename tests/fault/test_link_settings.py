@@ -47,7 +47,7 @@ def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_pa
             ran = ended(waiting)
         assert (ran.code, ran.out) == (1, ""), ran
         assert CANNOT in ran.err
-        assert "Your message is kept: outrider resume ice" in ran.err
+        assert "Your message is saved: outrider resume ice" in ran.err
         assert types_of(person, "ice") == ["input", "started", "resumed"]
         again = poor.types("resume", "ice")
         assert (again.code, CANNOT in again.err) == (1, True), again

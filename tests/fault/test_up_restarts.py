@@ -1,4 +1,4 @@
-"""`outrider up` told to leave, or killed, in the middle of a turn: nothing that was accepted is lost or said twice."""
+"""`outrider up` stopped or killed in the middle of a turn: nothing that was accepted is lost or repeated."""
 
 import signal
 import socket
@@ -29,7 +29,7 @@ def person(tmp_path: Path) -> Person:
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L9")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_turn_cut_short_is_finished_after_the_restart_and_a_stream_that_comes_back_sees_it(
+def test_an_interrupted_turn_is_finished_after_the_restart_and_a_reconnected_stream_sees_it(
     person: Person, number: int
 ) -> None:
     port = free_port()
@@ -68,16 +68,16 @@ def test_a_turn_cut_short_is_finished_after_the_restart_and_a_stream_that_comes_
 
 
 def _rest(events: Iterator[Event]) -> list[Event]:
-    """What is left of a stream, whether it was ended or cut."""
-    heard: list[Event] = []
+    """The rest of a stream, whether it was ended or cut."""
+    rest: list[Event] = []
     with suppress(httpx2.TransportError):
-        heard.extend(events)
-    return heard
+        rest.extend(events)
+    return rest
 
 
 @pytest.mark.promise("L1")
 @pytest.mark.promise("L9")
-def test_an_input_that_is_on_its_way_is_taken_in_the_drain_and_answered_after_it(person: Person) -> None:
+def test_an_input_that_arrives_during_the_drain_is_accepted_and_answered_after_the_restart(person: Person) -> None:
     with ScriptedServer(script([Stall("stream"), says("one")], says("two"))) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client:
@@ -87,17 +87,17 @@ def test_an_input_that_is_on_its_way_is_taken_in_the_drain_and_answered_after_it
             with socket.create_connection(("127.0.0.1", running.port), 10) as late:
                 body = b'{"text":"second"}'
                 late.sendall(_head(client, session, len(body)) + body[:5])
-                assert client.get("/health").status_code == 200  # by now the other request is being read
+                assert client.get("/health").status_code == 200  # By now the other request is being read.
                 running.process.send_signal(signal.SIGTERM)
                 _wait_until(lambda: not _listens(running.port))
                 late.sendall(body[5:])
                 answer = late.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 202 ")
-            assert (running.process.wait(20), len(model.requests)) == (0, 1)
+            assert (running.process.wait(PATIENCE), len(model.requests)) == (0, 1)
         with up(person) as running, running.client() as client, following(client, session, until="idle") as events:
-            heard = entries(events)
-    assert [entry["text"] for entry in heard if entry["type"] == "input"] == ["first", "second"]
-    assert heard[-1]["type"] == "ended"
+            journal = entries(events)
+    assert [entry["text"] for entry in journal if entry["type"] == "input"] == ["first", "second"]
+    assert journal[-1]["type"] == "ended"
 
 
 def _head(client: httpx2.Client, session: str, length: int) -> bytes:
@@ -115,33 +115,33 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "it never came"
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.promise("L1b")
 @pytest.mark.promise("L9")
-def test_a_chat_completion_cut_by_a_restart_is_had_by_asking_again_with_its_key(person: Person) -> None:
-    order = {"model": "outrider", "messages": [{"role": "user", "content": "how are things?"}]}
+def test_a_chat_completion_cut_by_a_restart_is_answered_when_repeated_with_its_key(person: Person) -> None:
+    request = {"model": "outrider", "messages": [{"role": "user", "content": "how are things?"}]}
     key = {"idempotency-key": "k1"}
     port = free_port()
     with ScriptedServer(script([Stall("stream"), says("all is well")])) as model:
         person.uses(model.url)
         with up(person, "--port", str(port)) as running, running.client() as client:
             with ThreadPoolExecutor() as pool:
-                asked = pool.submit(client.post, "/v1/chat/completions", json=order, headers=key)
+                response = pool.submit(client.post, "/v1/chat/completions", json=request, headers=key)
                 model.wait(1)
                 assert running.ends().code == 0
-                cut = asked.result(PATIENCE)
+                cut = response.result(PATIENCE)
             assert (cut.status_code, cut.headers["retry-after"], cut.json()["error"]["code"]) == (
                 503,
                 "1",
                 "unavailable",
             )
         with up(person, "--port", str(port)) as running, running.client() as client:
-            again = [client.post("/v1/chat/completions", json=order, headers=key) for _ in range(2)]
+            again = [client.post("/v1/chat/completions", json=request, headers=key) for _ in range(2)]
         assert [answer.json()["choices"][0]["message"]["content"] for answer in again] == ["all is well"] * 2
         assert len(model.requests) == 2
 
@@ -157,12 +157,12 @@ def test_a_second_signal_does_not_wait_for_a_request_that_never_ends(person: Per
             _wait_until(lambda: not _listens(running.port))
             assert running.process.poll() is None
             running.process.send_signal(signal.SIGTERM)
-            assert running.process.wait(20) == 0
+            assert running.process.wait(PATIENCE) == 0
             assert late.recv(100).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.promise("L9")
-def test_a_request_that_never_ends_holds_up_the_end_for_a_bounded_time(person: Person) -> None:
+def test_a_request_that_never_ends_delays_the_shutdown_for_a_bounded_time(person: Person) -> None:
     with up(person) as running, running.client() as client:
         session = begin(client, "s")
         with socket.create_connection(("127.0.0.1", running.port), 10) as late:
@@ -174,13 +174,13 @@ def test_a_request_that_never_ends_holds_up_the_end_for_a_bounded_time(person: P
 
 
 @pytest.mark.promise("L12")
-def test_a_signal_before_it_listens_ends_it_in_order(person: Person) -> None:
+def test_a_signal_before_it_listens_stops_it_gracefully(person: Person) -> None:
     person.types("up", "status")
     for number in range(6):
         process = person.begins("up", "--port", "0")
         time.sleep(0.03 * number)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
         process.communicate()
     with up(person) as running:
         assert running.ends().code == 0

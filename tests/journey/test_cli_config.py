@@ -1,37 +1,37 @@
-"""`outrider config`, as it is typed."""
+"""`outrider config`: settings are listed, read, written and removed; secrets are never printed."""
 
 import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from outrider.cli.config import command
 from outrider.config.schema import SETTINGS
+from tests.support.in_process import InProcessPerson
 
 SECRET = "sk-do-not-tell"
 
 
 class Shell:
-    """A person at a prompt, with a home of their own."""
+    """A person who only types `outrider config`."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.environ: dict[str, str | None] = {"OUTRIDER_HOME": str(home), "COLUMNS": "100"}
+    def __init__(self, folder: Path) -> None:
+        self._person = InProcessPerson(folder)
+        self._person.environ["COLUMNS"] = "100"
+        self.home = self._person.home
+        self.home.mkdir(mode=0o700)
+        self.environ = self._person.environ
 
     def types(self, *words: str, stdin: str = "") -> tuple[int, str, str]:
-        result = CliRunner().invoke(command, words, input=stdin, env=self.environ, prog_name="outrider config")
-        assert SECRET not in result.output
-        return result.exit_code, result.stdout, result.stderr
+        ran = self._person.types("config", *words, stdin=stdin.encode())
+        assert SECRET not in ran.out + ran.err
+        return ran.code, ran.out, ran.err
 
     def file(self) -> str:
         return (self.home / "config.toml").read_text()
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.env_variable, raising=False)
+def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> N
     }
 
 
-def test_the_list_is_there_for_programs_too(shell: Shell) -> None:
+def test_the_list_is_available_as_json(shell: Shell) -> None:
     shell.environ["OUTRIDER_MODEL_KEY"] = SECRET
     code, out, _ = shell.types("list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
@@ -106,7 +106,7 @@ def test_the_list_is_there_for_programs_too(shell: Shell) -> None:
     assert json.loads(shell.types("get", "limits.steps", "--json")[1]) == rows["limits.steps"]
 
 
-def test_rules_are_counted_in_the_list_and_told_one_by_one(shell: Shell) -> None:
+def test_rules_are_counted_in_the_list_and_printed_one_by_one(shell: Shell) -> None:
     assert shell.types("get", "rules") == (0, "none\n", "")
     assert shell.types("list")[1].splitlines()[-1].split()[:3] == ["rules", "none", "default"]
     (shell.home / "config.toml").write_text(
@@ -144,15 +144,15 @@ verdict = "deny"
     assert json.loads(shell.types("list", "--json")[1])[-1] == row
 
 
-def test_a_mistake_in_a_rule_is_told_with_its_number(shell: Shell) -> None:
+def test_a_mistake_in_a_rule_is_reported_with_its_number(shell: Shell) -> None:
     path = shell.home / "config.toml"
     path.write_text('[[rules]]\nverdict = "ask"\n\n[[rules]]\nverdikt = "deny"\n')
-    told = f"{path}: rule 2: no key is called verdikt; did you mean verdict?"
-    assert shell.types("get", "rules") == (2, "", f"Error: {told}\n")
-    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", f"warning: {told}\n")
+    problem = f"outrider: {path}: rule 2: no key is called verdikt; did you mean verdict?\n"
+    assert shell.types("get", "rules") == (2, "", problem)
+    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
 
 
-def test_a_key_from_standard_input_is_kept_for_its_owner_and_never_shown(shell: Shell) -> None:
+def test_a_secret_from_stdin_is_stored_privately_and_never_printed(shell: Shell) -> None:
     path = shell.home / "config.toml"
     assert shell.types("set", "model.key", "-", stdin=f"{SECRET}\n") == (0, f"model.key is set in {path}\n", "")
     assert (shell.file(), path.stat().st_mode & 0o777) == (f'[model]\nkey = "{SECRET}"\n', 0o600)
@@ -160,21 +160,21 @@ def test_a_key_from_standard_input_is_kept_for_its_owner_and_never_shown(shell: 
     assert "set (from config.toml)" in shell.types("list")[1]
 
 
-def test_a_key_typed_in_the_open_comes_with_advice(shell: Shell) -> None:
+def test_a_secret_on_the_command_line_comes_with_advice(shell: Shell) -> None:
     _, _, err = shell.types("set", "model.key", SECRET)
-    assert err == "Your shell may remember this; next time: outrider config set model.key -\n"
+    assert err == "outrider: your shell may have saved this secret; next time use: outrider config set model.key -\n"
     shell.environ["MY_KEY"] = "x"
     assert shell.types("set", "model.key", "env:MY_KEY")[2] == ""
     assert shell.types("get", "model.key") == (0, "set (from env:MY_KEY)\n", "")
 
 
-def test_a_written_value_that_the_environment_overrules_is_told(shell: Shell) -> None:
+def test_a_written_value_that_the_environment_overrides_is_reported(shell: Shell) -> None:
     shell.environ["OUTRIDER_LIMITS_STEPS"] = "5"
-    assert shell.types("set", "limits.steps", "80")[2] == "warning: environment OUTRIDER_LIMITS_STEPS overrules it\n"
+    assert shell.types("set", "limits.steps", "80")[2] == "outrider: environment OUTRIDER_LIMITS_STEPS overrides it\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "problem"),
     [
         (("get", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
         (("set", "limit.steps", "1"), "no setting is called limit.steps; did you mean limits.steps?"),
@@ -187,22 +187,22 @@ def test_a_written_value_that_the_environment_overrules_is_told(shell: Shell) ->
         (("unset", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
     ],
 )
-def test_what_will_not_do_is_told_in_one_line(shell: Shell, words: tuple[str, ...], told: str) -> None:
-    assert shell.types(*words) == (2, "", f"Error: {told}\n")
+def test_an_invalid_name_or_value_is_reported_in_one_line(shell: Shell, words: tuple[str, ...], problem: str) -> None:
+    assert shell.types(*words) == (2, "", f"outrider: {problem}\n")
     assert list(shell.home.iterdir()) == []
 
 
-def test_a_mistake_in_the_file_is_told_and_can_be_mended_from_here(shell: Shell) -> None:
+def test_a_mistake_in_the_file_is_reported_and_can_be_corrected(shell: Shell) -> None:
     path = shell.home / "config.toml"
     path.write_text("[limits]\nsteps = 0\n")
-    told = f"{path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000\n"
-    assert shell.types("list") == (2, "", f"Error: {told}")
-    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", f"warning: {told}")
+    problem = f"outrider: {path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000\n"
+    assert shell.types("list") == (2, "", problem)
+    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
     assert shell.types("set", "limits.steps", "6") == (0, f"limits.steps is set in {path}\n", "")
 
 
 def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:
     shell.environ["OUTRIDER_LIMITS_STEP"] = "5"
     code, _, err = shell.types("list")
-    told = "warning: OUTRIDER_LIMITS_STEP is no setting; did you mean OUTRIDER_LIMITS_STEPS?\n"
-    assert (code, err) == (0, told)
+    warning = "outrider: OUTRIDER_LIMITS_STEP is no setting; did you mean OUTRIDER_LIMITS_STEPS?\n"
+    assert (code, err) == (0, warning)

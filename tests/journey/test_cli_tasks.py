@@ -1,4 +1,4 @@
-"""`outrider tasks`, with real commands that go on after whoever began them, and beside whoever owns the home."""
+"""`outrider tasks`, with real commands that outlive the process that started them, also while another owns the home."""
 
 import json
 import os
@@ -14,7 +14,13 @@ from outrider.models.scripted_reply import ScriptedCall
 from outrider.testing.scripted_model import ScriptedModel, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person, Ran, ended, interrupt
+from tests.journey.support import Ran, ended, interrupt
+from tests.support.in_process import InProcessPerson as Person
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 def background(command: str, **others: object) -> ScriptedCall:
@@ -22,8 +28,8 @@ def background(command: str, **others: object) -> ScriptedCall:
 
 
 def begin(person: Person, command: str, **others: object) -> str:
-    """Have a command begun by a run into a pipe, which then ends; its task."""
-    rule = ScriptRule(r"^go\b", ((says("", background(command, **others)),), (says("begun"),)))
+    """Start a command from a run in a pipe, which then ends; returns its task."""
+    rule = ScriptRule(r"^go\b", ((says("", background(command, **others)),), (says("started"),)))
     with ScriptedServer(Script(rules=(rule,))) as server:
         person.uses(server.url)
         lines = person.types("run", "--json", "-s", "s", "go").lines
@@ -31,7 +37,7 @@ def begin(person: Person, command: str, **others: object) -> str:
     return result["task"]
 
 
-def listed(person: Person, *words: str) -> dict[str, dict[str, Any]]:
+def list_tasks(person: Person, *words: str) -> dict[str, dict[str, Any]]:
     return {task["id"]: task for task in json.loads(person.types("tasks", "list", "--json", *words).out)}
 
 
@@ -46,14 +52,14 @@ def has_reader(fifo: Path) -> bool:
 
 @pytest.fixture
 def fifo(person: Person) -> Path:
-    """What a command in the project reads for as long as the test likes."""
+    """A pipe that a command in the project reads for as long as the test likes."""
     path = person.project / "fifo"
     os.mkfifo(path)
     return path
 
 
 @pytest.mark.behaviour("B3")
-def test_a_command_begun_by_a_pipe_promises_nothing_goes_on_and_is_seen_to_end(person: Person, fifo: Path) -> None:
+def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(person: Person, fifo: Path) -> None:
     with ScriptedServer(script(says("", background("cat fifo", notify="always")), says("started"))) as server:
         person.uses(server.url)
         ran = person.types("run", "--json", "-s", "s", "build it and tell me")
@@ -62,22 +68,22 @@ def test_a_command_begun_by_a_pipe_promises_nothing_goes_on_and_is_seen_to_end(p
     assert (result["status"], result["notify"]) == ("background_started", False)
     assert "cannot be told" in result["message"]
     assert "Poll it" in result["message"]
-    assert ran.err == f"outrider: task {task} goes on: outrider tasks wait {task}\n"
+    assert ran.err == f"outrider: task {task} is still running: outrider tasks wait {task}\n"
     assert (ran.lines[-1]["text"], ran.lines[-1]["tasks"]) == ("started", [task])
 
-    assert {name: listed(person)[task][name] for name in ("state", "notify", "name", "command")} == {
+    assert {name: list_tasks(person)[task][name] for name in ("state", "notify", "name", "command")} == {
         "state": "running",
         "notify": "never",
         "name": "s",
         "command": "cat fifo",
     }
-    assert person.types("tasks", "wait", task, "--timeout", "0.1") == Ran(75, "", f"outrider: task {task} runs\n")
+    assert person.types("tasks", "wait", task, "--timeout", "0.1") == Ran(75, "", f"outrider: task {task} is running\n")
     waiting = person.begins("tasks", "wait", task)
     fifo.write_text("built\n")
     assert ended(waiting) == Ran(0, "built\n", f"outrider: task {task} succeeded, exit code 0\n")
-    row = listed(person)[task]
+    row = list_tasks(person)[task]
     assert (row["state"], row["exit_code"], row["is_told"]) == ("succeeded", 0, False)
-    assert person.types("resume").out == "nothing is unfinished\n"
+    assert person.types("resume").out == "no unfinished turns\n"
 
 
 def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
@@ -89,7 +95,7 @@ def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
     assert (line["id"], line["state"], line["exit_code"], line["output"]) == (task, "failed", 3, "oh no\n")
 
 
-def test_a_table_has_the_open_ones_first_and_a_page_has_it_all(person: Person, fifo: Path) -> None:
+def test_the_list_has_open_tasks_first_and_show_prints_all_details(person: Person, fifo: Path) -> None:
     first = begin(person, "cat fifo", description="the long one")
     second = begin(person, "echo done")
     person.types("tasks", "wait", second)
@@ -100,20 +106,20 @@ def test_a_table_has_the_open_ones_first_and_a_page_has_it_all(person: Person, f
     page = person.types("tasks", "show", second).out
     for part in (f"task {second}", "state      succeeded", "exit code  0", "command    echo done", "| done"):
         assert part in page
-    assert list(listed(person, "--session", "s")) == [first, second]
+    assert list(list_tasks(person, "--session", "s")) == [first, second]
     assert person.types("tasks", "kill", first).code == 0
     for words in (("show", "t-none"), ("list", "--session", "none"), ("kill", first, "t-none")):
         assert person.types("tasks", *words).code == 2
 
 
-def test_following_a_task_shows_what_it_writes_holds_nothing_and_ends_with_it(person: Person, fifo: Path) -> None:
+def test_following_a_task_prints_its_output_leaves_the_home_free_and_ends_with_it(person: Person, fifo: Path) -> None:
     task = begin(person, "printf 'one\\ntwo\\n'; cat fifo; exit 4")
     following = person.begins("tasks", "tail", "-f", "-n", "1", task)
     assert following.stdout is not None
     assert following.stdout.readline() == b"two\n"
     descriptor = os.open(fifo, os.O_WRONLY)
     os.write(descriptor, b"thr\xc3")
-    assert person.types("run", "hello", environ={"OUTRIDER_MODEL": "practice"}).code == 0  # the home is free
+    assert person.types("run", "hello", environ={"OUTRIDER_MODEL": "practice"}).code == 0  # The home is free.
     os.write(descriptor, b"\xa9e\n")
     assert following.stdout.readline().decode() == "thrée\n"
     os.close(descriptor)
@@ -122,13 +128,13 @@ def test_following_a_task_shows_what_it_writes_holds_nothing_and_ends_with_it(pe
     assert person.types("tasks", "tail", "-n", "2", task) == Ran(0, "two\nthrée\n", "")
 
 
-def test_a_task_is_killed_with_all_it_started_and_that_is_written_down(person: Person, fifo: Path) -> None:
+def test_a_task_is_killed_with_all_its_processes_and_that_is_recorded(person: Person, fifo: Path) -> None:
     task = begin(person, "setsid cat fifo & cat fifo")
     ran = person.types("tasks", "kill", task)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"task {task} was killed")
     assert not has_reader(fifo)
-    row = listed(person)[task]
+    row = list_tasks(person)[task]
     assert (row["state"], row["why"]) == ("killed", "killed by the person")
     again = person.types("tasks", "kill", task)
     assert (again.code, again.out, "nothing to kill" in again.err) == (0, "", True)
@@ -149,14 +155,14 @@ def test_a_task_that_reads_can_be_written_to_and_interrupted(person: Person) -> 
     assert ended(following).err == f"outrider: task {other} failed, exit code 130: ended by signal 2\n"
 
 
-def test_tasks_are_looked_after_beside_whoever_owns_the_home(person: Person, fifo: Path) -> None:
-    begun = says("", background("read word; echo $word; cat fifo", interactive=True), background("cat fifo"))
-    with ScriptedServer(script(begun, Stall("headers"))) as server:
+def test_tasks_are_managed_while_another_process_owns_the_home(person: Person, fifo: Path) -> None:
+    replies = says("", background("read word; echo $word; cat fifo", interactive=True), background("cat fifo"))
+    with ScriptedServer(script(replies, Stall("headers"))) as server:
         person.uses(server.url)
         owner = person.begins("run", "-s", "s", "go")
         server.wait(2)
         assert person.types("sessions", "search", "go").out.startswith("s #1 ")
-        tasks = listed(person)
+        tasks = list_tasks(person)
         assert {(task["state"], task["name"]) for task in tasks.values()} == {("running", "s")}
         (reads,) = [id for id, task in tasks.items() if task["is_interactive"]]
         (other,) = [id for id, task in tasks.items() if not task["is_interactive"]]
@@ -175,13 +181,13 @@ def test_tasks_are_looked_after_beside_whoever_owns_the_home(person: Person, fif
         assert not has_reader(fifo)
         assert ended(following).err.startswith(f"outrider: task {reads} was killed")
         assert person.types("tasks", "wait", other).code == 1
-        assert {task["state"] for task in listed(person).values()} == {"killed"}
+        assert {task["state"] for task in list_tasks(person).values()} == {"killed"}
         interrupt(owner)
-    assert {task["state"] for task in listed(person).values()} == {"killed"}
+    assert {task["state"] for task in list_tasks(person).values()} == {"killed"}
 
 
 @pytest.mark.anyio
-async def test_looking_at_tasks_writes_their_ends_down_and_begins_no_turn(person: Person, fifo: Path) -> None:
+async def test_listing_tasks_records_their_ends_and_starts_no_turn(person: Person, fifo: Path) -> None:
     model = ScriptedModel(says("", background("cat fifo")), says("I will tell you"))
     config = load(person.home, {})
     async with outrider.open(config=config, model=model, workspace=person.project) as agent:
@@ -192,25 +198,25 @@ async def test_looking_at_tasks_writes_their_ends_down_and_begins_no_turn(person
     fifo.write_text("built\n")
     with ScriptedServer(script(says("unused"), says("unused"), says("it is built"))) as server:
         person.uses(server.url)
-        (task,) = await anyio.to_thread.run_sync(lambda: listed(person))
+        (task,) = await anyio.to_thread.run_sync(lambda: list_tasks(person))
         waited = await anyio.to_thread.run_sync(lambda: person.types("tasks", "wait", task))
         assert (waited.code, waited.out) == (0, "built\n")
         assert len(server.requests) == 0
-        shown = await anyio.to_thread.run_sync(lambda: person.types("sessions", "show", "s").out)
-        assert f"[Task {task} succeeded]" in shown
+        transcript = await anyio.to_thread.run_sync(lambda: person.types("sessions", "show", "s").out)
+        assert f"[Task {task} succeeded]" in transcript
         resumed = await anyio.to_thread.run_sync(lambda: person.types("resume"))
         assert (resumed.code, resumed.out) == (0, "[s]\nit is built\n\n")
         assert len(server.requests) == 1
 
 
-def test_a_terminal_sees_the_task_that_goes_on(person: Person, fifo: Path) -> None:
-    with ScriptedServer(script(says("", background("cat fifo")), says("begun"))) as server:
+def test_a_terminal_shows_the_task_that_keeps_running(person: Person, fifo: Path) -> None:
+    with ScriptedServer(script(says("", background("cat fifo")), says("started"))) as server:
         person.uses(server.url)
-        code, shown = person.types_at_a_terminal("run", "go")
-    (task,) = listed(person)
-    assert (code, f"in the background as task {task}" in shown) == (0, True), shown
-    assert f"task {task} goes on: outrider tasks wait {task}" in shown
-    assert f"as task {task}" in person.types("sessions", "show", next(iter(listed(person).values()))["session"]).out
+        code, screen = person.types_at_a_terminal("run", "go")
+    (task,) = list_tasks(person)
+    assert (code, f"in the background as task {task}" in screen) == (0, True), screen
+    assert f"task {task} is still running: outrider tasks wait {task}" in screen
+    assert f"as task {task}" in person.types("sessions", "show", next(iter(list_tasks(person).values()))["session"]).out
     assert person.types("tasks", "kill", task).code == 0
     doctor = person.types("doctor").out
     assert "the output of 1 task takes" in doctor

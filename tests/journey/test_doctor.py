@@ -1,27 +1,36 @@
-"""`outrider doctor`: finds what is wrong, also where nothing else works."""
+"""`outrider doctor`: finds problems, also where nothing else works."""
 
 import json
 import signal
+from pathlib import Path
+
+import pytest
 
 from outrider.testing.scripted_model import says
 from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person, Ran, ended
+from tests.journey.support import Ran, ended
+from tests.support.in_process import InProcessPerson as Person
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 def marks(ran: Ran) -> list[tuple[str, str]]:
-    """The findings that are not fine: their mark and their name."""
+    """The mark and the name of each finding that is not fine."""
     lines = [line.split() for line in ran.out.splitlines() if line]
     return [(words[0], words[1]) for words in lines if words[0] in "!✗"]
 
 
-def test_a_fresh_installation_is_fine_but_has_no_real_model(person: Person) -> None:
+def test_a_fresh_installation_has_no_problem_but_no_real_model(person: Person) -> None:
     ran = person.types("doctor")
     assert (ran.code, ran.err, marks(ran)) == (0, "", [("!", "model")])
     assert not person.home.exists()
 
 
-def test_a_model_on_this_machine_is_looked_for_and_asked_only_when_told_to(person: Person) -> None:
+def test_a_local_model_server_is_checked_and_prompted_only_with_online(person: Person) -> None:
     with ScriptedServer(script(says("ready"))) as server:
         person.uses(server.url)
         assert marks(person.types("doctor")) == []
@@ -33,7 +42,7 @@ def test_a_model_on_this_machine_is_looked_for_and_asked_only_when_told_to(perso
     assert "1234567890" not in ran.out
 
 
-def test_a_refused_key_is_found_online(person: Person) -> None:
+def test_online_finds_a_key_that_is_not_accepted(person: Person) -> None:
     with ScriptedServer(script(ErrorStatus(401, "bad key"))) as server:
         person.uses(server.url)
         ran = person.types("doctor", "--online")
@@ -41,13 +50,13 @@ def test_a_refused_key_is_found_online(person: Person) -> None:
     assert "did not accept the key" in ran.out
 
 
-def test_findings_come_as_json_too(person: Person) -> None:
+def test_findings_are_available_as_json(person: Person) -> None:
     report = json.loads(person.types("doctor", "--json").out)
     assert report["ok"] is True
     assert {check["name"] for check in report["checks"]} >= {"outrider", "home", "disk", "settings", "store", "model"}
 
 
-def test_a_key_in_the_environment_is_named_and_never_shown(person: Person) -> None:
+def test_a_key_in_the_environment_is_mentioned_and_never_printed(person: Person) -> None:
     ran = person.types("doctor", environ={"ANTHROPIC_API_KEY": "sk-ant-very-secret"})
     assert "ANTHROPIC_API_KEY is set" in ran.out
     assert "very-secret" not in ran.out
@@ -75,7 +84,7 @@ def test_a_home_others_can_read_is_a_finding(person: Person) -> None:
     assert f"chmod 700 {person.home}" in ran.out
 
 
-def test_a_damaged_store_is_said_aloud_and_what_can_be_read_is_kept(person: Person) -> None:
+def test_a_damaged_store_is_reported_and_its_readable_content_is_kept(person: Person) -> None:
     person.types("run", "-s", "s", "hello")
     store = person.home / "store.db"
     content = bytearray(store.read_bytes())
@@ -87,7 +96,7 @@ def test_a_damaged_store_is_said_aloud_and_what_can_be_read_is_kept(person: Pers
     assert "hello" in person.types("sessions", "show", "s").out
 
 
-def test_a_home_in_use_is_told_with_its_user(person: Person) -> None:
+def test_a_home_in_use_is_reported_with_the_process_that_uses_it(person: Person) -> None:
     with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         process = person.begins("run", "take your time")

@@ -179,7 +179,7 @@ def test_a_guest_that_is_ended_leaves_its_turn_to_the_owner(person: Person) -> N
             guest = person.begins("run", "-s", "g", "also slow")
             server.wait(2)
             guest.send_signal(signal.SIGTERM)
-            told = "outrider: the turn goes on without this: outrider sessions show g\n"
+            told = "outrider: the turn continues in another process: outrider sessions show g\n"
             assert ended(guest) == Ran(143, "", told)
             server.release()
             assert person.types("run", "-s", "g", "--key", "k", "hi again").code == 0
@@ -229,7 +229,7 @@ def test_a_run_that_is_ended_while_up_takes_the_home_says_that_the_turn_goes_on(
             coming = person.begins("up", "--port", "0")
             _wait_for_line(person.home / "logs" / "outrider.log", "asks for the home")
             run.send_signal(signal.SIGTERM)
-            assert ended(run).err == "outrider: the turn goes on without this: outrider sessions show slow\n"
+            assert ended(run).err == "outrider: the turn continues in another process: outrider sessions show slow\n"
             assert coming.stdout
             assert coming.stdout.readline()
             server.release()
@@ -286,7 +286,7 @@ def test_a_program_that_takes_no_guests_can_be_looked_into(person: Person) -> No
         assert person.types("run", "-s", "mine", "hi").code == 0
         with held(person.home):
             assert [session["name"] for session in _listed(person)] == ["mine"]
-            assert person.types("tasks", "list").out == "there are no tasks\n"
+            assert person.types("tasks", "list").out == "no tasks\n"
             refused = person.types("sessions", "delete", "--yes", "mine")
     assert (refused.code, f"Python (process {os.getpid()})" in refused.err) == (75, True)
 

@@ -1,4 +1,4 @@
-"""`outrider run`, as a person and as a script meets it: the real program, against a scripted model over HTTP."""
+"""`outrider run`, as a person and a script use it, against a scripted model over HTTP."""
 
 import base64
 import json
@@ -6,33 +6,40 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.app import RecordedRequest
 from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person, Ran, ended, interrupt, kinds
+from tests.journey.support import Ran, ended, interrupt, kinds
+from tests.support.in_process import InProcessPerson as Person
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
 
-def said(heard: RecordedRequest) -> list[Any]:
-    """What the person said in a request."""
-    return [message["content"] for message in heard.body["messages"] if message["role"] == "user"]
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+def user_messages(request: RecordedRequest) -> list[Any]:
+    return [message["content"] for message in request.body["messages"] if message["role"] == "user"]
 
 
 def reads_a_file() -> Script:
     return script(says("let me look", call("read", path="a.txt")), says("it says *hello*"))
 
 
-def test_the_reply_is_all_there_is_on_stdout(person: Person) -> None:
+def test_stdout_holds_the_reply_and_nothing_else(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     with ScriptedServer(reads_a_file()) as server:
         person.uses(server.url)
         ran = person.types("run", "what", "does", "a.txt", "say?")
     assert ran == Ran(0, "it says *hello*\n", "")
-    assert said(server.requests[0]) == ["what does a.txt say?"]
+    assert user_messages(server.requests[0]) == ["what does a.txt say?"]
 
 
 def test_the_default_model_answers_without_any_setting(person: Person) -> None:
@@ -41,14 +48,14 @@ def test_the_default_model_answers_without_any_setting(person: Person) -> None:
     assert ran.out.strip()
 
 
-def test_stdin_is_the_message_or_goes_behind_the_words_where_a_dash_asks_for_it(person: Person) -> None:
+def test_stdin_is_the_message_or_is_appended_where_a_dash_asks_for_it(person: Person) -> None:
     with ScriptedServer(script(says("ok"))) as server:
         person.uses(server.url)
         person.types("run", stdin=b"from a pipe\n")
         person.types("run", "-", stdin="\ufefföffne das\n".encode())
         person.types("run", "summarise", "this:", "-", stdin=b"one\ntwo\n")
         person.types("run", "leave stdin alone", stdin=b"one\ntwo\n")
-    assert [said(heard) for heard in server.requests] == [
+    assert [user_messages(request) for request in server.requests] == [
         ["from a pipe"],
         ["öffne das"],
         ["summarise this:\n\none\ntwo"],
@@ -56,7 +63,7 @@ def test_stdin_is_the_message_or_goes_behind_the_words_where_a_dash_asks_for_it(
     ]
 
 
-def test_json_prints_every_entry_and_delta_and_ends_with_what_the_turn_came_to(person: Person) -> None:
+def test_json_prints_every_entry_and_delta_and_ends_with_the_result_of_the_turn(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     with ScriptedServer(reads_a_file()) as server:
         person.uses(server.url)
@@ -74,7 +81,7 @@ def test_json_prints_every_entry_and_delta_and_ends_with_what_the_turn_came_to(p
     assert [line["seq"] for line in lines if "seq" in line] == [1, 2, 3, 4, 5, 6, 6]
 
 
-def test_a_failed_turn_says_why_in_one_line_and_still_gives_what_was_said(person: Person) -> None:
+def test_a_failed_turn_says_why_in_one_line_and_still_prints_its_text(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     with ScriptedServer(
         script(says("let me look", call("read", path="a.txt")), ErrorStatus(400, "no thanks"))
@@ -86,15 +93,15 @@ def test_a_failed_turn_says_why_in_one_line_and_still_gives_what_was_said(person
     assert "refused the request (400): no thanks" in ran.err
 
 
-def test_a_named_session_goes_on_where_it_was(person: Person) -> None:
+def test_a_named_session_continues_where_it_ended(person: Person) -> None:
     with ScriptedServer(script(says("hello Ada"), says("you are Ada"))) as server:
         person.uses(server.url)
         person.types("run", "-s", "me", "I am Ada")
         assert person.types("run", "--session", "me", "who am I?").out == "you are Ada\n"
-    assert said(server.requests[1]) == ["I am Ada", "who am I?"]
+    assert user_messages(server.requests[1]) == ["I am Ada", "who am I?"]
 
 
-def test_the_same_key_again_gives_the_same_reply_and_asks_nobody(person: Person) -> None:
+def test_a_repeated_key_returns_the_same_reply_without_asking_the_model(person: Person) -> None:
     with ScriptedServer(script(says("paid"), says("paid twice"))) as server:
         person.uses(server.url)
         first = person.types("run", "--key", "invoice 7", "pay it")
@@ -104,7 +111,7 @@ def test_the_same_key_again_gives_the_same_reply_and_asks_nobody(person: Person)
     assert len(server.requests) == 2
 
 
-def test_ctrl_c_stops_the_turn_for_good_and_the_session_goes_on_from_there(person: Person) -> None:
+def test_ctrl_c_stops_the_turn_and_the_session_continues_from_there(person: Person) -> None:
     rules = (
         ScriptRule("wait", ((Stall("stream"), says("this will never be said whole")),)),
         ScriptRule("now", ((says("yes"),),)),
@@ -124,23 +131,23 @@ def test_ctrl_c_stops_the_turn_for_good_and_the_session_goes_on_from_there(perso
         ]
         assert ran.lines[-1]["text"]
         assert ran.lines[-1]["text"] in person.types("sessions", "show", "s").out
-        assert person.types("resume").out == "nothing is unfinished\n"
+        assert person.types("resume").out == "no unfinished turns\n"
         assert person.types("run", "-s", "s", "now?") == Ran(0, "yes\n", "")
 
 
-def test_a_shutdown_lets_go_of_the_turn_and_resume_finishes_it(person: Person) -> None:
+def test_a_shutdown_leaves_the_turn_to_be_resumed(person: Person) -> None:
     with ScriptedServer(script((Stall("headers"), says("finished after all")))) as server:
         person.uses(server.url)
         process = person.begins("run", "-s", "s", "take your time")
         server.wait(1)
         process.send_signal(signal.SIGTERM)
-        assert ended(process) == Ran(143, "", "outrider: the turn is left unfinished: outrider resume s\n")
+        assert ended(process) == Ran(143, "", "outrider: the turn is not finished; to finish it: outrider resume s\n")
         assert person.types("resume", "s") == Ran(0, "[s]\nfinished after all\n\n", "")
-    shown = person.types("sessions", "show", "s", "--json").lines
-    assert [line.get("crashed", True) for line in shown if line["type"] == "resumed"] == [False]
+    entries = person.types("sessions", "show", "s", "--json").lines
+    assert [line.get("crashed", True) for line in entries if line["type"] == "resumed"] == [False]
 
 
-def test_a_killed_turn_is_told_of_and_finished_by_the_model_it_began_with(person: Person) -> None:
+def test_a_killed_turn_is_mentioned_and_finished_by_the_model_it_started_with(person: Person) -> None:
     with ScriptedServer(script((Stall("headers"), says("one")), says("two"))) as server:
         person.uses(server.url)
         process = person.begins("run", "-s", "old", "--model", "openai-chat:special", "go")
@@ -148,11 +155,11 @@ def test_a_killed_turn_is_told_of_and_finished_by_the_model_it_began_with(person
         process.kill()
         ended(process)
         other = person.types("run", "-s", "new", "hi", environ={"OUTRIDER_MODEL": "practice"})
-        assert (other.code, other.err) == (0, "outrider: 1 unfinished turn waits: outrider resume\n")
+        assert (other.code, other.err) == (0, "outrider: 1 unfinished turn; to finish: outrider resume\n")
         line = person.types("resume", "--json").lines[-1]
         assert [line[name] for name in ("type", "name", "text", "outcome")] == ["finished", "old", "one", "done"]
-        assert person.types("resume", "old") == Ran(0, "nothing is unfinished in old\n", "")
-    assert [heard.body["model"] for heard in server.requests] == ["special", "special"]
+        assert person.types("resume", "old") == Ran(0, "no unfinished turns in old\n", "")
+    assert [request.body["model"] for request in server.requests] == ["special", "special"]
 
 
 def test_a_message_to_a_session_with_an_unfinished_turn_becomes_part_of_it(person: Person) -> None:
@@ -164,12 +171,12 @@ def test_a_message_to_a_session_with_an_unfinished_turn_becomes_part_of_it(perso
         ended(process)
         ran = person.types("run", "-s", "s", "second")
     assert ran == Ran(
-        0, "both heard\n", "outrider: session 's' has an unfinished turn, which goes on with this message\n"
+        0, "both heard\n", "outrider: session 's' has an unfinished turn; this message becomes part of it\n"
     )
-    assert said(server.requests[-1]) == ["first\n\nsecond"]
+    assert user_messages(server.requests[-1]) == ["first\n\nsecond"]
 
 
-def test_pictures_reach_the_model(person: Person) -> None:
+def test_images_reach_the_model(person: Person) -> None:
     (person.project / "dot.png").write_bytes(PIXEL)
     with ScriptedServer(script(says("a dot"))) as server:
         person.uses(server.url)
@@ -184,7 +191,7 @@ def test_a_turn_that_takes_longer_than_its_timeout_fails(person: Person) -> None
     assert ran == Ran(1, "", "outrider: stopped after 1 s (--timeout)\n")
 
 
-def test_quiet_leaves_only_errors_on_stderr(person: Person) -> None:
+def test_quiet_prints_only_errors_on_stderr(person: Person) -> None:
     with ScriptedServer(script(says("ok"), ErrorStatus(400, "no"))) as server:
         person.uses(server.url, OUTRIDER_TYPO="1")
         assert "OUTRIDER_TYPO" in person.types("run", "-s", "s", "hi").err
@@ -195,16 +202,16 @@ def test_quiet_leaves_only_errors_on_stderr(person: Person) -> None:
 
 def test_a_terminal_shows_calls_as_they_run_and_obeys_no_control_character(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
-    told = script(says("let me look", call("read", path="a.txt")), says("red\x1b[31m \x07\u009bbell"))
-    with ScriptedServer(told) as server:
+    replies = script(says("let me look", call("read", path="a.txt")), says("red\x1b[31m \x07\u009bbell"))
+    with ScriptedServer(replies) as server:
         person.uses(server.url)
-        code, shown = person.types_at_a_terminal("run", "look")
+        code, screen = person.types_at_a_terminal("run", "look")
         piped = person.types("run", "-s", "piped", "look")
     assert code == 0
-    assert "let me look" in shown
-    assert "✓ read path='a.txt' — 1 line" in shown
-    assert "red[31m bell" in shown
-    assert not {"\x1b[31m", "\x07", "\u009b"}.intersection(shown)
+    assert "let me look" in screen
+    assert "✓ read path='a.txt' — 1 line" in screen
+    assert "red[31m bell" in screen
+    assert not {"\x1b[31m", "\x07", "\u009b"}.intersection(screen)
     assert piped.out == "red\x1b[31m \x07\u009bbell\n"
 
 
@@ -215,9 +222,9 @@ def test_the_workspace_is_the_current_folder_but_never_the_home_folder(person: P
         person.types("run", "-s", "home", "hi", cwd=person.folder)
         person.types("run", "-s", "above", "hi", cwd=person.folder.parent)
     sessions = json.loads(person.types("sessions", "list", "--json").out)
-    where = {session["name"]: Path(session["workspace"]) for session in sessions}
-    assert where["here"] == person.project
-    assert where["home"].parent == where["above"].parent == person.home / "workspaces"
+    folders = {session["name"]: Path(session["workspace"]) for session in sessions}
+    assert folders["here"] == person.project
+    assert folders["home"].parent == folders["above"].parent == person.home / "workspaces"
 
 
 def test_a_session_keeps_its_workspace_and_says_so(person: Person) -> None:

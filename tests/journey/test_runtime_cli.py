@@ -1,4 +1,4 @@
-"""Choosing what carries turns, as a person does it: `outrider runtime`, `--runtime`, `/runtime`."""
+"""The choice of a runtime: `outrider runtime`, `--runtime` and `/runtime`."""
 
 import json
 import shutil
@@ -10,53 +10,58 @@ import pytest
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person
 from tests.journey.tmux import Terminal
 from tests.support.acp import World
 from tests.support.codex import codex_home, codex_settings, texts
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.parrot import install_parrot
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-def keeper(person: Person, tmp_path: Path) -> Person:
-    """Somebody who has installed a runtime of somebody else's."""
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+@pytest.fixture
+def with_parrot(person: Person, tmp_path: Path) -> Person:
+    """A person who has installed a third-party runtime."""
     person.environ["PYTHONPATH"] = install_parrot(tmp_path / "installed")
     return person
 
 
 @pytest.fixture
 def without_codex(person: Person, tmp_path: Path) -> Person:
-    """Somebody whose settings name a Codex that is not there."""
+    """A person whose settings name a Codex that does not exist."""
     person.environ["OUTRIDER_CODEX_COMMAND"] = str(tmp_path / "nowhere" / "codex")
     return person
 
 
-def has_codex(person: Person, url: str) -> None:
-    """The real Codex, asking this address, and not the runtime that is set."""
+def install_codex(person: Person, url: str) -> None:
+    """Set up the real Codex with this model server, but not as the default runtime."""
     settings = codex_settings(codex_home(person.folder, url))
     del settings["runtime.name"]
     person.environ |= {"OUTRIDER_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
 
 
-def listed(person: Person) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in json.loads(person.types("runtime", "list", "--json").out)}
+def list_runtimes(person: Person) -> dict[str, dict[str, Any]]:
+    return {status["name"]: status for status in json.loads(person.types("runtime", "list", "--json").out)}
 
 
-def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(keeper: Person) -> None:
-    has_codex(keeper, "http://127.0.0.1:9/v1")
-    found = listed(keeper)
-    assert [(one["name"], one["is_default"], one["is_ready"]) for one in found.values()] == [
+def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(with_parrot: Person) -> None:
+    install_codex(with_parrot, "http://127.0.0.1:9/v1")
+    statuses = list_runtimes(with_parrot)
+    assert [(each["name"], each["is_default"], each["is_ready"]) for each in statuses.values()] == [
         ("native", True, True),
         ("acp", False, False),
         ("codex", False, True),
         ("parrot", False, True),
     ]
-    assert (found["codex"]["version"], found["codex"]["login"]) == ("0.163.0", "its model provider needs none")
-    assert found["parrot"]["version"] == "outrider-parrot 1.0"
-    assert (found["acp"]["is_installed"], "acp.command" in found["acp"]["advice"]) == (False, True)
-    ran = keeper.types("runtime", "list")
+    assert (statuses["codex"]["version"], statuses["codex"]["login"]) == ("0.163.0", "its model provider needs none")
+    assert statuses["parrot"]["version"] == "outrider-parrot 1.0"
+    assert (statuses["acp"]["is_installed"], "acp.command" in statuses["acp"]["advice"]) == (False, True)
+    ran = with_parrot.types("runtime", "list")
     assert [line.split()[:2] for line in ran.out.splitlines()] == [
         ["*", "native"],
         ["acp", "not"],
@@ -65,7 +70,7 @@ def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(keep
     ]
 
 
-def test_a_codex_that_is_not_installed_or_not_logged_in_is_told_with_what_to_do(without_codex: Person) -> None:
+def test_a_codex_that_is_not_installed_or_not_logged_in_is_reported_with_advice(without_codex: Person) -> None:
     person = without_codex
     missing = person.types("runtime", "doctor", "codex")
     assert missing.code == 1
@@ -89,9 +94,9 @@ def test_a_codex_that_is_not_installed_or_not_logged_in_is_told_with_what_to_do(
     assert "not logged in → codex login" in barred.out
 
 
-def test_a_codex_that_works_passes_every_check_and_no_model_is_asked(person: Person) -> None:
+def test_a_working_codex_passes_every_check_without_a_model_request(person: Person) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        has_codex(person, server.url)
+        install_codex(person, server.url)
         report = json.loads(person.types("runtime", "doctor", "codex", "--json").out)
         assert person.types("runtime", "use", "codex").code == 0
         whole = person.types("doctor")
@@ -102,32 +107,32 @@ def test_a_codex_that_works_passes_every_check_and_no_model_is_asked(person: Per
     assert "runtime" in (person.home / "config.toml").read_text()
 
 
-def test_the_doctor_says_that_the_runtime_that_is_set_cannot_be_used(without_codex: Person) -> None:
+def test_the_doctor_reports_a_default_runtime_that_cannot_be_used(without_codex: Person) -> None:
     ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "codex"})
     assert (ran.code, "✗ runtime   codex: there is no program" in ran.out) == (1, True)
     ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "gone"})
     assert (ran.code, "no runtime is called 'gone'" in ran.out, "runtime use native" in ran.out) == (1, True, True)
 
 
-def test_a_name_that_is_none_is_refused_everywhere_with_the_nearest(keeper: Person) -> None:
+def test_an_unknown_runtime_is_refused_everywhere_with_the_closest_name(with_parrot: Person) -> None:
     for words in (("runtime", "use", "parot"), ("run", "-r", "parot", "hi"), ("config", "set", "runtime", "parot")):
-        ran = keeper.types(*words)
+        ran = with_parrot.types(*words)
         assert (ran.code, ran.out) == (2, "")
         assert "no runtime is called 'parot'; did you mean parrot?" in ran.err
-    ran = keeper.types("run", "hi", environ={"OUTRIDER_RUNTIME": "gone"})
+    ran = with_parrot.types("run", "hi", environ={"OUTRIDER_RUNTIME": "gone"})
     assert (ran.code, "no runtime is called 'gone'; there are: native" in ran.err) == (2, True)
-    ran = keeper.types("run", "-r", "parrot:big", "hi")
+    ran = with_parrot.types("run", "-r", "parrot:big", "hi")
     assert (ran.code, "a model cannot be chosen for parrot here" in ran.err) == (2, True)
 
 
-def test_a_runtime_that_is_named_as_nothing_is_refused(person: Person) -> None:
+def test_an_empty_runtime_name_is_refused(person: Person) -> None:
     for words in (("run", "--runtime", "", "hi"), ("runtime", "use", ""), ("runtime", "doctor", "")):
         ran = person.types(*words)
         assert (ran.code, ran.out, "no runtime is called ''; there are: native" in ran.err) == (2, "", True)
 
 
-def test_to_use_a_runtime_takes_back_the_model_that_was_set_by_the_use_of_another(person: Person) -> None:
-    has_codex(person, "http://127.0.0.1:9/v1")
+def test_using_a_runtime_removes_the_model_that_an_earlier_use_has_set(person: Person) -> None:
+    install_codex(person, "http://127.0.0.1:9/v1")
     file = person.home / "config.toml"
     assert person.types("runtime", "use", "codex:zz").code == 0
     assert 'model = "zz"' in file.read_text()
@@ -145,57 +150,57 @@ def test_to_use_a_runtime_takes_back_the_model_that_was_set_by_the_use_of_anothe
     assert 'model = "mine"' in file.read_text()
 
 
-def test_a_runtime_of_somebody_elses_carries_turns_by_flag_by_session_and_by_default(keeper: Person) -> None:
-    assert keeper.types("run", "-s", "s", "-r", "parrot", "hello").out == "hello! (0 before)\n"
-    assert keeper.types("run", "-s", "s", "again").out == "again! (0 before)\n"
-    assert keeper.types("runtime", "use", "native", "--session", "s").out == (
-        "native carries session 's' from its next turn on\n"
+def test_a_third_party_runtime_runs_turns_by_flag_by_session_and_by_default(with_parrot: Person) -> None:
+    assert with_parrot.types("run", "-s", "s", "-r", "parrot", "hello").out == "hello! (0 before)\n"
+    assert with_parrot.types("run", "-s", "s", "again").out == "again! (0 before)\n"
+    assert with_parrot.types("runtime", "use", "native", "--session", "s").out == (
+        "session 's' uses native from its next turn on\n"
     )
-    assert "practice model" in keeper.types("run", "-s", "s", "who are you?").out
-    assert keeper.types("runtime", "use", "parrot", "-s", "s").code == 0
-    assert keeper.types("run", "-s", "s", "back").out == "back! (2 before)\n"
-    assert "practice model" in keeper.types("run", "hi").out
-    used = keeper.types("runtime", "use", "parrot")
-    assert (used.code, used.err, "parrot carries turns from now on" in used.out) == (0, "", True)
-    assert keeper.types("run", "hi").out == "hi! (0 before)\n"
-    assert "practice model" in keeper.types("run", "-m", "practice", "who are you?").out
-    assert "practice model" in keeper.types("run", "-r", "native", "who are you?").out
+    assert "practice model" in with_parrot.types("run", "-s", "s", "who are you?").out
+    assert with_parrot.types("runtime", "use", "parrot", "-s", "s").code == 0
+    assert with_parrot.types("run", "-s", "s", "back").out == "back! (2 before)\n"
+    assert "practice model" in with_parrot.types("run", "hi").out
+    used = with_parrot.types("runtime", "use", "parrot")
+    assert (used.code, used.err, "parrot is now the default runtime" in used.out) == (0, "", True)
+    assert with_parrot.types("run", "hi").out == "hi! (0 before)\n"
+    assert "practice model" in with_parrot.types("run", "-m", "practice", "who are you?").out
+    assert "practice model" in with_parrot.types("run", "-r", "native", "who are you?").out
 
 
-def test_what_a_turn_came_to_names_thread_and_turn_and_the_transcript_tells_who_carried_it(keeper: Person) -> None:
-    finished = keeper.types("run", "-s", "s", "-r", "parrot", "--json", "hello").lines[-1]
+def test_the_result_of_a_turn_has_its_thread_and_turn_and_the_transcript_its_runtime(with_parrot: Person) -> None:
+    finished = with_parrot.types("run", "-s", "s", "-r", "parrot", "--json", "hello").lines[-1]
     assert (finished["type"], finished["thread"], finished["turn"]) == ("finished", "perch-1", "t-2")
     assert finished["text"] == "hello! (0 before)"
-    shown = keeper.types("sessions", "show", "s").out
-    assert "runtime = parrot" in shown
-    assert "carried by parrot" in shown
-    assert "parrot: thread perch-1, turn t-2, which knows the session up to #2" in shown
+    transcript = with_parrot.types("sessions", "show", "s").out
+    assert "runtime = parrot" in transcript
+    assert "run by parrot" in transcript
+    assert "parrot: thread perch-1, turn t-2, has seen the session up to #2" in transcript
 
 
 @pytest.mark.behaviour("A1")
 @pytest.mark.behaviour("A4")
-def test_codex_is_set_by_flag_by_config_and_for_a_session_and_native_goes_back(person: Person) -> None:
+def test_codex_is_chosen_by_flag_by_default_and_for_a_session_and_native_replaces_it(person: Person) -> None:
     with ScriptedServer(script(says("one"), says("two"))) as server:
-        has_codex(person, server.url)
+        install_codex(person, server.url)
         first = person.types("run", "-s", "s", "--runtime", "codex", "--json", "hi").lines
         second = person.types("run", "-s", "s", "--json", "more").lines[-1]
         person.types("run", "-s", "s", "-r", "native", "list the files")
         assert person.types("runtime", "use", "codex").code == 0
         third = person.types("run", "--json", "elsewhere").lines[-1]
         model = person.types("run", "-s", "m", "-r", "codex:gpt-5.4", "hi")
-        asked = [request.body["model"] for request in server.requests]
-    assert [one["runtime"] for one in first if one["type"] == "started"] == ["codex"]
+        models = [request.body["model"] for request in server.requests]
+    assert [line["runtime"] for line in first if line["type"] == "started"] == ["codex"]
     assert (first[-1]["text"], second["text"], third["text"], model.out) == ("one", "two", "one", "one\n")
     assert (second["thread"], bool(second["turn"])) == (first[-1]["thread"], True)
     assert first[-1]["turn"] != second["turn"]
-    assert asked == ["gpt-5.5", "gpt-5.5", "gpt-5.5", "gpt-5.4"]
+    assert models == ["gpt-5.5", "gpt-5.5", "gpt-5.5", "gpt-5.4"]
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 @pytest.mark.behaviour("A1")
-def test_in_the_chat_codex_takes_over_and_native_goes_on_with_all_that_was_said(person: Person) -> None:
+def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conversation(person: Person) -> None:
     with ScriptedServer(script(says("codex was here"), says("and again"))) as server:
-        has_codex(person, server.url)
+        install_codex(person, server.url)
         with Terminal(person) as terminal:
             terminal.rests()
             terminal.says("write seen.txt saying otter")
@@ -227,20 +232,20 @@ def test_in_the_chat_codex_takes_over_and_native_goes_on_with_all_that_was_said(
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_in_the_chat_what_codex_is_told_in_mid_text_stands_above_its_answer_and_a_stopped_command_is_seen(
+def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of_it_and_a_stopped_command_is_shown(
     person: Person,
 ) -> None:
     words = "\n\n".join(f"paragraph {number} of some" for number in range(6))
     command = call("exec_command", cmd="sleep 600 # quite long", yield_time_ms=30_000)
     with ScriptedServer(script(says(words, delay=0.15), says("", command))) as server:
-        has_codex(person, server.url)
+        install_codex(person, server.url)
         with Terminal(person, "chat", "-r", "codex", "-s", "s") as terminal:
             terminal.rests()
             terminal.says("first question")
             terminal.sees("paragraph 2")
             terminal.says("second question")
             terminal.sees("paragraph 5 of some")
-            said = terminal.rests()
+            screen = terminal.rests()
             terminal.says("run it")
             terminal.sees("$ sleep 600 # quite long …")
             terminal.presses("C-c")
@@ -248,14 +253,14 @@ def test_in_the_chat_what_codex_is_told_in_mid_text_stands_above_its_answer_and_
             terminal.rests()
         with Terminal(person, "chat", "-s", "s") as terminal:
             again = terminal.rests()
-    assert "begun anew" not in said
-    for screen in (said, again):
-        assert screen.index("› second question") < screen.index("paragraph 5")
+    assert "begun anew" not in screen
+    for text in (screen, again):
+        assert text.index("› second question") < text.index("paragraph 5")
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_chat_may_begin_with_another_runtime_and_a_model_of_ours_ends_that(keeper: Person) -> None:
-    with Terminal(keeper, "chat", "-r", "parrot") as terminal:
+def test_a_chat_can_start_with_another_runtime_and_choosing_a_model_returns_to_native(with_parrot: Person) -> None:
+    with Terminal(with_parrot, "chat", "-r", "parrot") as terminal:
         assert "parrot carries the turns" in terminal.rests()
         terminal.says("hello")
         terminal.sees("hello! (0 before)")
@@ -276,22 +281,22 @@ def test_a_chat_may_begin_with_another_runtime_and_a_model_of_ours_ends_that(kee
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_command_that_joins_a_chat_chooses_for_its_session_and_is_told_whose_settings_apply(keeper: Person) -> None:
-    with Terminal(keeper, "chat") as terminal:
+def test_a_command_beside_a_chat_chooses_for_its_session_and_says_whose_settings_apply(with_parrot: Person) -> None:
+    with Terminal(with_parrot, "chat") as terminal:
         terminal.rests()
-        chosen = keeper.types("run", "-s", "s", "-r", "parrot", "hello")
-        other = keeper.types("run", "who are you?", environ={"OUTRIDER_RUNTIME": "parrot"})
-        used = keeper.types("runtime", "use", "parrot")
-        session = keeper.types("runtime", "use", "native", "-s", "s")
+        chosen = with_parrot.types("run", "-s", "s", "-r", "parrot", "hello")
+        other = with_parrot.types("run", "who are you?", environ={"OUTRIDER_RUNTIME": "parrot"})
+        used = with_parrot.types("runtime", "use", "parrot")
+        session = with_parrot.types("runtime", "use", "native", "-s", "s")
     assert (chosen.out, chosen.err) == ("hello! (0 before)\n", "")
     assert "practice model" in other.out
     assert "answers, with its own settings: model practice, runtime native" in other.err
     assert "outrider chat (process " in used.err
-    assert "goes on with native until it is started again" in used.err
-    assert session.out == "native carries session 's' from its next turn on\n"
+    assert "keeps using native until it is restarted" in used.err
+    assert session.out == "session 's' uses native from its next turn on\n"
 
 
-def test_an_acp_agent_is_started_asked_for_a_session_and_ended(person: Person, tmp_path: Path) -> None:
+def test_an_acp_agent_is_started_opens_a_session_and_is_stopped(person: Person, tmp_path: Path) -> None:
     agent = World(tmp_path)
     person.environ["OUTRIDER_ACP_COMMAND"] = agent.command()
     ran = person.types("runtime", "doctor", "acp")
@@ -300,7 +305,7 @@ def test_an_acp_agent_is_started_asked_for_a_session_and_ended(person: Person, t
         [["✓", "program"], ["✓", "start"], ["✓", "version"], ["✓", "login"]],
     )
     assert "opened a session, in which nothing was asked" in ran.out
-    assert (listed(person)["acp"]["is_ready"], len(agent.heard("initialize"))) == (True, 2)
+    assert (list_runtimes(person)["acp"]["is_ready"], len(agent.heard("initialize"))) == (True, 2)
     assert len(agent.heard("session/new")) == 1
     assert agent.prompts() == []
     person.environ["OUTRIDER_ACP_COMMAND"] = "no-such-agent --acp"

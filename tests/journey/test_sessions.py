@@ -1,19 +1,26 @@
-"""`outrider sessions` and `outrider resume`: what was said can be found, read, taken away and deleted."""
+"""`outrider sessions` and `outrider resume`: sessions are listed, shown, searched, exported, renamed and deleted."""
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person, Ran, ended
+from tests.journey.support import Ran, ended
+from tests.support.in_process import InProcessPerson as Person
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 @pytest.fixture
 def writer(person: Person) -> Person:
-    """Somebody who has two sessions behind them."""
+    """A person with two sessions."""
     (person.project / "a.txt").write_text("hello\n")
     with ScriptedServer(script(says("let me look", call("read", path="a.txt")), says("it says hello"))) as server:
         person.uses(server.url, OUTRIDER_MODEL_PRICE_INPUT="1000", OUTRIDER_MODEL_PRICE_OUTPUT="0")
@@ -25,19 +32,19 @@ def writer(person: Person) -> Person:
 
 
 def test_sessions_are_listed_latest_first_in_aligned_columns(writer: Person) -> None:
-    where = str(writer.project)
+    folder = str(writer.project)
     assert writer.types("sessions", "list").out.splitlines() == [
         "NAME    UPDATED   STATE  TITLE                 WORKSPACE",
-        f"second  just now  idle   über alles            {where}",
-        f"first   just now  idle   what does a.txt say?  {where}",
+        f"second  just now  idle   über alles            {folder}",
+        f"first   just now  idle   what does a.txt say?  {folder}",
     ]
     one = json.loads(writer.types("sessions", "list", "--json", "--limit", "1").out)
     assert [(session["name"], session["state"], session["head"]) for session in one] == [("second", "idle", 3)]
 
 
 def test_a_session_is_shown_as_a_transcript_with_calls_results_and_cost(writer: Person) -> None:
-    shown = writer.types("sessions", "show", "first").out
-    plain = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "THEN", shown)
+    transcript = writer.types("sessions", "show", "first").out
+    plain = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "THEN", transcript)
     plain = re.sub(r"[\d,]+ tokens in, \d+ out, \$\d\.\d{4}", "SPENT", plain)
     assert plain.splitlines()[1:] == [
         "",
@@ -55,15 +62,15 @@ def test_a_session_is_shown_as_a_transcript_with_calls_results_and_cost(writer: 
     assert "failed: " in writer.types("sessions", "show", "second").out
 
 
-def test_a_session_is_renamed_unless_another_is_called_so(writer: Person) -> None:
+def test_a_session_is_renamed_unless_another_has_that_name(writer: Person) -> None:
     renamed = writer.types("sessions", "rename", "first", "reading")
-    assert (renamed.code, renamed.out) == (0, "first is now called reading\n")
+    assert (renamed.code, renamed.out) == (0, "renamed first to reading\n")
     taken = writer.types("sessions", "rename", "reading", "second")
     assert (taken.code, taken.err) == (2, "outrider: another session is called 'second'; choose another name\n")
     assert writer.types("sessions", "rename", "first", "x").code == 2
     assert [writer.types("sessions", "rename", "second", name).code for name in ("", " x", "a\nb")] == [2, 2, 2]
-    found = json.loads(writer.types("sessions", "list", "--json").out)
-    assert {session["name"] for session in found} == {"second", "reading"}
+    sessions = json.loads(writer.types("sessions", "list", "--json").out)
+    assert {session["name"] for session in sessions} == {"second", "reading"}
 
 
 def test_a_part_of_a_session_can_be_shown_as_json_lines(writer: Person) -> None:
@@ -72,11 +79,11 @@ def test_a_part_of_a_session_can_be_shown_as_json_lines(writer: Person) -> None:
     assert lines[1]["text"].endswith("hello")
 
 
-def test_words_are_found_again(writer: Person) -> None:
+def test_messages_are_found_by_their_words(writer: Person) -> None:
     assert "first #5" in writer.types("sessions", "search", "says", "hello").out
-    found = json.loads(writer.types("sessions", "search", "--json", "alles").out)
-    assert [(place["name"], place["seq"]) for place in found] == [("second", 1)]
-    assert writer.types("sessions", "search", "nowhere") == Ran(0, "", "outrider: nothing was found\n")
+    hits = json.loads(writer.types("sessions", "search", "--json", "alles").out)
+    assert [(hit["name"], hit["seq"]) for hit in hits] == [("second", 1)]
+    assert writer.types("sessions", "search", "nowhere") == Ran(0, "", "outrider: no matches\n")
 
 
 def test_a_session_is_exported_as_one_document(writer: Person) -> None:
@@ -92,28 +99,28 @@ def test_a_session_is_exported_as_one_document(writer: Person) -> None:
     assert writer.types("sessions", "export", "first", "-o", "no/such/folder").code == 2
 
 
-def test_a_session_is_deleted_only_when_someone_is_sure(writer: Person) -> None:
+def test_a_session_is_deleted_only_after_confirmation(writer: Person) -> None:
     assert writer.types("sessions", "delete", "first") == Ran(
-        2, "", "outrider: a session is deleted for good: say --yes\n"
+        2, "", "outrider: deleting a session is permanent; to confirm, add --yes\n"
     )
-    code, shown = writer.types_at_a_terminal("sessions", "delete", "first", answers=b"n\n")
-    assert (code, "nothing was deleted" in shown) == (2, True)
+    code, screen = writer.types_at_a_terminal("sessions", "delete", "first", answers=b"n\n")
+    assert (code, "nothing was deleted" in screen) == (2, True)
     assert writer.types("sessions", "delete", "first", "--yes").code == 0
     assert writer.types("sessions", "show", "first").code == 2
     assert (writer.project / "a.txt").exists()
-    code, shown = writer.types_at_a_terminal("sessions", "delete", "second", answers=b"y\n")
-    assert (code, "deleted second" in shown) == (0, True)
+    code, screen = writer.types_at_a_terminal("sessions", "delete", "second", answers=b"y\n")
+    assert (code, "deleted second" in screen) == (0, True)
     assert "no sessions yet" in writer.types("sessions", "list").out
 
 
-def test_a_session_that_is_not_there_is_told_of(person: Person) -> None:
+def test_a_missing_session_is_reported(person: Person) -> None:
     for words in (["show", "x"], ["export", "x"], ["delete", "--yes", "x"]):
         assert person.types("sessions", *words) == Ran(
             2, "", "outrider: no session is called 'x'; `outrider sessions list` shows them\n"
         )
 
 
-def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) -> None:
+def test_resume_finishes_every_session_and_reports_the_one_that_fails(person: Person) -> None:
     with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)
         for name in ("one", "two"):
@@ -128,19 +135,19 @@ def test_resume_finishes_every_session_and_tells_when_one_fails(person: Person) 
     assert ran.code == 1
     assert sorted(ran.out.split()) == ["[one]", "[two]", "done"]
     assert ran.err.count("no thanks") == 1
-    assert person.types("resume") == Ran(0, "nothing is unfinished\n", "")
+    assert person.types("resume") == Ran(0, "no unfinished turns\n", "")
 
 
-def test_sessions_are_listed_shown_and_exported_beside_whoever_uses_the_home(writer: Person) -> None:
+def test_sessions_are_listed_shown_and_exported_while_another_process_owns_the_home(writer: Person) -> None:
     with ScriptedServer(script(Stall("headers"))) as server:
         writer.uses(server.url)
         running = writer.begins("run", "-s", "third", "take your time")
         server.wait(1)
-        listed = writer.types("sessions", "list")
-        shown = writer.types("sessions", "show", "first")
+        table = writer.types("sessions", "list")
+        transcript = writer.types("sessions", "show", "first")
         exported = writer.types("sessions", "export", "first")
         running.terminate()
         running.communicate(timeout=60)
-    assert [line.split()[0] for line in listed.out.splitlines()] == ["NAME", "third", "second", "first"]
-    assert "it says hello" in shown.out
+    assert [line.split()[0] for line in table.out.splitlines()] == ["NAME", "third", "second", "first"]
+    assert "it says hello" in transcript.out
     assert "it says hello" in exported.out

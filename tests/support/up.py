@@ -1,4 +1,4 @@
-"""A real `outrider up` and a client that talks to it as a program elsewhere would."""
+"""A real `outrider up`, and an HTTP client for it."""
 
 import json
 import select
@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 
 class Running:
-    """A process that was started with `outrider up` and said where it listens."""
+    """A process of `outrider up` that listens."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", line: str, home: Path) -> None:
         self.process = process
@@ -31,12 +31,12 @@ class Running:
 
     @property
     def key(self) -> str:
-        """The one that was made at the first start."""
+        """The key that the first start created."""
         return (self._home / "api_key").read_text().strip()
 
     @contextmanager
     def client(self) -> Generator[httpx2.Client]:
-        """Somebody with that key."""
+        """A client with that key."""
         with caller(self.url, self.key) as client:
             yield client
 
@@ -48,7 +48,7 @@ class Running:
 
 @contextmanager
 def up(person: Person, *options: str, environ: Mapping[str, str] | None = None) -> Generator[Running]:
-    """Runs for as long as the block, if it has not ended before; on a free port unless the options name one."""
+    """Run `outrider up` during the block, on a free port unless the options name one."""
     words = options if "--port" in options else ("--port", "0", *options)
     process = person.begins("up", *words, environ=environ)
     try:
@@ -61,7 +61,7 @@ def up(person: Person, *options: str, environ: Mapping[str, str] | None = None) 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> str:
     assert process.stdout
-    assert select.select([process.stdout], [], [], PATIENCE)[0], "it said nothing"
+    assert select.select([process.stdout], [], [], PATIENCE)[0], "it printed nothing"
     line = process.stdout.readline().decode().strip()
     assert line.startswith("outrider up: http://"), (line, ended(process))
     return line
@@ -69,17 +69,17 @@ def _first_line(process: "subprocess.Popen[bytes]") -> str:
 
 @contextmanager
 def caller(url: str, key: str) -> Generator[httpx2.Client]:
-    """Somebody with this key; an empty one is none."""
+    """A client with this key, or without one when it is empty."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE, trust_env=False) as client:
         yield client
 
 
 def begin(client: httpx2.Client, name: str) -> str:
-    """A session of this name: its id."""
-    made = client.post("/v1/sessions", json={"name": name})
-    assert made.status_code in (200, 201), made.text
-    return made.json()["id"]
+    """Create or find the session of this name; returns its id."""
+    response = client.post("/v1/sessions", json={"name": name})
+    assert response.status_code in (200, 201), response.text
+    return response.json()["id"]
 
 
 def say(client: httpx2.Client, session: str, text: str, key: str = "") -> httpx2.Response:
@@ -89,7 +89,7 @@ def say(client: httpx2.Client, session: str, text: str, key: str = "") -> httpx2
 
 @contextmanager
 def following(client: httpx2.Client, session: str, after: int = 0, until: str = "") -> Generator[Iterator[Event]]:
-    """The events of a session from here on, deltas among them."""
+    """The events of a session after an entry, including deltas."""
     headers = {"last-event-id": str(after)} if after else {}
     with client.stream("GET", f"/v1/sessions/{session}/events", params={"until": until}, headers=headers) as stream:
         assert stream.status_code == 200
@@ -97,5 +97,5 @@ def following(client: httpx2.Client, session: str, after: int = 0, until: str = 
 
 
 def entries(events: Iterator[Event]) -> list[Event]:
-    """What of these is in the journal."""
+    """Those of these events that are journal entries."""
     return [event for event in events if "seq" in event and event["type"] != "idle"]

@@ -1,9 +1,13 @@
-"""The root command: which commands there are, each loaded when it is used, and how errors are shown."""
+"""Root command, command table, exit codes, and the translation of errors into exit codes.
+
+A command's module is imported only when the command runs or shows its own help. Every error is printed as one line on
+stderr.
+"""
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 import click
@@ -11,27 +15,40 @@ import click
 from outrider import __version__
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 
-DONE, FAILED, MISUSED, BROKEN, LATER, STOPPED = 0, 1, 2, 70, 75, 130
-"""Exit codes: the turn is done; it failed; something must be changed first; a bug of ours; try again later; Ctrl-C."""
+DONE = 0
+FAILED = 1
+"""The turn or task failed, or a check found a problem."""
+USAGE_ERROR = 2
+"""The user must change something first: the command line, a setting, the home."""
+INTERNAL_ERROR = 70
+TRY_AGAIN = 75
+"""The same command may succeed later."""
+INTERRUPTED = 130
+"""Ctrl-C."""
+TURN_EXIT_CODES: Mapping[str, int] = {"done": DONE, "failed": FAILED, "interrupted": INTERRUPTED}
+"""Exit code by the outcome of a turn."""
+
+JSON_OPTION = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
 _COMMANDS = {
-    "chat": ("outrider.cli.chat.command", "Talk to the agent in this terminal (what `outrider` alone does)."),
-    "run": ("outrider.cli.run", "Do one thing and print the reply."),
-    "resume": ("outrider.cli.resume", "Finish what a crash or a shutdown left unfinished."),
-    "up": ("outrider.cli.up", "Stay up: serve the HTTP API, go on with turns and tasks."),
+    "chat": ("outrider.cli.chat.command", "Chat with the agent in this terminal (the default command)."),
+    "run": ("outrider.cli.run", "Run one turn and print the reply."),
+    "resume": ("outrider.cli.resume", "Finish turns that a crash or a shutdown interrupted."),
+    "up": ("outrider.cli.up", "Serve the HTTP API and keep turns and tasks running."),
     "sessions": ("outrider.cli.sessions", "List, show, search, export, rename and delete sessions."),
     "tasks": ("outrider.cli.tasks", "List, follow, wait for, write to and kill background tasks."),
-    "questions": ("outrider.cli.questions", "List the questions that wait for you, and answer them."),
-    "permissions": ("outrider.cli.questions:permissions_command", "List what you allowed for good, and take it back."),
-    "runtime": ("outrider.cli.runtime", "Choose what carries turns: our own loop, Codex, an ACP agent."),
-    "key": ("outrider.cli.keys", "Show, make, list and revoke keys to the API."),
+    "questions": ("outrider.cli.questions", "List pending questions and answer them."),
+    "permissions": ("outrider.cli.questions:permissions_command", "List and revoke the permissions you granted."),
+    "runtime": ("outrider.cli.runtime", "Choose the runtime: the built-in loop, Codex or an ACP agent."),
+    "key": ("outrider.cli.keys", "Show, create, list and revoke API keys."),
     "config": ("outrider.cli.config", "List and change settings."),
-    "doctor": ("outrider.cli.doctor", "Check this installation and say what to do about problems."),
-    "practice-model": ("outrider.cli.practice_model", "Serve a scripted model on loopback, for tests and tries."),
+    "doctor": ("outrider.cli.doctor", "Check this installation and suggest fixes."),
+    "practice-model": ("outrider.cli.practice_model", "Serve a scripted model on localhost, for tests and demos."),
 }
 
 
 class _LazyGroup(click.Group):
-    """Knows names and one-line descriptions; imports a command's module only to run it or show its own help."""
+    """A group that reads names and descriptions from the table and imports a command's module on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -53,7 +70,7 @@ class _LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], _COMMANDS, 1)
-            hint = f"did you mean `outrider {near[0]}`?" if near else f'to say something: outrider run "{args[0]} …"'
+            hint = f"did you mean `outrider {near[0]}`?" if near else f'to send a message: outrider run "{args[0]} …"'
             raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -62,45 +79,45 @@ class _LazyGroup(click.Group):
     cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="With no command, `outrider` opens the chat. Home: OUTRIDER_HOME, else ~/.outrider.",
+    epilog="Without a command, `outrider` opens the chat. Its home is OUTRIDER_HOME, or ~/.outrider.",
 )
 @click.version_option(__version__, message="outrider %(version)s")
 @click.pass_context
 def root(ctx: click.Context) -> None:
-    """An agent that finishes what it starts."""
+    """A self-hosted agent whose work survives crashes and restarts."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(import_module(_COMMANDS["chat"][0]).command)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; the exit code. No error reaches the terminal as more than one line."""
+    """Run a command line and return its exit code. An error is one line on stderr; its traceback goes to the log."""
     _fill_closed_streams()
     try:
         code = root.main(list(arguments), prog_name="outrider", standalone_mode=False)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
-        return STOPPED
+        return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
         return _print_error(_usage_error_text(error), error.exit_code)
     except (HomeBusy, Unavailable) as error:
-        return _print_error(str(error), LATER)
+        return _print_error(str(error), TRY_AGAIN)
     except Refused as error:
-        return _print_error(str(error), MISUSED)
+        return _print_error(str(error), USAGE_ERROR)
     except KeyboardInterrupt:
-        return STOPPED
+        return INTERRUPTED
     except Exception as error:
-        log = _start_fallback_log()
-        logging.getLogger("outrider").exception("a command failed: %s", " ".join(arguments[:1]))
-        return _print_error(f"internal error: {type(error).__name__}: {error}; {log()}", BROKEN)
+        describe_log = _start_fallback_log()
+        logging.getLogger("outrider").exception("command failed: %s", " ".join(arguments[:1]))
+        return _print_error(f"internal error: {type(error).__name__}: {error}; {describe_log()}", INTERNAL_ERROR)
     return code if isinstance(code, int) else DONE
 
 
 def _fill_closed_streams() -> None:
-    """A closed stdin, stdout or stderr becomes an empty one, so that no file of ours is opened in its place."""
+    """Open /dev/null for a closed stdin, stdout or stderr, so that no file we open gets its descriptor."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -112,14 +129,14 @@ def _fill_closed_streams() -> None:
 
 
 def _usage_error_text(error: click.ClickException) -> str:
-    """What click has to say, on one line, with where to read on."""
+    """Click's message as one line, with a reference to the command's help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     text = error.format_message().rstrip(".")
     return f"{text[:1].lower()}{text[1:]}; see `{context.command_path} --help`" if context else text
 
 
 def _start_fallback_log() -> Callable[[], str]:
-    """Begin the log if no command has yet; what to say about it once the line is written."""
+    """Start logging if the command has not. The result says, once a line was logged, where it is."""
     from outrider.cli.logging import log_path, start_logging
     from outrider.config.load import find_home
 
@@ -127,7 +144,7 @@ def _start_fallback_log() -> Callable[[], str]:
     if not logging.getLogger().handlers:
         start_logging(home)
     path = log_path(home)
-    return lambda: f"details are in {path}" if path.exists() else f"no log could be written to {path}"
+    return lambda: f"details are in {path}" if path.exists() else f"the log {path} could not be written"
 
 
 def _print_error(text: str, code: int) -> int:

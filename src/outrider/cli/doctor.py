@@ -1,6 +1,6 @@
-"""`outrider doctor`: says what works here, what does not, and what to do about it. Works on a broken home too.
+"""`outrider doctor`: checks this installation and suggests fixes.
 
-What `outrider doctor` looks at, one question a function. A broken home is a finding, never an error.
+One function per subject; each yields findings. A broken home is a finding, not an error.
 """
 
 import errno
@@ -9,7 +9,7 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -18,13 +18,12 @@ from urllib.parse import urlsplit
 
 import anyio
 import click
-import msgspec
 
 from outrider import __version__
-from outrider.cli.commands import DONE, FAILED
+from outrider.cli.commands import DONE, FAILED, JSON_OPTION
 from outrider.cli.logging import log_path, start_logging
-from outrider.cli.output import encode_json, one_line, print_line
-from outrider.cli.setup import SignalWatch, run_async
+from outrider.cli.output import one_line, print_json, print_line
+from outrider.cli.setup import run_async
 from outrider.config.discover import find_keys, find_local_servers
 from outrider.config.load import find_home, load
 from outrider.config.models import ModelChoice, choose_models, default_model
@@ -33,25 +32,26 @@ from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.ports import NATIVE
 from outrider.core.prompt import Prompt, UserMessage
+from outrider.core.text import plural
 from outrider.runtimes.base import ProbeResult, ProbeVerdict
 
 _LOW_DISK_BYTES = 500 * 1024 * 1024
 _MODEL_TIMEOUT = 30.0
-_OTHER_HOME_HINT = "name another home with OUTRIDER_HOME"
+_OTHER_HOME_HINT = "set OUTRIDER_HOME to another path"
 
 
 def check_installation() -> Iterator[ProbeResult]:
-    """Python, the version, and the parts that may be missing."""
+    """The version, Python, and the optional parts."""
     python = f"Python {platform.python_version()} on {platform.system()} {platform.release()} ({platform.machine()})"
     yield ProbeResult("outrider", "fine", f"{__version__}, {python}")
     if sys.flags.optimize:
-        yield ProbeResult("python", "odd", "runs with -O", "start it without -O")
+        yield ProbeResult("python", "odd", "Python runs with -O", "start it without -O")
     has_providers = find_spec("pydantic_ai") is not None
     yield ProbeResult("extras", "fine", "providers: " + ("installed" if has_providers else "not installed (optional)"))
 
 
 def check_home(home: Path) -> Iterator[ProbeResult]:
-    """The home folder, who may read and write it, and the room left."""
+    """The home folder, its permissions, and the free space."""
     try:
         yield _check_home_folder(home)
         free = shutil.disk_usage(_nearest_folder(home)).free
@@ -61,7 +61,7 @@ def check_home(home: Path) -> Iterator[ProbeResult]:
     verdict: ProbeVerdict = "odd" if free < _LOW_DISK_BYTES else "fine"
     yield ProbeResult("disk", verdict, f"{free / 1e9:,.1f} GB free", "free some space" if verdict == "odd" else "")
     log = log_path(home)
-    yield ProbeResult("log", "fine", str(log) if log.is_file() else f"{log} (nothing was logged yet)")
+    yield ProbeResult("log", "fine", str(log) if log.is_file() else f"{log} (empty so far)")
 
 
 def _check_home_folder(home: Path) -> ProbeResult:
@@ -69,11 +69,11 @@ def _check_home_folder(home: Path) -> ProbeResult:
         above = _nearest_folder(home)
         if not os.access(above, os.W_OK):
             return ProbeResult(
-                "home", "broken", f"{home} cannot be made: {above} cannot be written to", _OTHER_HOME_HINT
+                "home", "broken", f"{home} cannot be created: {above} cannot be written to", _OTHER_HOME_HINT
             )
-        return ProbeResult("home", "fine", f"{home} is not there yet; it is made at first use")
+        return ProbeResult("home", "fine", f"{home} does not exist yet; the first command creates it")
     if not home.is_dir():
-        return ProbeResult("home", "broken", f"{home} is not a folder", f"move it away, or {_OTHER_HOME_HINT}")
+        return ProbeResult("home", "broken", f"{home} is not a folder", f"move that file, or {_OTHER_HOME_HINT}")
     if not os.access(home, os.W_OK | os.X_OK):
         return ProbeResult("home", "broken", f"{home} cannot be written to", f"chmod u+rwx it, or {_OTHER_HOME_HINT}")
     mode = stat.S_IMODE(home.stat().st_mode)
@@ -83,128 +83,128 @@ def _check_home_folder(home: Path) -> ProbeResult:
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The deepest part of this path that is there. Raises NotADirectoryError when that is a file."""
-    found = next(each for each in (path, *path.parents) if each.exists())
-    if not found.is_dir() and found != path:
-        raise NotADirectoryError(errno.ENOTDIR, f"{found} is not a folder")
-    return found
+    """The deepest part of this path that exists. Raises NotADirectoryError when that is a file."""
+    nearest = next(part for part in (path, *path.parents) if part.exists())
+    if not nearest.is_dir() and nearest != path:
+        raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is not a folder")
+    return nearest
 
 
 async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
-    """Whether commands are confined here, and by what; found out by trying."""
+    """Whether commands run in a sandbox here, and in which one. Tries it."""
     from outrider.app.child_sessions import open_commands
     from outrider.workspaces.sandbox.types import NoSandbox
 
     commands = open_commands(config)
     sandbox = await anyio.to_thread.run_sync(lambda: commands.sandbox)
     if isinstance(sandbox, NoSandbox):
-        is_refused = config.sandbox.mode == "required"
-        then = "no command may run (sandbox.mode is required)" if is_refused else "every command is asked for"
-        verdict: ProbeVerdict = "broken" if is_refused else "odd"
-        yield ProbeResult("sandbox", verdict, f"none, so {then}: {one_line(sandbox.why)}", one_line(sandbox.hint))
+        is_required = config.sandbox.mode == "required"
+        effect = "no command may run (sandbox.mode is required)" if is_required else "every command needs approval"
+        verdict: ProbeVerdict = "broken" if is_required else "odd"
+        yield ProbeResult("sandbox", verdict, f"none, so {effect}: {one_line(sandbox.why)}", one_line(sandbox.hint))
         return
     network = "with the network" if config.sandbox.network else "without the network"
-    yield ProbeResult("sandbox", "fine", f"commands run confined, {network}, by {one_line(sandbox.why)}")
+    yield ProbeResult("sandbox", "fine", f"commands run in a sandbox {network}: {one_line(sandbox.why)}")
     limits = sandbox.limits
-    how = "all together, by cgroups" if sandbox.cgroups else "by rlimits, memory for each process"
-    most = f"{limits.processes:,} processes, {limits.memory >> 20:,} MiB of memory"
-    yield ProbeResult("limits", "fine", f"a command may have {most} ({how})")
+    method = "cgroups, for all its processes together" if sandbox.cgroups else "rlimits, memory for each process"
+    amounts = f"{limits.processes:,} processes, {limits.memory >> 20:,} MiB of memory"
+    yield ProbeResult("limits", "fine", f"{amounts} for each command ({method})")
 
 
 async def check_runtime(config: Config) -> AsyncGenerator[ProbeResult, None]:
-    """What carries turns here, in a line; nothing of our own loop, whose model is looked at by itself."""
+    """The runtime, unless it is the built-in loop: there the model is checked."""
     name = config.runtime.name
     if name == NATIVE:
         return
     from outrider.app.runtimes import probe
 
-    told: list[str] = []
+    details: list[str] = []
     async for check in probe(config, name):
         if check.verdict == "broken":
             advice = check.advice or f"outrider runtime doctor {name}"
             yield ProbeResult("runtime", "broken", one_line(f"{name}: {check.text}"), one_line(advice))
             return
-        told += [check.text] if check.name in ("version", "login") else []
-    yield ProbeResult("runtime", "fine", one_line(", ".join((name, *told))))
+        details += [check.text] if check.name in ("version", "login") else []
+    yield ProbeResult("runtime", "fine", one_line(", ".join((name, *details))))
 
 
 def check_tasks(home: Path) -> Iterator[ProbeResult]:
-    """What is left on the disk of what ran."""
+    """The disk space that the output of tasks takes."""
     count, size = _folder_usage(home / "tasks")
     if count:
-        what = "1 task takes" if count == 1 else f"{count:,} tasks take"
-        yield ProbeResult("tasks", "fine", f"the output of {what} {size / 1e6:,.1f} MB in {home / 'tasks'}")
+        text = f"the output of {plural(count, 'task')} takes {size / 1e6:,.1f} MB in {home / 'tasks'}"
+        yield ProbeResult("tasks", "fine", text)
 
 
 def _folder_usage(folder: Path) -> tuple[int, int]:
-    """How many folders are in this one, and how many bytes the files in them take."""
+    """The number of folders in this one, and the disk space of all files below it."""
     count = size = 0
     for root, folders, files in os.walk(folder):
         count = count or len(folders)
         for name in files:
-            with suppress(OSError):  # gone since
+            with suppress(OSError):  # The file was deleted meanwhile.
                 size += os.lstat(os.path.join(root, name)).st_blocks * 512
     return count, size
 
 
 def check_settings(config: Config | Refused) -> Iterator[ProbeResult]:
-    """Whether what is set can be read."""
+    """Whether the settings can be read."""
     if isinstance(config, Refused):
         yield ProbeResult(
-            "settings", "broken", one_line(str(config)), f"correct {CONFIG_FILE} or the variable it names"
+            "settings", "broken", one_line(str(config)), f"correct {CONFIG_FILE} or the variable it mentions"
         )
         return
     count = len(config.sources)
     yield ProbeResult(
-        "settings", "fine", f"{count} set; `outrider config list` shows them" if count else "all as shipped"
+        "settings", "fine", f"{count} set; `outrider config list` shows them" if count else "all defaults"
     )
     for warning in config.warnings:
         yield ProbeResult("settings", "odd", one_line(warning))
 
 
 async def check_store(home: Path) -> AsyncGenerator[ProbeResult, None]:
-    """Opens the store as every command does, and looks through all of it."""
+    """Opens the store as every command does, and checks all of it."""
     from outrider.store.sqlite import open_store
 
-    if not _exists(home / "store.db"):
-        yield ProbeResult("store", "fine", "not there yet; it is made at first use")
+    size = _store_size(home)
+    if size is None:
+        yield ProbeResult("store", "fine", "does not exist yet; the first command creates it")
         return
     findings: list[ProbeResult] = []
     try:
         async with open_store(home, label="outrider doctor") as store:
             findings += [ProbeResult("store", "odd", one_line(notice)) for notice in store.notices]
             findings += [
-                ProbeResult("store", "broken", one_line(problem), "start Outrider again: it recovers what can be read")
+                ProbeResult("store", "broken", one_line(problem), "restart Outrider: it recovers what can be read")
                 for problem in await store.check()
             ]
             waiting, tasks = len(await store.sessions_with_work()), await store.open_tasks()
     except HomeBusy as busy:
-        yield ProbeResult("store", "odd", f"in use, so it was not looked through: {one_line(str(busy))}")
+        yield ProbeResult("store", "odd", f"in use, so it was not checked: {one_line(str(busy))}")
         return
     except (Refused, Unavailable) as error:
         yield ProbeResult("store", "broken", one_line(str(error)))
         return
-    for finding in findings or [ProbeResult("store", "fine", f"sound ({_store_size(home)})")]:
+    for finding in findings or [ProbeResult("store", "fine", f"intact ({size / 1e6:,.1f} MB)")]:
         yield finding
     if waiting:
         yield ProbeResult("turns", "odd", f"{waiting} unfinished", "outrider resume")
     if tasks:
-        yield ProbeResult("tasks", "fine", f"{len(tasks)} open when last looked at; `outrider tasks list` shows them")
+        yield ProbeResult("tasks", "fine", f"{len(tasks)} recorded as open; `outrider tasks list` shows them")
 
 
-def _exists(path: Path) -> bool:
-    """Not, too, where it cannot be looked at: then the home's own check has told why."""
-    return os.path.exists(path)
-
-
-def _store_size(home: Path) -> str:
-    return f"{(home / 'store.db').stat().st_size / 1e6:,.1f} MB"
+def _store_size(home: Path) -> int | None:
+    """None where there is no store, or the home cannot be read: its own check has reported that."""
+    try:
+        return (home / "store.db").stat().st_size
+    except OSError:
+        return None
 
 
 async def check_model(config: Config, *, online: bool) -> AsyncGenerator[ProbeResult, None]:
-    """Which model is asked, why that one, and whether it can be."""
+    """Which model is used, why, and whether it can be reached."""
     try:
-        picked = default_model(config)
+        default = default_model(config)
         choices = choose_models(config)
     except Refused as error:
         yield ProbeResult("model", "broken", one_line(str(error)), "see `outrider config list`")
@@ -214,22 +214,22 @@ async def check_model(config: Config, *, online: bool) -> AsyncGenerator[ProbeRe
         yield ProbeResult(
             "model",
             "odd" if not config.model.name else "fine",
-            f"practice, which only plays a model ({picked.reason})",
+            f"practice model ({default.reason})",
             "" if config.model.name else "outrider config set model <provider>:<model>, and set its key",
         )
         return
-    key = "its key is set" if main.key else "without a key"
-    yield ProbeResult("model", "fine", f"{main.name} at {main.url} ({picked.reason}), {key}")
+    key = "its key is set" if main.key else "no key"
+    yield ProbeResult("model", "fine", f"{main.name} at {main.url} ({default.reason}), {key}")
     if len(choices) > 1:
-        yield ProbeResult("model", "fine", "then " + ", ".join(choice.name for choice in choices[1:]))
+        yield ProbeResult("model", "fine", "fallbacks: " + ", ".join(choice.name for choice in choices[1:]))
     yield await (_ask_model(main) if online else _check_reachable(main))
 
 
 async def _check_reachable(choice: ModelChoice) -> ProbeResult:
-    """Without sending anything: a server on this machine must at least answer the door."""
+    """Whether a model server on this machine accepts connections. Sends no request."""
     parts = urlsplit(choice.url)
     if parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-        return ProbeResult("reach", "fine", f"{parts.hostname} was not asked; --online asks it a tiny question")
+        return ProbeResult("reach", "fine", f"{parts.hostname} was not contacted; --online sends it a short prompt")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with anyio.fail_after(2):
@@ -237,9 +237,9 @@ async def _check_reachable(choice: ModelChoice) -> ProbeResult:
             await stream.aclose()
     except (OSError, TimeoutError):
         return ProbeResult(
-            "reach", "broken", f"nothing answers at {choice.url}", "start the model server, or set model.url"
+            "reach", "broken", f"nothing answers at {choice.url}", "start the model server, or change model.url"
         )
-    return ProbeResult("reach", "fine", f"something answers at {choice.url}")
+    return ProbeResult("reach", "fine", f"a server answers at {choice.url}")
 
 
 async def _ask_model(choice: ModelChoice) -> ProbeResult:
@@ -258,17 +258,17 @@ async def _ask_model(choice: ModelChoice) -> ProbeResult:
 
 
 class _NoBlobs:
-    """The question shows no pictures."""
+    """A blob store that is never used: the prompt has no images."""
 
     def put(self, content: bytes) -> str:
-        raise Refused("nothing is kept here")
+        raise Refused("this prompt has no images")
 
     def get(self, name: str) -> bytes:
-        raise Refused("nothing is kept here")
+        raise Refused("this prompt has no images")
 
 
 async def check_discovered() -> AsyncGenerator[ProbeResult, None]:
-    """Keys in the environment and model servers on this machine."""
+    """Provider keys in the environment, and model servers on this machine."""
     for key in find_keys():
         yield ProbeResult("found", "fine", f"{key.variable} is set: {key.command}")
     for offer in await anyio.to_thread.run_sync(find_local_servers):
@@ -279,39 +279,42 @@ _MARKS = {"fine": "✓", "odd": "!", "broken": "✗"}
 
 
 @click.command("doctor")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--online", "is_online", is_flag=True, help="Ask the model a tiny question.")
+@JSON_OPTION
+@click.option("--online", "is_online", is_flag=True, help="Also send the model a short prompt.")
 def command(is_json: bool, is_online: bool) -> int:
-    """Check this installation and say what to do about problems."""
+    """Check this installation and suggest fixes. Exits with 1 if something is broken."""
     home = find_home()
     start_logging(home)
-    return run_async(partial(_run_checks, home, is_json, is_online))
+    return run_async(partial(print_report, is_json, _checks(home, is_online)))
 
 
-async def _run_checks(home: Path, is_json: bool, is_online: bool, halt: SignalWatch) -> int:
-    return await report(is_json, _checks(home, is_online))
-
-
-async def report(is_json: bool, *streams: AsyncGenerator[ProbeResult, None]) -> int:
-    """Print findings as they come, and a summary; the exit code."""
-    found: list[ProbeResult] = []
+async def print_report(is_json: bool, *streams: AsyncGenerator[ProbeResult, None]) -> int:
+    """Print findings as they arrive, then a summary; returns the exit code."""
+    findings: list[ProbeResult] = []
     for stream in streams:
         async for check in stream:
-            found.append(check)
+            findings.append(check)
             if not is_json:
-                print_line(_check_line(check))
-    is_broken = any(check.verdict == "broken" for check in found)
+                advice = f" → {check.advice}" if check.advice else ""
+                print_line(f"{_MARKS[check.verdict]} {check.name:<9} {check.text}{advice}")
+    broken = sum(check.verdict == "broken" for check in findings)
+    odd = sum(check.verdict == "odd" for check in findings)
     if is_json:
-        print_line(encode_json({"ok": not is_broken, "checks": msgspec.to_builtins(found)}, is_pretty=True))
+        print_json({"ok": not broken, "checks": findings}, is_pretty=True)
+    elif broken or odd:
+        print_line(f"\n{plural(broken, 'problem')}, {plural(odd, 'warning')}")
     else:
-        print_line(_summary(found))
-    return FAILED if is_broken else DONE
+        print_line("\nno problems found")
+    return FAILED if broken else DONE
 
 
 async def _checks(home: Path, is_online: bool) -> AsyncGenerator[ProbeResult, None]:
     for check in (*check_installation(), *check_home(home)):
         yield check
-    config = _load_config()
+    try:
+        config = load()
+    except Refused as error:
+        config = error
     for check in check_settings(config):
         yield check
     async for check in check_store(home):
@@ -327,23 +330,3 @@ async def _checks(home: Path, is_online: bool) -> AsyncGenerator[ProbeResult, No
             yield check
     async for check in check_discovered():
         yield check
-
-
-def _load_config() -> Config | Refused:
-    try:
-        return load()
-    except Refused as error:
-        return error
-
-
-def _check_line(check: ProbeResult) -> str:
-    advice = f" → {check.advice}" if check.advice else ""
-    return f"{_MARKS[check.verdict]} {check.name:<9} {check.text}{advice}"
-
-
-def _summary(found: Sequence[ProbeResult]) -> str:
-    broken = sum(check.verdict == "broken" for check in found)
-    odd = sum(check.verdict == "odd" for check in found)
-    if not broken and not odd:
-        return "\nall is well"
-    return f"\n{broken} broken, {odd} to look at"

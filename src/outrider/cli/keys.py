@@ -1,18 +1,17 @@
-"""`outrider key`: the key to the API and how to use it; making, listing and revoking keys."""
+"""`outrider key`: show the first API key and how to use it; create, list and revoke keys."""
 
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict, Unpack, get_args
 
 import click
 from msgspec.structs import asdict
 
 from outrider.app.api import DEFAULT_PERSON, OpenMode
-from outrider.cli.commands import DONE
-from outrider.cli.output import check_text, encode_json, format_table, format_time, one_line, print_line, warn
+from outrider.cli.commands import DONE, JSON_OPTION
+from outrider.cli.output import check_text, format_table, format_time, now_ms, one_line, print_json, print_line, warn
 from outrider.cli.service import find_running_server
-from outrider.cli.setup import SignalWatch, open_config, open_home, open_read_only, run_async
+from outrider.cli.setup import open_config, open_home, open_read_only, run_async
 from outrider.config.schema import Config
 from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
@@ -29,33 +28,23 @@ from outrider.store.keys import (
 )
 
 _LABEL = "outrider key"
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-_COLUMNS = ("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")
 _SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 
 class KeyLimits(TypedDict):
-    """What a key may use, as it is typed."""
+    """The limits of a key, by the names of click's parameters."""
 
     rate: int | None
     concurrent: int | None
     spend: str
 
 
-def _run(act: Callable[[], Awaitable[None]]) -> int:
-    async def carry(halt: SignalWatch) -> int:
-        await act()
-        return DONE
-
-    return run_async(carry)
-
-
 @click.group("key", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Show the key to the API and how to use it; make, list and revoke keys.
+    """Show the API key and how to use it; create, list and revoke keys.
 
-    The key alone goes to stdout: curl -H "Authorization: Bearer $(outrider key)" …
+    Stdout holds the key alone: curl -H "Authorization: Bearer $(outrider key)" …
     """
     return DONE if ctx.invoked_subcommand else _print_first_key(open_config())
 
@@ -64,48 +53,48 @@ def _print_first_key(config: Config) -> int:
     text = _read_first_key(config)
 
     async def act() -> None:
-        async with open_read_only(config, _LABEL) as reads:
+        async with open_read_only(config, _LABEL) as agent:
             if not text:
-                raise _no_key_error(await reads.list_keys())
+                raise _no_key_error(await agent.list_keys())
             parts = split_key(text)
-            found = await reads.find_key(parts[0]) if parts else None
-        if found is None or found.revoked:
+            key = await agent.find_key(parts[0]) if parts else None
+        if key is None or key.revoked:
             raise Refused(
-                f"the key in {first_key_file(config.home)} holds no longer; make one with `outrider key create NAME`"
+                f"the key in {first_key_file(config.home)} is not valid; create one with `outrider key create NAME`"
             )
         print_line(text)
-        if not sys.stdout.isatty():  # it goes into a command, whose terminal these lines would only clutter
+        if not sys.stdout.isatty():  # The key is used in another command; hints would clutter its terminal.
             return
-        up = find_running_server(config.home)
-        address = up.url if up else f"http://{config.http.host}:{config.http.port}"
+        server = find_running_server(config.home)
+        address = server.url if server else f"http://{config.http.host}:{config.http.port}"
         warn(f'try it: curl -H "Authorization: Bearer $(outrider key)" {address}/v1/models')
-        warn(f"OpenAI clients take it as their API key, with {address}/v1 as their base URL; never put it into a URL")
+        warn(f"for an OpenAI client, use it as the API key with {address}/v1 as the base URL; never put it in a URL")
 
-    return _run(act)
+    return run_async(act)
 
 
 def _read_first_key(config: Config) -> str:
-    """The key that was made at the first run; empty when there is none. Raises Refused when it cannot be shown."""
+    """The key that the first start created, or an empty text. Raises Refused when it must not be shown."""
     path = first_key_file(config.home)
     if path.exists():
         return resolve_secret("the key", f"file:{path}", {}).reveal()
     if "OUTRIDER_API_KEY" in config.keys:
-        raise Refused("there is no key to show, but the value of OUTRIDER_API_KEY is one: send it as a bearer token")
+        raise Refused("no stored key to show; the value of OUTRIDER_API_KEY is a key: send it as a bearer token")
     return ""
 
 
 def _no_key_error(keys: Sequence[Key]) -> Refused:
     if any(not key.revoked for key in keys):
         return Refused(
-            "there is no key to show: a key is shown when it is made, and not kept; "
-            "`outrider key list` lists yours, `outrider key create NAME` makes another"
+            "no stored key to show: a key is shown only when it is created; "
+            "`outrider key list` lists your keys, `outrider key create NAME` creates one"
         )
-    return Refused("there is no key to show: `outrider up` makes the first one, `outrider key create NAME` another")
+    return Refused("there is no key yet: `outrider up` creates the first one, `outrider key create NAME` another")
 
 
 @command.command("create")
 @click.argument("name")
-@click.option("--person", default=DEFAULT_PERSON, show_default=True, help="Whose sessions and tasks it opens.")
+@click.option("--person", default=DEFAULT_PERSON, show_default=True, help="Give access to this person's sessions.")
 @click.option(
     "--scope",
     "scopes",
@@ -113,73 +102,54 @@ def _no_key_error(keys: Sequence[Key]) -> Refused:
     type=click.Choice(_SCOPES),
     default=("chat", "read"),
     show_default=True,
-    help="What it may do; may be given several times.",
+    help="Allow this kind of request; may be repeated.",
 )
-@click.option("--rate", type=click.IntRange(1, 1_000_000), help="Requests a minute.")
-@click.option("--concurrent", type=click.IntRange(1, 100_000), help="Requests at once.")
-@click.option("--spend", default="", metavar="DOLLARS", help="What its turns may cost: 5/day, 20/month, or 5 in all.")
-@_JSON
-def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **bounds: Unpack[KeyLimits]) -> int:
-    """Make a key. It is shown this once, alone on stdout; only a digest of it is kept."""
+@click.option("--rate", type=click.IntRange(1, 1_000_000), help="Limit requests per minute.")
+@click.option("--concurrent", type=click.IntRange(1, 100_000), help="Limit concurrent requests.")
+@click.option("--spend", default="", metavar="DOLLARS", help="Limit the cost: 5/day, 20/month, or 5 in total.")
+@JSON_OPTION
+def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **limits: Unpack[KeyLimits]) -> int:
+    """Create a key and print it on stdout.
+
+    The key is shown only this once; Outrider stores a digest of it.
+    """
     check_text(name, "the key's name")
     check_text(person, "the person's name")
     config = open_config()
-    spend = parse_spend(bounds["spend"]) if bounds["spend"] else None
-    wish = KeySpec(name, person, tuple(dict.fromkeys(scopes)), bounds["rate"], bounds["concurrent"], spend)
+    spend = parse_spend(limits["spend"]) if limits["spend"] else None
+    spec = KeySpec(name, person, tuple(dict.fromkeys(scopes)), limits["rate"], limits["concurrent"], spend)
 
     async def act() -> None:
-        async with open_home(config, OpenMode(_LABEL, "none")) as store:
-            key, text = await make_key(store, wish)
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
+            key, text = await make_key(agent, spec)
         if is_json:
-            print_line(encode_json({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True))
+            print_json({**asdict(render_key(key, 0.0)), "key": text}, is_pretty=True)
             return
         print_line(text)
-        warn(f"this is key {key.id} ({one_line(name)}); it cannot be shown again, so keep it now")
+        warn(f"this is key {key.id} ({one_line(name)}); copy it now, it cannot be shown again")
 
-    return _run(act)
+    return run_async(act)
 
 
 @command.command("list")
-@_JSON
+@JSON_OPTION
 def list_keys(is_json: bool) -> int:
-    """Every key that was made, the oldest first. The keys themselves are not kept, so none is shown."""
+    """List all keys, oldest first. The keys themselves are not stored and not shown."""
     config = open_config()
 
     async def act() -> None:
-        async with open_read_only(config, _LABEL) as reads:
-            now = time.time_ns() // 1_000_000
-            found = [
-                (key, await reads.spent(key.id, first_day(key.spec.spend, now))) for key in await reads.list_keys()
-            ]
+        async with open_read_only(config, _LABEL) as agent:
+            now = now_ms()
+            keys = [(key, await agent.spent(key.id, first_day(key.spec.spend, now))) for key in await agent.list_keys()]
         if is_json:
-            print_line(encode_json([asdict(render_key(key, spent)) for key, spent in found], is_pretty=True))
-        elif found:
-            print_line("\n".join(format_table([_COLUMNS, *(_row(key, spent) for key, spent in found)])))
+            print_json([render_key(key, spent) for key, spent in keys], is_pretty=True)
+        elif keys:
+            rows = [("NAME", "ID", "PERSON", "SCOPES", "CREATED", "LAST USED", "SPENT", "STATE")]
+            print_line("\n".join(format_table([*rows, *(_row(key, spent) for key, spent in keys)])))
         else:
-            print_line("there are no keys yet: `outrider up` makes the first one, `outrider key create NAME` another")
+            print_line("no keys yet: `outrider up` creates the first one, `outrider key create NAME` another")
 
-    return _run(act)
-
-
-@command.command("revoke")
-@click.argument("key")
-def revoke(key: str) -> int:
-    """Make a key open nothing from now on, for good. KEY is its name or its id."""
-    check_text(key, "the key's name")
-    config = open_config()
-
-    async def act() -> None:
-        async with open_home(config, OpenMode(_LABEL, "none")) as store:
-            held = [each for each in await store.list_keys() if not each.revoked]
-            found = next((each for each in held if each.id == key), None)
-            found = found or next((each for each in held if each.spec.name == key), None)
-            if found is None:
-                raise Refused(f"no key {one_line(key)!r} holds; `outrider key list` shows them")
-            await store.revoke_key(found.id)
-        remove_first_key_file(config.home, found.id)
-        print_line(f"{one_line(found.spec.name)} ({found.id}) opens nothing any more")
-
-    return _run(act)
+    return run_async(act)
 
 
 def _row(key: Key, spent: float) -> tuple[str, ...]:
@@ -192,5 +162,26 @@ def _row(key: Key, spent: float) -> tuple[str, ...]:
         format_time(key.created),
         format_time(key.used) if key.used else "never",
         f"${spent:.2f}" + (f" of {render_limit(limit)}" if limit else ""),
-        f"revoked {format_time(key.revoked)}" if key.revoked else "holds",
+        f"revoked {format_time(key.revoked)}" if key.revoked else "active",
     )
+
+
+@command.command("revoke")
+@click.argument("key")
+def revoke(key: str) -> int:
+    """Revoke a key permanently. KEY is its name or its id."""
+    check_text(key, "the key's name")
+    config = open_config()
+
+    async def act() -> None:
+        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
+            active = [each for each in await agent.list_keys() if not each.revoked]
+            match = next((each for each in active if each.id == key), None)
+            match = match or next((each for each in active if each.spec.name == key), None)
+            if match is None:
+                raise Refused(f"there is no active key {one_line(key)!r}; `outrider key list` shows them")
+            await agent.revoke_key(match.id)
+        remove_first_key_file(config.home, match.id)
+        print_line(f"revoked {one_line(match.spec.name)} ({match.id})")
+
+    return run_async(act)

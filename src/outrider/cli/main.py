@@ -1,4 +1,7 @@
-"""The entry point: answers `--version` at once, hands everything else to the commands."""
+"""Entry point of the `outrider` program.
+
+`--version` imports nothing else; every other command line goes to `cli.commands`.
+"""
 
 import sys
 

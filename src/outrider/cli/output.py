@@ -1,60 +1,77 @@
-"""Words for a terminal or a pipe: one line where one is due, never a control character that came from elsewhere.
+"""Output of commands: lines, JSON and tables on stdout, warnings on stderr.
 
-Events as JSON lines: what `--json` prints, the same words as in the journal.
+Text that came from elsewhere reaches a terminal without control characters.
 """
 
 import os
 import sys
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 
 import msgspec
 
 from outrider.core.errors import Refused
 from outrider.core.events import Json
-from outrider.core.store_port import SearchHit, Session, session_status
+from outrider.core.store_port import Session, session_status
 from outrider.core.turn_result import TurnResult
 
 _ALLOWED_CONTROLS = {"\n", "\t"}
 
 
 def printable(text: str) -> str:
-    """Without control characters, which a terminal would obey, and without lone surrogates, which no pipe takes."""
+    """The text without control characters, which a terminal would obey, and lone surrogates, which no encoding has."""
     if text.isprintable():
         return text
     return "".join(c for c in text if c in _ALLOWED_CONTROLS or unicodedata.category(c) not in ("Cc", "Cs"))
 
 
 def one_line(text: str, longest: int = 0) -> str:
-    """On one line, cut to this many characters."""
+    """The text on one line, clipped to `longest` characters unless that is 0."""
     flat = " ".join(printable(text).split())
     return flat if not longest or len(flat) <= longest else flat[: max(1, longest - 1)].rstrip() + "…"
 
 
-def print_line(text: str) -> None:
-    """To stdout, at once. Raises Refused when it cannot be written, and BrokenPipeError when nobody reads any more."""
+@contextmanager
+def checked_stdout() -> Generator[None]:
+    """Raise Refused when stdout cannot be written to, and BrokenPipeError when its reader has gone."""
     try:
-        sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
-        sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is still buffered would fail once more when the process ends.
+        # The rest of the buffer would fail again when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Refused(f"standard output cannot be written to: {error.strerror}") from error
 
 
+def print_line(text: str) -> None:
+    """Write one line to stdout and flush it."""
+    with checked_stdout():
+        sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
+        sys.stdout.flush()
+
+
+def print_json(value: object, *, is_pretty: bool = False) -> None:
+    """Print a value as JSON: one line for a stream of them, indented for a single document."""
+    print_line(encode_json(value, is_pretty=is_pretty))
+
+
+def encode_json(value: object, *, is_pretty: bool = False) -> str:
+    content = msgspec.json.encode(value)
+    return (msgspec.json.format(content, indent=2) if is_pretty else content).decode()
+
+
 def warn(text: str) -> None:
-    """One line to stderr, beside the reply."""
-    with suppress(OSError):  # a stderr that cannot be written to has nobody behind it to be told
+    """Write one line to stderr."""
+    with suppress(OSError):  # Nobody reads a stderr that cannot be written to.
         sys.stderr.write(f"outrider: {one_line(text)}\n")
         sys.stderr.flush()
 
 
 def check_text(text: str, what: str) -> str:
-    """The same text. Raises Refused when it is not valid UTF-8, as a file name or an argument may be."""
+    """Return the text. Raises Refused when it is not valid UTF-8, as a command-line argument may not be."""
     if not text.isascii():
         try:
             text.encode()
@@ -63,31 +80,27 @@ def check_text(text: str, what: str) -> str:
     return text
 
 
-def render_turn_result(finished: TurnResult, session: Session, tasks: Sequence[str] = ()) -> Json:
-    """What a turn came to: the last line of its stream. `tasks` are those that go on without it."""
-    return {"type": "finished", "name": session.name, **msgspec.to_builtins(finished), "tasks": list(tasks)}
+def render_turn_result(result: TurnResult, session: Session, tasks: Sequence[str] = ()) -> Json:
+    """The last JSON line of a turn. `tasks` are the ids of tasks that still run."""
+    return {"type": "finished", "name": session.name, **msgspec.to_builtins(result), "tasks": list(tasks)}
 
 
 def render_session(session: Session) -> Json:
     return {**msgspec.to_builtins(session), "state": session_status(session)}
 
 
-def render_search_hit(found: SearchHit) -> Json:
-    return msgspec.to_builtins(found)
-
-
-def encode_json(value: Mapping[str, object] | list[Json], *, is_pretty: bool = False) -> str:
-    content = msgspec.json.encode(value)
-    return (msgspec.json.format(content, indent=2) if is_pretty else content).decode()
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def format_time(at: int) -> str:
-    """Local time, from milliseconds."""
+    """Local time of a moment in milliseconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1000))
 
 
 def time_ago(at: int, now: int) -> str:
-    """How long since, in the largest unit that fits; both in milliseconds."""
+    """The time between two moments in milliseconds, in the largest unit that fits."""
     seconds = max(0, (now - at) // 1000)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
@@ -95,7 +108,15 @@ def time_ago(at: int, now: int) -> str:
     return "just now"
 
 
-def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines whose columns stand below each other."""
+def format_table(rows: Sequence[Sequence[str]], *, indent: str = "", width: int = 0) -> list[str]:
+    """Rows as lines with aligned columns.
+
+    With `width`, the last column is clipped to fit, or left out where fewer than ten characters remain for it.
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if width:
+        room = width - len(indent) - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        rows = [(*row[:-1], one_line(row[-1], room) if room > 10 else "") for row in rows]
+    return [
+        indent + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

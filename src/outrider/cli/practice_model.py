@@ -1,4 +1,4 @@
-"""`outrider practice-model`: a scripted model on loopback, for trying out and testing any client."""
+"""`outrider practice-model`: a scripted model server on localhost, to test and try any client."""
 
 import logging
 import os
@@ -16,25 +16,27 @@ from outrider.testing.scripted_server.server import ScriptedServer
 
 
 @click.command("practice-model")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to listen on; 0 takes a free one.")
-@click.option("--say", metavar="TEXT", multiple=True, help="Say this; given again, the next time that.")
-@click.option("--script", metavar="FILE", help="Follow this script (JSON); - reads it from stdin.")
-@click.option("--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait before every answer.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen on this port; 0 picks a free one.")
+@click.option("--say", metavar="TEXT", multiple=True, help="Reply with TEXT; repeat it for the next replies.")
+@click.option("--script", metavar="FILE", help="Follow this JSON script; - reads it from stdin.")
+@click.option(
+    "--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait this long before each reply."
+)
 def command(port: int, say: tuple[str, ...], script: str | None, latency: float) -> None:
-    """Serve a scripted model on 127.0.0.1, for tests and tries.
+    """Serve a scripted model on 127.0.0.1, for tests and demos.
 
-    It speaks OpenAI's chat completions and responses and Anthropic's messages, and prints one line of JSON with its
-    address once it listens. Without --say and --script it answers by the rules of the built-in practice model.
-    What it was asked is at GET /requests.
+    The server implements OpenAI chat completions and responses and Anthropic messages. It prints one line of JSON with
+    its URL when it listens. Without --say and --script it replies like the built-in practice model. GET /requests
+    returns the requests so far.
     """
     if say and script is not None:
-        raise click.UsageError("give either --say or --script")
-    chosen = (
+        raise click.UsageError("use either --say or --script")
+    replies = (
         _read_script(script) if script is not None else Script(replies=tuple((ScriptedReply(text),) for text in say))
     )
-    # A connection that the script has cut is reported as an error by the HTTP server; here it is none.
+    # uvicorn reports a connection that the script cuts as an error.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    server = ScriptedServer(chosen, port, latency / 1_000)
+    server = ScriptedServer(replies, port, latency / 1_000)
     try:
         anyio.run(_serve, server)
     finally:

@@ -1,7 +1,4 @@
-"""What a person at a terminal sees on stderr while a turn goes on: calls as they run, and that something moves.
-
-A journal for people: as a transcript in the terminal, or as a Markdown page.
-"""
+"""Rendering of events for people: calls and answers as lines, progress on stderr, transcripts and Markdown pages."""
 
 import shutil
 import sys
@@ -34,15 +31,16 @@ from outrider.core.events import (
 )
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
+from outrider.core.text import plural
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
-from outrider.core.types import Call, Image, Usage
-from outrider.system.tasks import unwrap_single
+from outrider.core.types import Call, Usage
+from outrider.system.tasks import background_group
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class ProgressLine:
-    """Draws one moving line, and leaves the finished ones above it."""
+    """The progress of a turn on stderr: finished calls as lines, and below them one animated line."""
 
     def __init__(self) -> None:
         self._started_at = time.monotonic()
@@ -91,15 +89,15 @@ class ProgressLine:
             case Input(text=text, source="task"):
                 self._print(f"● {one_line(text, 100)}")
             case Resumed():
-                self._print("… taking up the unfinished turn")
+                self._print("… resuming the unfinished turn")
             case Compacted():
-                self._print("… the earlier part of the session was summarised")
+                self._print("… earlier messages were summarised")
             case _:
                 pass
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """While the block runs, the last line belongs to somebody else."""
+        """Leave the last line of the terminal to the block."""
         self._clear_line()
         self._is_paused = True
         try:
@@ -109,14 +107,11 @@ class ProgressLine:
 
     @asynccontextmanager
     async def animated(self) -> AsyncGenerator[None, None]:
-        """Keep the line moving while the block runs; nothing of it is left afterwards."""
+        """Draw the line while the block runs, and clear it afterwards."""
         try:
-            async with anyio.create_task_group() as group:
+            async with background_group() as group:
                 group.start_soon(self._animate)
                 yield
-                group.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise unwrap_single(several) from several
         finally:
             self._clear_line()
 
@@ -150,51 +145,52 @@ def call_line(call: Call, longest: int = 100) -> str:
 
 
 def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
-    """A call and what came of it, in one line; with its task where that goes on."""
-    what = call_line(call, longest) if call else "a call"
-    told = result.details or (result.text if result.failed else "")
-    if task := _background_task(result):
-        told = f"{told} as task {task}"
-    return f"{'✗' if result.failed else '✓'} {what}" + (f" — {one_line(told, longest)}" if told else "")
+    """A call and its result in one line, with the id of the task that it left running."""
+    text = result.details or (result.text if result.failed else "")
+    command = parse_command_result(result)
+    if command.status in ("background_started", "auto_backgrounded"):
+        text = f"{text} as task {command.task}"
+    line = f"{'✗' if result.failed else '✓'} {call_line(call, longest) if call else 'a call'}"
+    return f"{line} — {one_line(text, longest)}" if text else line
 
 
-class _StartedTask(Struct, frozen=True):
-    """What a result says of a task."""
+class CommandResult(Struct, frozen=True):
+    """The result of a tool that runs commands or child sessions; empty for every other tool."""
 
     status: str = ""
     task: str = ""
+    exit_code: int | None = None
+    output: str | None = None
 
 
-def _background_task(result: Result) -> str:
-    """The task that this call left running, or nothing."""
-    if '"background_started"' not in result.text and '"auto_backgrounded"' not in result.text:
-        return ""
+def parse_command_result(result: Result) -> CommandResult:
     try:
-        begun = msgspec.json.decode(result.text, type=_StartedTask)
-    except ValueError:  # another tool's words
-        return ""
-    return one_line(begun.task) if begun.status in ("background_started", "auto_backgrounded") else ""
+        return msgspec.json.decode(result.text, type=CommandResult)
+    except (msgspec.MsgspecError, UnicodeError):  # It was cut, or another tool wrote it.
+        return CommandResult()
 
 
 def answer_line(asked: Asked | None, answered: Answered, longest: int = 160) -> str:
-    """A question and its answer, in one line."""
-    what = one_line(asked.question, longest) if asked else "a question"
-    if answered.answer == NO:
-        return f"✗ {what} — " + ("no" if answered.person else "no, since nobody answered")
-    return f"✓ {what} — {one_line(answered.answer)}"
+    """A question and its answer in one line."""
+    question = one_line(asked.question, longest) if asked else "a question"
+    return f"{'✗' if answered.answer == NO else '✓'} {question} — {answer_text(answered)}"
+
+
+def answer_text(answered: Answered) -> str:
+    return one_line(answered.answer, 100) + ("" if answered.person else " (nobody answered)")
 
 
 _MAX_OUTPUT_CHARS = 4_000
 
 
 def format_usage(usage: Usage, cost: float | None) -> str:
-    """Tokens and dollars, as far as they are known."""
-    told = f"{usage.input:,} tokens in, {usage.output:,} out"
-    return told if cost is None else f"{told}, ${cost:.4f}"
+    """Tokens, and dollars where a price is known."""
+    tokens = f"{usage.input:,} tokens in, {usage.output:,} out"
+    return tokens if cost is None else f"{tokens}, ${cost:.4f}"
 
 
 class _TranscriptState:
-    """Remembers what later entries refer to: the calls, and where the turn began."""
+    """What later entries refer to: the calls so far, and the entries of the open turn."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -207,13 +203,13 @@ class _TranscriptState:
             self.calls |= {call.id: call for call in entry.body.calls}
 
     def end_turn(self) -> TurnResult:
-        outcome = turn_result(self._session.id, last_turn(self._turn))
+        result = turn_result(self._session.id, last_turn(self._turn))
         self._turn = []
-        return outcome
+        return result
 
 
 def transcript_lines(session: Session, entries: Sequence[Entry]) -> Iterator[str]:
-    """The entries as a transcript, calls and results in a line each."""
+    """The entries as a transcript, with one line for each call and each result."""
     turns = _TranscriptState(session)
     for entry in entries:
         turns.add(entry)
@@ -239,12 +235,12 @@ def _entry_lines(entry: Entry, turns: _TranscriptState) -> Iterator[str]:
             yield from _indented(partial)
             yield ""
         case _:
-            if remark := _entry_note(entry):
-                yield _entry_heading(entry, remark)
+            if note := _entry_note(entry):
+                yield _entry_heading(entry, note)
 
 
-def _entry_heading(entry: Entry, what: str) -> str:
-    return f"#{entry.seq} {format_time(entry.at)}  {what}"
+def _entry_heading(entry: Entry, text: str) -> str:
+    return f"#{entry.seq} {format_time(entry.at)}  {text}"
 
 
 def _indented(text: str) -> Iterator[str]:
@@ -252,29 +248,28 @@ def _indented(text: str) -> Iterator[str]:
 
 
 def _turn_summary(turn: TurnResult) -> str:
-    steps = f"{turn.steps} step" + "s" * (turn.steps != 1)
-    told = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
-    return f"{one_line(told)} ({steps}, {format_usage(turn.usage, turn.cost)})"
+    outcome = f"{turn.outcome}: {turn.error}" if turn.error else turn.outcome
+    return f"{one_line(outcome)} ({plural(turn.steps, 'step')}, {format_usage(turn.usage, turn.cost)})"
 
 
 def _entry_note(entry: Entry) -> str:
-    """The entries that are no words, in a few."""
+    """One line for an entry that holds no message, call or result; empty where it needs none."""
     match entry.body:
         case Resumed(crashed=crashed):
-            return "taken up again after a crash" if crashed else "taken up again"
+            return "resumed after a crash" if crashed else "resumed"
         case Compacted():
-            return "the earlier part was summarised"
+            return "earlier messages were summarised"
         case Changed(name=name, value=value):
             return one_line(f"{name} = {value}", 100)
         case Asked(question=question):
             return f"asked: {one_line(question, 300)}"
-        case Answered(answer=answer, person=person):
-            return f"answered: {one_line(answer, 100)}" + ("" if person else ", since nobody answered")
+        case Answered():
+            return f"answered: {answer_text(entry.body)}"
         case Started(runtime=runtime, model=model) if runtime != NATIVE:
-            return one_line(f"carried by {runtime}{f', asking {model}' if model else ''}", 100)
+            return one_line(f"run by {runtime}{f', model {model}' if model else ''}", 100)
         case Bound(runtime=runtime, thread=thread, turn=turn, saw=saw):
-            knows = f", which knows the session up to #{saw}" if saw else ""
-            return one_line(f"{runtime}: thread {thread}{f', turn {turn}' if turn else ''}{knows}", 200)
+            seen = f", has seen the session up to #{saw}" if saw else ""
+            return one_line(f"{runtime}: thread {thread}{f', turn {turn}' if turn else ''}{seen}", 200)
         case Begun() | Started() | Input() | Reply() | Result() | Ended():
             return ""
 
@@ -283,7 +278,8 @@ def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
     """The session as a Markdown page."""
     turns = _TranscriptState(session)
     title = one_line(session.title, 80) or session.name
-    parts = [f"# {title}", f"Session `{session.name}`, begun {format_time(session.created)}, in `{session.workspace}`."]
+    about = f"Session `{session.name}`, started {format_time(session.created)}, in `{session.workspace}`."
+    parts = [f"# {title}", about]
     for entry in entries:
         turns.add(entry)
         parts += _paragraphs(entry, turns)
@@ -293,22 +289,18 @@ def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
 def _paragraphs(entry: Entry, turns: _TranscriptState) -> list[str]:
     match entry.body:
         case Input(text=text, source=source, images=images):
-            who = "You" if source == "person" else source.capitalize()
-            return [f"## {who}, {format_time(entry.at)}", text, *_image_notes(images)]
+            author = "You" if source == "person" else source.capitalize()
+            return [f"## {author}, {format_time(entry.at)}", text, *(f"*[{image.media}]*" for image in images)]
         case Reply(text=text, calls=calls):
-            said = [f"## {entry.body.model or 'Reply'}, {format_time(entry.at)}", text] if text else []
-            return said + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
+            message = [f"## {entry.body.model or 'Reply'}, {format_time(entry.at)}", text] if text else []
+            return message + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
         case Result(text=text, failed=failed):
             return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
         case Ended(partial=partial):
             return [*([partial] if partial else []), f"*{_turn_summary(turns.end_turn())}*"]
         case _:
-            remark = _entry_note(entry)
-            return [f"*{remark}*"] if remark else []
-
-
-def _image_notes(images: Sequence[Image]) -> list[str]:
-    return [f"*[{image.media}]*" for image in images]
+            note = _entry_note(entry)
+            return [f"*{note}*"] if note else []
 
 
 def _fenced(text: str) -> str:

@@ -1,9 +1,12 @@
-"""`outrider run`: one turn. The reply on stdout and nothing else there; all that is beside it on stderr."""
+"""`outrider run`: one turn.
+
+Stdout holds the reply and nothing else; progress, notices and errors go to stderr.
+"""
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +18,9 @@ from msgspec.structs import replace
 from outrider.app.addresses import PIPE, PROMPT
 from outrider.app.api import AgentApi, OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
-from outrider.cli.commands import DONE, FAILED, STOPPED
+from outrider.cli.commands import FAILED, TURN_EXIT_CODES
 from outrider.cli.options import read_images, read_message, session_settings
-from outrider.cli.output import check_text, encode_json, print_line, printable, render_turn_result, warn
+from outrider.cli.output import check_text, print_json, print_line, printable, render_turn_result, warn
 from outrider.cli.questions import QuestionPrompter, deny_unanswerable, is_interactive
 from outrider.cli.render import ProgressLine, answer_line
 from outrider.cli.setup import SignalWatch, open_config, open_home, resolve_workspace, run_async
@@ -28,13 +31,13 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
-from outrider.system.tasks import unwrap_single
+from outrider.system.tasks import background_group
 
 _MAX_KEY_LENGTH = 90
 
 
 class RunOptions(Struct, frozen=True):
-    """What was typed."""
+    """The command line. The fields are the names of click's parameters."""
 
     words: tuple[str, ...]
     session: str = ""
@@ -49,52 +52,53 @@ class RunOptions(Struct, frozen=True):
 
 
 class RunRequest(Struct, frozen=True):
-    """What was typed, read and checked."""
+    """The command line, checked, with stdin and the images read."""
 
     text: str
     session: str
     settings: Mapping[str, str]
-    """What this session is to use from now on."""
+    """Settings that this session keeps."""
     workspace: Path | None
     has_explicit_workspace: bool
     images: tuple[bytes, ...]
     key: str | None
     address: str
-    """Where its answer goes: to someone who can be asked, or into a pipe."""
+    """Where the reply goes: to a person who can answer questions, or to a pipe."""
 
 
 @click.command("run")
 @click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
-@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session of this name, or begin it.")
-@click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
-@click.option("--runtime", "-r", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
-@click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
-@click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Show it a picture; may be repeated.")
-@click.option("--key", default="", help="The same key again gives the same reply and runs nothing twice.")
-@click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop a turn that takes longer.")
-@click.option("--json", "is_json", is_flag=True, help="Print what happens as JSON lines.")
-@click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def command(**typed: object) -> int:
-    """Do one thing and print the reply.
+@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session NAME, or create it.")
+@click.option("--model", "-m", default="", metavar="NAME", help="Use this model in the session from now on.")
+@click.option("--runtime", "-r", metavar="NAME", help="Use this runtime in the session from now on, e.g. codex.")
+@click.option("--workspace", "-w", default="", metavar="PATH", help="Work in this folder (new sessions only).")
+@click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Attach an image; may be repeated.")
+@click.option("--key", default="", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
+@click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop the turn after this time.")
+@click.option("--json", "is_json", is_flag=True, help="Print every event as a line of JSON.")
+@click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Print only errors on stderr.")
+def command(**parameters: object) -> int:
+    """Run one turn and print the reply.
 
-    WORDS need no quotes. `-` among them, or no words at all, reads stdin.
+    WORDS are the message and need no quotes. With `-` among them stdin is appended; without any, stdin is the message.
     """
-    wish = RunOptions(**typed)  # pyright: ignore[reportArgumentType]
+    options = RunOptions(**parameters)  # pyright: ignore[reportArgumentType]
     config = open_config()
-    order = _parse_request(wish, config)
-    return run_async(partial(_run, config, order, wish))
+    request = _parse_request(options, config)
+    signals = SignalWatch()
+    return run_async(partial(_run, config, request, options, signals), signals)
 
 
 def _parse_request(options: RunOptions, config: Config) -> RunRequest:
-    """Everything that can be refused without opening the home is refused here."""
+    """Refuse here whatever can be refused without opening the home."""
     for option, value in (("--session", options.session), ("--key", options.key)):
         check_text(value, option)
     if len(options.key) > _MAX_KEY_LENGTH or not options.key.isprintable():
-        raise Refused(f"a key has at most {_MAX_KEY_LENGTH} printable characters")
+        raise Refused(f"--key takes at most {_MAX_KEY_LENGTH} printable characters")
     text = read_message(options.words, config.limits.input)
     return RunRequest(
         text=text,
-        # Without a session the key names one: only there can it be found again.
+        # A key belongs to a session. Without one it names its own, so that it is found again.
         session=options.session or (f"key {options.key}" if options.key else ""),
         settings=session_settings(config, options.model, options.runtime, is_new=not options.session),
         workspace=resolve_workspace(config, options.workspace),
@@ -105,157 +109,150 @@ def _parse_request(options: RunOptions, config: Config) -> RunRequest:
     )
 
 
-async def _run(config: Config, order: RunRequest, options: RunOptions, halt: SignalWatch) -> int:
-    presence = OpenMode("outrider run", "own")
-    async with open_home(config, presence, workspace=order.workspace, is_quiet=options.is_quiet) as agent:
-        session = await agent.session(order.session)
-        _check_workspace(order, session, options.is_quiet)
+async def _run(config: Config, request: RunRequest, options: RunOptions, signals: SignalWatch) -> int:
+    mode = OpenMode("outrider run", "own")
+    async with open_home(config, mode, workspace=request.workspace, is_quiet=options.is_quiet) as agent:
+        session = await agent.session(request.session)
+        _check_workspace(request, session, options.is_quiet)
         if not options.is_quiet:
-            await _warn_unfinished(agent, session, is_alone=not agent.is_client)
-        await apply_settings(agent, session, order.settings)
+            await _warn_unfinished(agent, session)
+        await apply_settings(agent, session, request.settings)
         if not options.is_quiet and agent.owner_mismatch({}):
-            told = agent.owner_mismatch(settings_of(await agent.journal(session)))
-            if told:
-                warn(told)
-        if await deny_unanswerable(agent, session, order.address) and not options.is_quiet:
-            warn("what this session was waiting to be allowed is now a no: nobody can be asked here")
-        begun: list[Entry] = []
+            mismatch = agent.owner_mismatch(settings_of(await agent.journal(session)))
+            if mismatch:
+                warn(mismatch)
+        if await deny_unanswerable(agent, session, request.address) and not options.is_quiet:
+            warn("this session's pending questions were answered with no: nobody can be asked here")
+        turn = _TurnRun(agent, session, request, options)
+        resume_hint = f"Your message is saved: outrider resume {shlex.quote(session.name)}"
         try:
-            outcome = await _run_turn_with_timeout(agent, session, order, options, begun)
+            result = await turn.run()
         except anyio.get_cancelled_exc_class():
+            if not signals.is_interrupt:
+                turn.warn_unfinished()
+                raise
             with anyio.CancelScope(shield=True):
-                await _on_interrupt(agent, session, begun, options, halt)
+                await turn.stop()
             raise
         except NeedsAnotherProcess as error:
-            warn(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}")
+            warn(f"{error}. {resume_hint}")
             return FAILED
         except Unavailable as error:
-            if not begun:
+            if not turn.first_entry:
                 raise
-            raise Unavailable(f"{error}. Your message is kept: outrider resume {shlex.quote(session.name)}") from error
+            raise Unavailable(f"{error}. {resume_hint}") from error
         tasks = await agent.tasks(session, open_only=True)
-        code = _print_result(outcome, session, options, config, tasks)
-        if tasks and not options.is_quiet:
+        code = _print_result(result, session, options, config, tasks)
+        if not options.is_quiet:
             _warn_running_tasks(tasks)
         return code
 
 
-async def _run_turn_with_timeout(
-    agent: AgentApi, session: Session, order: RunRequest, options: RunOptions, begun: list[Entry]
-) -> TurnResult:
-    """A turn that takes longer is stopped by whoever waits for it: others have other limits, and may own the home."""
-    late: list[int] = []
+class _TurnRun:
+    """One turn, from the message that begins it to its end: shows its events, asks its questions, keeps its timeout."""
 
-    async def stop_when_late(seconds: int) -> None:
+    def __init__(self, agent: HomeClient, session: Session, request: RunRequest, options: RunOptions) -> None:
+        self._agent = agent
+        self._session = session
+        self._request = request
+        self._options = options
+        self.first_entry: Entry | None = None
+        """The message, once it was recorded."""
+        self._is_late = False
+        has_progress = sys.stderr.isatty() and not options.is_json and not options.is_quiet
+        self._progress = ProgressLine() if has_progress else None
+        self._prompter = None
+        if request.address.startswith(f"{PROMPT}:"):
+            self._prompter = QuestionPrompter(agent, session, self._progress.paused if self._progress else nullcontext)
+        self._questions: dict[str, Asked] = {}
+
+    async def run(self) -> TurnResult:
+        """Run the turn. The timeout is kept here, not by the owner of the home: each client has its own."""
+        async with background_group() as group, self._display():
+            if self._options.timeout:
+                group.start_soon(self._stop_after, self._options.timeout)
+            result = await self._agent.say(
+                self._request.text,
+                session=self._session.id,
+                images=self._request.images,
+                key=self._request.key,
+                address=self._request.address,
+                on_event=self._on_event,
+            )
+        return replace(result, outcome="failed") if self._is_late and result.outcome == "interrupted" else result
+
+    async def _stop_after(self, seconds: int) -> None:
         await anyio.sleep(seconds)
-        late.append(seconds)
-        await agent.stop(session, f"stopped after {seconds} s (--timeout)")
+        self._is_late = True
+        await self._agent.stop(self._session, f"stopped after {seconds} s (--timeout)")
 
-    try:
-        async with anyio.create_task_group() as group:
-            if options.timeout:
-                group.start_soon(stop_when_late, options.timeout)
-            outcome = await _run_turn(agent, session, order, options, begun)
-            group.cancel_scope.cancel()
-            return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
-    except BaseExceptionGroup as several:
-        raise unwrap_single(several) from several
-    raise AssertionError("the turn was waited for, or an error was raised")
+    @asynccontextmanager
+    async def _display(self) -> AsyncGenerator[None]:
+        async with (
+            self._progress.animated() if self._progress else nullcontext(),
+            self._prompter.prompting() if self._prompter else nullcontext(),
+        ):
+            yield
 
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Entry):
+            self.first_entry = self.first_entry or event
+        if self._options.is_json:
+            print_json(render_event(event))
+        elif self._progress:
+            self._progress.show(event)
+        if self._prompter:
+            self._prompter.on_event(event)
+        if not self._progress and not self._options.is_quiet:
+            self._warn_denied(event)
 
-async def _run_turn(
-    agent: AgentApi, session: Session, order: RunRequest, options: RunOptions, begun: list[Entry]
-) -> TurnResult:
-    surface, progress = _event_sink(options), None
-    if surface is None and sys.stderr.isatty():
-        progress = ProgressLine()
-    asker = None
-    if order.address.startswith(f"{PROMPT}:"):
-        asker = QuestionPrompter(agent, session, progress.paused if progress else None)
-    asks: dict[str, Asked] = {}
+    def _warn_denied(self, event: Event) -> None:
+        """Without a person at the terminal, stderr still says what was not done, and why."""
+        match event:
+            case Entry(body=Asked() as asked):
+                self._questions[asked.ask] = asked
+            case Entry(body=Answered() as answered) if not answered.person:
+                warn(answer_line(self._questions.get(answered.ask), answered))
+            case _:
+                pass
 
-    def show(event: Event) -> None:
-        if not begun and isinstance(event, Entry):
-            begun.append(event)
-        if surface:
-            surface(event)
-        elif progress:
-            progress.show(event)
-        if asker:
-            asker.on_event(event)
-        if not progress and not options.is_quiet:
-            _warn_denied(event, asks)
+    def warn_unfinished(self) -> None:
+        """Say where the turn goes on when this process ends before it."""
+        name = shlex.quote(self._session.name)
+        if self._agent.continues_elsewhere:
+            warn(f"the turn continues in another process: outrider sessions show {name}")
+        else:
+            warn(f"the turn is not finished; to finish it: outrider resume {name}")
 
-    async with progress.animated() if progress else nullcontext(), asker.prompting() if asker else nullcontext():
-        return await agent.say(
-            order.text, session=session.id, images=order.images, key=order.key, address=order.address, on_event=show
-        )
-
-
-def _warn_denied(event: Event, questions: dict[str, Asked]) -> None:
-    """Where nobody watches, the log of whoever ran this still says what was not done, and why."""
-    if isinstance(event, Entry) and isinstance(event.body, Asked):
-        questions[event.body.ask] = event.body
-    if isinstance(event, Entry) and isinstance(event.body, Answered) and not event.body.person:
-        warn(answer_line(questions.get(event.body.ask), event.body))
-
-
-def _warn_running_tasks(tasks: Sequence[Task]) -> None:
-    if len(tasks) == 1:
-        warn(f"task {tasks[0].id} goes on: outrider tasks wait {tasks[0].id}")
-    else:
-        warn(f"{len(tasks)} tasks go on: outrider tasks list")
-
-
-def _event_sink(options: RunOptions) -> Callable[[Event], None] | None:
-    """Where events go: to stdout as JSON, nowhere, or (None) to a person if one watches."""
-    if options.is_json:
-        return lambda event: print_line(encode_json(render_event(event)))
-    return (lambda event: None) if options.is_quiet else None
-
-
-async def _on_interrupt(
-    agent: HomeClient, session: Session, begun: list[Entry], options: RunOptions, halt: SignalWatch
-) -> None:
-    """A person's Ctrl-C stops the turn for good; a shutdown only lets go of it."""
-    if not halt.is_interrupt:
-        name = shlex.quote(session.name)
-        goes_on = f"the turn goes on without this: outrider sessions show {name}"
-        warn(goes_on if agent.continues_elsewhere else f"the turn is left unfinished: outrider resume {name}")
-        return
-    await agent.stop(session, "stopped by Ctrl-C")
-    if not begun:
-        return
-    outcome = turn_result(session.id, last_turn(await agent.journal(session, begun[0].seq - 1)))
-    if options.is_json:
-        print_line(encode_json(render_turn_result(outcome, session)))
-    elif outcome.text:
-        print_line(outcome.text)
-    warn("stopped")
-    if tasks := await agent.tasks(session, open_only=True):
-        _warn_running_tasks(tasks)
+    async def stop(self) -> None:
+        """Stop the turn and print what it said so far."""
+        await self._agent.stop(self._session, "stopped by Ctrl-C")
+        if not self.first_entry:
+            return
+        entries = await self._agent.journal(self._session, self.first_entry.seq - 1)
+        result = turn_result(self._session.id, last_turn(entries))
+        if self._options.is_json:
+            print_json(render_turn_result(result, self._session))
+        elif result.text:
+            print_line(result.text)
+        warn("stopped")
+        _warn_running_tasks(await self._agent.tasks(self._session, open_only=True))
 
 
 def _print_result(
-    outcome: TurnResult, session: Session, options: RunOptions, config: Config, tasks: Sequence[Task]
+    result: TurnResult, session: Session, options: RunOptions, config: Config, tasks: Sequence[Task]
 ) -> int:
     if options.is_json:
-        print_line(encode_json(render_turn_result(outcome, session, [task.id for task in tasks])))
-    elif outcome.text and config.chat.markdown and sys.stdout.isatty():
-        _print_markdown(outcome.text)
-    elif outcome.text:
-        print_line(outcome.text)
-    if outcome.cut and not options.is_quiet:
-        warn(f"the provider ended this reply early: {outcome.cut}")
-    match outcome.outcome:
-        case "done":
-            return DONE
-        case "failed":
-            warn(outcome.error)
-            return FAILED
-        case "interrupted":
-            warn(outcome.error or "stopped")
-            return STOPPED
+        print_json(render_turn_result(result, session, [task.id for task in tasks]))
+    elif result.text and config.chat.markdown and sys.stdout.isatty():
+        _print_markdown(result.text)
+    elif result.text:
+        print_line(result.text)
+    if result.cut and not options.is_quiet:
+        warn(f"the provider ended this reply early: {result.cut}")
+    if result.outcome != "done":
+        warn(result.error or "stopped")
+    return TURN_EXIT_CODES[result.outcome]
 
 
 def _print_markdown(text: str) -> None:
@@ -265,23 +262,31 @@ def _print_markdown(text: str) -> None:
     Console().print(Markdown(printable(text)))
 
 
-def _check_workspace(order: RunRequest, session: Session, is_quiet: bool) -> None:
+def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> None:
     if not Path(session.workspace).is_dir():
         raise Refused(
-            f"the workspace of session {session.name!r} is gone: make {session.workspace} again, or begin a new session"
+            f"the workspace of session {session.name!r} no longer exists: "
+            f"create {session.workspace} again, or start a new session"
         )
-    if session.workspace == str(order.workspace):
+    if session.workspace == str(request.workspace):
         return
-    if order.has_explicit_workspace:
-        raise Refused(f"session {session.name!r} works in {session.workspace} and keeps it; begin another session")
+    if request.has_explicit_workspace:
+        raise Refused(f"session {session.name!r} always works in {session.workspace}; start another session")
     if not is_quiet:
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _warn_unfinished(agent: AgentApi, session: Session, *, is_alone: bool) -> None:
-    """What is unfinished while another process owns the home is being worked at there, or was told there."""
-    others = sum(other.id != session.id for other in await agent.unfinished()) if is_alone else 0
+async def _warn_unfinished(agent: AgentApi, session: Session) -> None:
+    """Another owner of the home runs its unfinished turns itself, so only this process's own are mentioned."""
+    others = 0 if agent.is_client else sum(other.id != session.id for other in await agent.unfinished())
     if others:
-        warn(f"{others} unfinished {'turn waits' if others == 1 else 'turns wait'}: outrider resume")
+        warn(f"{others} unfinished {'turn' if others == 1 else 'turns'}; to finish: outrider resume")
     if session.has_work:
-        warn(f"session {session.name!r} has an unfinished turn, which goes on with this message")
+        warn(f"session {session.name!r} has an unfinished turn; this message becomes part of it")
+
+
+def _warn_running_tasks(tasks: Sequence[Task]) -> None:
+    if len(tasks) == 1:
+        warn(f"task {tasks[0].id} is still running: outrider tasks wait {tasks[0].id}")
+    elif tasks:
+        warn(f"{len(tasks)} tasks are still running: outrider tasks list")

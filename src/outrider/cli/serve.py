@@ -1,4 +1,4 @@
-"""The always-on process: opens the home, takes up what is unfinished, serves HTTP, and leaves in order when told to."""
+"""The server process of `outrider up`: opens the home, resumes unfinished work, serves HTTP, and drains on a signal."""
 
 import logging
 import signal
@@ -25,61 +25,65 @@ from outrider.system.tasks import unwrap_single
 
 log = logging.getLogger("outrider.up")
 DRAIN_TIMEOUT = 8.0
-"""Seconds after which a drain is cut short."""
+"""Seconds a drain may take."""
 REQUEST_GRACE = 3.0
-"""Seconds that requests may go on in a drain. Those that wait for a turn end at once."""
+"""Seconds that open requests may take in a drain. Requests that wait for a turn end at once."""
 KILL_AFTER = 20
-"""Seconds after the first signal at which the kernel ends a process that could not even be cut short."""
+"""Seconds after the first signal at which SIGALRM ends a process that hangs."""
 _KEY_VARIABLE = "OUTRIDER_API_KEY"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_RESTARTING = "Outrider is restarting; what was accepted is kept and goes on: ask again in a moment"
+_RESTARTING = "Outrider is restarting; accepted work is saved and continues: try again in a moment"
 
 
 class ShutdownSignals:
-    """What signals ask for: the first to leave in order, the next to hurry."""
+    """Stop signals: the first starts a drain, the second cuts it short."""
 
     def __init__(self) -> None:
         self.stop_requested = anyio.Event()
         self.startup_scope = anyio.CancelScope()
-        """Cancelled by a signal that comes before it `is_up`."""
+        """Cancelled by a signal that arrives before the server listens."""
         self.drain_scope = anyio.CancelScope()
         """Cancelled by the second signal."""
-        self.is_serving = False
+        self._is_serving = False
+
+    def mark_serving(self) -> None:
+        """From now on a signal starts a drain instead of cancelling the startup."""
+        self._is_serving = True
 
     async def watch(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         with anyio.open_signal_receiver(*_STOP_SIGNALS) as signals:
             task_status.started()
             async for number in signals:
-                log.info("told to leave by %s", signal.Signals(number).name)
+                log.info("received %s", signal.Signals(number).name)
                 if self.stop_requested.is_set():
                     self.drain_scope.cancel()
                     continue
                 signal.alarm(KILL_AFTER)
                 self.stop_requested.set()
-                if not self.is_serving:
+                if not self._is_serving:
                     self.startup_scope.cancel()
 
 
 def check_not_running(config: Config) -> None:
-    """Raises HomeBusy when `outrider up` serves this home already."""
-    if up := find_running_server(config.home):
+    """Raises HomeBusy when another `outrider up` serves this home."""
+    if server := find_running_server(config.home):
         raise HomeBusy(
-            f"outrider up (process {up.pid}) serves this home already at {up.url}; `outrider up stop` ends it"
+            f"outrider up (process {server.pid}) already serves this home at {server.url}; `outrider up stop` stops it"
         )
 
 
 def check_host(config: Config) -> None:
-    """Raises Refused when the address can be reached from elsewhere and nobody said so on the command line."""
+    """Raises Refused when other machines can reach the address and the command line does not name it."""
     host = config.http.host
     if not is_loopback(host) and config.source("http.host") != "flag":
         raise Refused(
             f"http.host = {host!r} ({config.source('http.host')}) opens this agent to other machines; "
-            f"say so on the command line too: outrider up --host {host}"
+            f"to confirm, name it on the command line: outrider up --host {host}"
         )
 
 
 async def serve(config: Config) -> int:
-    """Serve this home until a signal says to leave; the exit code."""
+    """Serve this home until a signal stops it; returns the exit code."""
     check_not_running(config)
     check_host(config)
     try:
@@ -88,27 +92,27 @@ async def serve(config: Config) -> int:
     except BaseExceptionGroup as several:
         raise unwrap_single(several) from several
     signal.alarm(0)
-    log.info("left")
+    log.info("stopped")
     return DONE
 
 
 async def _open_and_serve(config: Config, listener: socket.socket) -> None:
-    halt = ShutdownSignals()
+    signals = ShutdownSignals()
     async with anyio.create_task_group() as group:
-        await group.start(halt.watch)
-        with halt.startup_scope:
-            async with open_as_owner(config, OpenMode("outrider up", "all")) as served:
-                for text in (*config.warnings, *served.agent.notices):
+        await group.start(signals.watch)
+        with signals.startup_scope:
+            async with open_as_owner(config, OpenMode("outrider up", "all")) as owner:
+                for text in (*config.warnings, *owner.agent.notices):
                     warn(text)
-                await _serve_home(config, served, listener, halt)
+                await _serve_home(config, owner, listener, signals)
         group.cancel_scope.cancel()
 
 
-async def _serve_home(config: Config, served: OwnerServer, listener: socket.socket, halt: ShutdownSignals) -> None:
-    agent = served.agent
-    key = await _find_key(config, agent)
-    if before := read_server_file(config.home):
-        log.warning("the last outrider up (process %s) was killed: it left %s behind", before.pid, SERVER_FILE)
+async def _serve_home(config: Config, owner: OwnerServer, listener: socket.socket, signals: ShutdownSignals) -> None:
+    agent = owner.agent
+    key_hint = await _prepare_key(config, agent)
+    if previous := read_server_file(config.home):
+        log.warning("the last outrider up (process %s) was killed: it left %s behind", previous.pid, SERVER_FILE)
     url = url_of(listener)
     webhooks = await configure_webhooks(agent)
     server = HttpServer(
@@ -118,32 +122,35 @@ async def _serve_home(config: Config, served: OwnerServer, listener: socket.sock
         if webhooks:
             await group.start(webhooks.run)
         await group.start(server.run)
-        waiting = await agent.resume_all()
+        sessions = await agent.resume_all()
         with advertise_server(config.home, url):
-            halt.is_serving = True
-            log.info("listening at %s; unfinished sessions taken up: %s", url, len(waiting))
-            print_line(f"outrider up: {url} ({key})")
-            await halt.stop_requested.wait()
-            with halt.drain_scope, anyio.move_on_after(DRAIN_TIMEOUT):
-                await served.drain(_RESTARTING, gently=DRAIN_TIMEOUT - REQUEST_GRACE)
+            signals.mark_serving()
+            log.info("listening at %s; resumed sessions: %s", url, len(sessions))
+            print_line(f"outrider up: {url} ({key_hint})")
+            await signals.stop_requested.wait()
+            with signals.drain_scope, anyio.move_on_after(DRAIN_TIMEOUT):
+                await owner.drain(_RESTARTING, gently=DRAIN_TIMEOUT - REQUEST_GRACE)
                 await server.close(REQUEST_GRACE)
         group.cancel_scope.cancel()
 
 
-async def _find_key(config: Config, agent: Agent) -> str:
-    """Where the key is, made now if there never was one. Raises Refused when strangers could knock without."""
+async def _prepare_key(config: Config, agent: Agent) -> str:
+    """Create the first key if there never was one, and say where the key is.
+
+    Raises Refused when other machines could connect and there is no key.
+    """
     keys = key_store(agent)
-    is_held = any(not key.revoked for key in await keys.list_keys())
-    is_given = _KEY_VARIABLE in config.keys
-    if not is_loopback(config.http.host) and not is_held and not is_given:
+    has_active_key = any(not key.revoked for key in await keys.list_keys())
+    has_variable = _KEY_VARIABLE in config.keys
+    if not is_loopback(config.http.host) and not has_active_key and not has_variable:
         raise Refused(
             f"listening on {config.http.host} opens this agent to other machines, which needs a key: "
-            f"make one with `outrider key create NAME` or set {_KEY_VARIABLE}, then start again"
+            f"create one with `outrider key create NAME` or set {_KEY_VARIABLE}, then start again"
         )
-    if not is_given and await ensure_key(config.home, keys):
-        log.info("made the first key, in %s", first_key_file(config.home))
-    if is_given:
+    if not has_variable and await ensure_key(config.home, keys):
+        log.info("created the first key in %s", first_key_file(config.home))
+    if has_variable:
         return f"key in {_KEY_VARIABLE}"
     if first_key_file(config.home).exists():
         return f"key in {first_key_file(config.home)}"
-    return "`outrider key list` shows the keys" if is_held else "no key opens it: `outrider key create NAME` makes one"
+    return "keys: outrider key list" if has_active_key else "no active key; create one: outrider key create NAME"

@@ -1,74 +1,67 @@
-"""`outrider sessions`: list, show, search, export, rename and delete what was said."""
+"""`outrider sessions`: list, show, search, export, rename and delete sessions."""
 
-import os
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from outrider.app.api import OpenMode, ReadOnlyApi
-from outrider.cli.commands import DONE
+from outrider.app.api import OpenMode
+from outrider.cli.commands import JSON_OPTION
 from outrider.cli.output import (
     check_text,
     encode_json,
+    format_table,
     format_time,
+    now_ms,
     one_line,
+    print_json,
     print_line,
-    render_search_hit,
     render_session,
     time_ago,
     warn,
 )
 from outrider.cli.render import markdown_page, transcript_lines
-from outrider.cli.setup import SignalWatch, open_config, open_home, open_read_only, run_async
+from outrider.cli.setup import open_config, open_home, open_read_only, run_async
 from outrider.core.errors import Refused
 from outrider.core.events import render_entry
 from outrider.core.store_port import Session, session_status
+from outrider.system.files import touch_private
 
 _LABEL = "outrider sessions"
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+_MODE = OpenMode(_LABEL, "none")
 _MAX_TITLE = 48
-
-
-def _run_read_only(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
-    """Look something up, also beside a process that takes no guests."""
-    config = open_config()
-
-    async def carry(halt: SignalWatch) -> int:
-        async with open_read_only(config, _LABEL) as looking:
-            await act(looking)
-        return DONE
-
-    return run_async(carry)
 
 
 @click.group("sessions")
 def command() -> None:
-    """List, show, search, export, rename and delete sessions."""
+    """List, show, search, export, rename and delete sessions.
+
+    SESSION is a session's name, its id, or at least the first six characters of its id.
+    """
 
 
 @command.command("list")
-@_JSON
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many, latest first.")
+@JSON_OPTION
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="List at most this many.")
 def list_sessions(is_json: bool, limit: int) -> int:
-    """Every session, latest first."""
+    """List sessions, most recent first."""
+    config = open_config()
 
-    async def act(agent: ReadOnlyApi) -> None:
-        found = await agent.sessions(limit)
+    async def act() -> None:
+        async with open_read_only(config, _LABEL) as agent:
+            sessions = await agent.sessions(limit)
         if is_json:
-            print_line(encode_json([render_session(session) for session in found], is_pretty=True))
-        elif found:
-            print_line("\n".join(sessions_table(found, time.time_ns() // 1_000_000)))
+            print_json([render_session(session) for session in sessions], is_pretty=True)
+        elif sessions:
+            print_line("\n".join(_sessions_table(sessions, now_ms())))
         else:
-            print_line('there are no sessions yet: outrider run "…" begins one')
+            print_line('no sessions yet; to start one: outrider run "…"')
 
-    return _run_read_only(act)
+    return run_async(act)
 
 
-def sessions_table(sessions: Sequence[Session], now: int) -> list[str]:
-    """One aligned line for each, under a head."""
+def _sessions_table(sessions: Sequence[Session], now: int) -> list[str]:
     rows = [("NAME", "UPDATED", "STATE", "TITLE", "WORKSPACE")]
     rows += [
         (
@@ -80,88 +73,95 @@ def sessions_table(sessions: Sequence[Session], now: int) -> list[str]:
         )
         for session in sessions
     ]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return format_table(rows)
 
 
 @command.command("show")
 @click.argument("session")
-@_JSON
-@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only what came after this entry.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="At most so many entries; 0 for all.")
+@click.option("--json", "is_json", is_flag=True, help="Print one line of JSON for each entry.")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Show only entries after this one.")
+@click.option("--limit", type=click.IntRange(0), default=0, help="Show at most this many entries; 0 for all.")
 def show(session: str, is_json: bool, after: int, limit: int) -> int:
-    """What was said and done in a session. With --json, one entry a line."""
+    """Show the transcript of a session."""
     check_text(session, "the session's name")
+    config = open_config()
 
-    async def act(agent: ReadOnlyApi) -> None:
-        found = await agent.find_by_prefix(session)
-        entries = await agent.journal(found, after, limit)
+    async def act() -> None:
+        async with open_read_only(config, _LABEL) as agent:
+            row = await agent.find_by_prefix(session)
+            entries = await agent.journal(row, after, limit)
         if is_json:
             for entry in entries:
-                print_line(encode_json(render_entry(entry)))
+                print_json(render_entry(entry))
             return
-        print_line(f"{one_line(found.name)} ({found.id}), {session_status(found)}, in {one_line(found.workspace)}\n")
-        for line in transcript_lines(found, entries):
+        print_line(f"{one_line(row.name)} ({row.id}), {session_status(row)}, in {one_line(row.workspace)}\n")
+        for line in transcript_lines(row, entries):
             print_line(line)
 
-    return _run_read_only(act)
+    return run_async(act)
 
 
 @command.command("search")
 @click.argument("words", nargs=-1, required=True)
-@_JSON
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@JSON_OPTION
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Print at most this many.")
 def search(words: tuple[str, ...], is_json: bool, limit: int) -> int:
-    """Where these words were said."""
-    wanted = check_text(" ".join(words), "what to search for")
-
+    """Find the messages that contain these words."""
+    query = check_text(" ".join(words), "the search text")
     config = open_config()
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
-            found = await agent.search(wanted, limit)
+    async def act() -> None:
+        async with open_home(config, _MODE) as agent:
+            hits = await agent.search(query, limit)
         if is_json:
-            print_line(encode_json([render_search_hit(place) for place in found], is_pretty=True))
-            return DONE
-        for place in found:
-            print_line(f"{one_line(place.name)} #{place.seq}  {format_time(place.at)}  {one_line(place.excerpt, 200)}")
-        if not found:
-            warn("nothing was found")
-        return DONE
+            print_json(hits, is_pretty=True)
+            return
+        for hit in hits:
+            print_line(f"{one_line(hit.name)} #{hit.seq}  {format_time(hit.at)}  {one_line(hit.excerpt, 200)}")
+        if not hits:
+            warn("no matches")
 
-    return run_async(carry)
+    return run_async(act)
 
 
 @command.command("export")
 @click.argument("session")
-@click.option("--format", "form", type=click.Choice(["json", "markdown"]), default="markdown", show_default=True)
-@click.option("--output", "-o", default="", metavar="FILE", help="Write it there instead of to stdout.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "markdown"]),
+    default="markdown",
+    show_default=True,
+    help="Format of the document.",
+)
+@click.option("--output", "-o", default="", metavar="FILE", help="Write to FILE instead of stdout.")
 def export(session: str, form: str, output: str) -> int:
-    """A whole session as one document."""
+    """Export a whole session as one document."""
     check_text(session, "the session's name")
+    config = open_config()
 
-    async def act(agent: ReadOnlyApi) -> None:
-        found = await agent.find_by_prefix(session)
-        entries = await agent.journal(found)
+    async def act() -> None:
+        async with open_read_only(config, _LABEL) as agent:
+            row = await agent.find_by_prefix(session)
+            entries = await agent.journal(row)
         if form == "json":
-            document = {"session": render_session(found), "entries": [render_entry(entry) for entry in entries]}
+            document = {"session": render_session(row), "entries": [render_entry(entry) for entry in entries]}
             text = encode_json(document, is_pretty=True) + "\n"
         else:
-            text = markdown_page(found, entries)
+            text = markdown_page(row, entries)
         if output:
-            _write_private(Path(output), text)
+            _write_document(Path(output), text)
         else:
             print_line(text.removesuffix("\n"))
 
-    return _run_read_only(act)
+    return run_async(act)
 
 
-def _write_private(path: Path, text: str) -> None:
-    """For its owner alone when it is new: a session may hold anything."""
+def _write_document(path: Path, text: str) -> None:
+    """Write a file; a new one is readable by its owner alone, since a session may contain secrets."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        touch_private(path)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
@@ -170,42 +170,39 @@ def _write_private(path: Path, text: str) -> None:
 @click.argument("session")
 @click.argument("name")
 def rename(session: str, name: str) -> int:
-    """Call a session otherwise. Its workspace stays where it is."""
+    """Rename a session. Its workspace does not move."""
     check_text(session, "the session's name")
     check_text(name, "the new name")
     config = open_config()
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
-            found = await agent.find_by_prefix(session)
-            renamed = await agent.rename(found, name)
-        print_line(f"{one_line(found.name)} is now called {one_line(renamed.name)}")
-        return DONE
+    async def act() -> None:
+        async with open_home(config, _MODE) as agent:
+            row = await agent.find_by_prefix(session)
+            renamed = await agent.rename(row, name)
+        print_line(f"renamed {one_line(row.name)} to {one_line(renamed.name)}")
 
-    return run_async(carry)
+    return run_async(act)
 
 
 @command.command("delete")
 @click.argument("session")
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def delete(session: str, is_sure: bool) -> int:
-    """Delete a session and all that was said in it. The files in its workspace stay."""
+    """Delete a session permanently. The files in its workspace stay."""
     check_text(session, "the session's name")
     if not is_sure and not sys.stdin.isatty():
-        raise Refused("a session is deleted for good: say --yes")
-
+        raise Refused("deleting a session is permanent; to confirm, add --yes")
     config = open_config()
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
-            found = await agent.find_by_prefix(session)
-        what = f"{one_line(found.name)} ({one_line(found.title, _MAX_TITLE)})"
-        # The home is not held while somebody thinks about it.
-        if not is_sure and not click.confirm(f"Delete {what} for good?", err=True):
+    async def act() -> None:
+        async with open_home(config, _MODE) as agent:
+            row = await agent.find_by_prefix(session)
+        title = f"{one_line(row.name)} ({one_line(row.title, _MAX_TITLE)})"
+        # The home stays free for others while the user decides.
+        if not is_sure and not click.confirm(f"Delete {title} permanently?", err=True):
             raise Refused("nothing was deleted")
-        async with open_home(config, OpenMode(_LABEL, "none")) as agent:
-            await agent.delete(found)
-        print_line(f"deleted {what}; its workspace {found.workspace} is left as it is")
-        return DONE
+        async with open_home(config, _MODE) as agent:
+            await agent.delete(row)
+        print_line(f"deleted {title}; its workspace {row.workspace} was not changed")
 
-    return run_async(carry)
+    return run_async(act)

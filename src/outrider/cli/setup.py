@@ -1,7 +1,4 @@
-"""How a command opens the agent: settings, log, home, and an event loop that signals end in an orderly way.
-
-Looking things up, whoever owns the home: in it or through its owner, and beside an owner that takes no guests.
-"""
+"""Setup of a command: settings, log, home, and an event loop that a signal cancels in an orderly way."""
 
 import asyncio
 import os
@@ -34,16 +31,21 @@ if TYPE_CHECKING:
     from outrider.store.reader import StoreReader
 
 
-class SignalWatch:
-    """Which signal asked this command to end, if one did."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    signal: int = 0
+
+class SignalWatch:
+    """Cancels a command at its first stop signal and remembers which one it was."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        """The signal that cancelled the command, or 0."""
 
     def watch(self) -> None:
-        """Cancel the running task at the first signal; the next one has its usual, rough effect."""
+        """Cancel the current task at the first signal; a second one has its default effect."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def end(number: int) -> None:
+        def cancel(number: int) -> None:
             self.signal = number
             for each in _STOP_SIGNALS:
                 loop.remove_signal_handler(each)
@@ -51,38 +53,35 @@ class SignalWatch:
                 task.cancel()
 
         for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, end, number)
+            loop.add_signal_handler(number, cancel, number)
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether a person wants this turn stopped, rather than the process gone."""
+        """Whether it was Ctrl-C: the user wants the turn stopped, not only this process ended."""
         return self.signal == signal.SIGINT
 
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+def run_async(command: Callable[[], Awaitable[int | None]], signals: SignalWatch | None = None) -> int:
+    """Run a command's coroutine and return its exit code (None is success), or 128 plus the signal that ended it.
 
-
-def run_async(command: Callable[[SignalWatch], Awaitable[int]]) -> int:
-    """Run a command's coroutine; its exit code, or 128 and the signal that ended it.
-
-    On asyncio's own loop: a single command never earns back what importing a faster one costs.
+    Uses asyncio's own loop: one command never earns back the time it takes to import a faster one.
     """
-    halt = SignalWatch()
+    watch = signals or SignalWatch()
 
-    async def watched() -> int:
-        halt.watch()
-        return await command(halt)
+    async def watched() -> int | None:
+        watch.watch()
+        return await command()
 
     try:
-        return anyio.run(watched)
+        return anyio.run(watched) or 0
     except asyncio.CancelledError:
-        if not halt.signal:
+        if not watch.signal:
             raise
-        return 128 + halt.signal
+        return 128 + watch.signal
 
 
 def open_config(overrides: Mapping[str, str] | None = None) -> Config:
-    """What is set, with the log begun."""
+    """Load the settings and start logging."""
     _check_home(find_home())
     config = load(overrides={name: check_text(text, name) for name, text in (overrides or {}).items() if text})
     start_logging(config.home, config)
@@ -92,27 +91,27 @@ def open_config(overrides: Mapping[str, str] | None = None) -> Config:
 def _check_home(home: Path) -> None:
     for part in (home, *home.parents):
         if os.path.lexists(part) and not os.path.isdir(part):
-            raise Refused(f"the home {home} cannot be: {part} is not a folder; name another with OUTRIDER_HOME")
+            raise Refused(f"{home} cannot be the home: {part} is not a folder; set OUTRIDER_HOME to another path")
 
 
 @asynccontextmanager
 async def open_home(
-    config: Config, presence: OpenMode, *, workspace: Path | None = None, is_quiet: bool = False
+    config: Config, mode: OpenMode, *, workspace: Path | None = None, is_quiet: bool = False
 ) -> AsyncGenerator[HomeClient, None]:
-    """Open the home, or join whoever owns it, telling on stderr what the person should know about that."""
-    async with open_home_client(config, presence, workspace) as joined:
-        for text in () if is_quiet else (*config.warnings, *joined.notices):
+    """Open the home, or connect to the process that owns it, and print its warnings on stderr unless `is_quiet`."""
+    async with open_home_client(config, mode, workspace) as agent:
+        for text in () if is_quiet else (*config.warnings, *agent.notices):
             warn(text)
-        yield joined
+        yield agent
 
 
 def resolve_workspace(config: Config, path: str = "") -> Path | None:
-    """The folder this command works in, or None when a new session gets one of its own."""
+    """The folder this command works in, or None where a new session gets its own."""
     check_text(path, "--workspace")
     try:
         return terminal_workspace(_current_folder(path), Path.home(), path, config.home)
     except RuntimeError:
-        raise Refused("there is no home folder to stay out of; set HOME") from None
+        raise Refused("your home folder is unknown; set HOME") from None
 
 
 def _current_folder(path: str) -> Path:
@@ -121,7 +120,9 @@ def _current_folder(path: str) -> Path:
     except FileNotFoundError:
         if path and Path(path).is_absolute():
             return Path("/")
-        raise Refused("the current folder is gone; go to another, or name one with --workspace /its/path") from None
+        raise Refused(
+            "the current folder no longer exists; change to another, or use --workspace /absolute/path"
+        ) from None
 
 
 _OWNER_TIMEOUT = 0.3

@@ -1,18 +1,11 @@
-"""`outrider tasks`: looks after background work, also while another process uses the home. None of it holds the home
-for longer than a moment: whoever waits, waits beside it.
+"""`outrider tasks`: list, show, follow, wait for, write to and kill background tasks.
 
-What commands that look after tasks have in common.
-
-Nothing is carried from here: ends of commands are written down, their sessions are not woken.
-
-Tasks for people: a table, a page, a line; and for programs, as JSON.
-
-What a task's command wrote, passed on to stdout: byte by byte into a pipe, harmless on a terminal.
+Every command works while another process owns the home, and none holds the home while it waits. The end of a command is
+recorded, but no turn starts here: a notice waits until its session next runs.
 """
 
 import codecs
 import sys
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -21,63 +14,69 @@ import click
 
 from outrider.app.api import ReadOnlyApi
 from outrider.app.child_sessions import open_commands
-from outrider.cli.commands import DONE, FAILED, LATER
+from outrider.cli.commands import DONE, FAILED, JSON_OPTION, TRY_AGAIN
 from outrider.cli.output import (
     check_text,
-    encode_json,
+    checked_stdout,
     format_table,
     format_time,
+    now_ms,
     one_line,
+    print_json,
     print_line,
     printable,
     warn,
 )
-from outrider.cli.setup import SignalWatch, open_config, open_read_only, run_async
+from outrider.cli.setup import open_config, open_read_only, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Json, Reply
 from outrider.core.ports import Commands
-from outrider.core.tasks import Task, TaskState, quoted_tail
+from outrider.core.tasks import Task, TaskState, quoted_tail, task_label
 from outrider.core.text import duration
 from outrider.ipc.client import HomeClient
 
-_END_TIMEOUT = 10.0
-"""Seconds an end that the disk knows of may take to be written down."""
+_LABEL = "outrider tasks"
+_MAX_ENDED = 10
+_MAX_TASKS = 10_000
+_POLL_INTERVAL = 0.2
+_RECORD_TIMEOUT = 10.0
+"""Seconds within which an end that is known on disk is recorded in the store."""
 
 
 @asynccontextmanager
-async def open_tasks(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
-    """The tasks of a home, whoever owns it. Ends that came while nobody owned it are written down."""
-    async with open_read_only(config, label) as desk:
-        if owns_home(desk):
-            for task in await desk.tasks(open_only=True, limit=10_000):
+async def open_tasks(config: Config) -> AsyncGenerator[ReadOnlyApi]:
+    """Open the tasks of a home, in it or through its owner. Ends that nobody recorded yet are recorded first."""
+    async with open_read_only(config, _LABEL) as agent:
+        if owns_home(agent):
+            for task in await agent.tasks(open_only=True, limit=_MAX_TASKS):
                 if task.spec.kind == "command":
-                    await reconcile_task(desk, task)
-        yield desk
+                    await reconcile_task(agent, task)
+        yield agent
 
 
-def owns_home(desk: ReadOnlyApi) -> bool:
-    """Whether no other process owns the home, so that nothing goes on there."""
-    return isinstance(desk, HomeClient) and not desk.is_client
+def owns_home(agent: ReadOnlyApi) -> bool:
+    """Whether this process owns the home, so that no turn is running in it."""
+    return isinstance(agent, HomeClient) and not agent.is_client
 
 
-async def last_reply_text(desk: ReadOnlyApi, task: Task) -> str:
-    """The last words of the child session that is this task's body."""
-    journal = await desk.journal(await desk.find(task.child)) if task.child else ()
+async def last_reply_text(agent: ReadOnlyApi, task: Task) -> str:
+    """The last reply of the child session that this task runs."""
+    journal = await agent.journal(await agent.find(task.child)) if task.child else ()
     replies = [entry.body for entry in journal if isinstance(entry.body, Reply)]
     return next((reply.text for reply in reversed(replies) if reply.text), "")
 
 
-async def reconcile_task(desk: ReadOnlyApi, task: Task) -> Task:
-    """This task as it is once an end that the disk knows of is written down."""
-    task = await desk.find_task(task.id)
-    if not task.is_open or not await command_ended(desk.commands, task):
+async def reconcile_task(agent: ReadOnlyApi, task: Task) -> Task:
+    """The task after an end that is known on disk was recorded in the store."""
+    task = await agent.find_task(task.id)
+    if not task.is_open or not await command_ended(agent.commands, task):
         return task
-    return await desk.wait_task(task, _END_TIMEOUT)
+    return await agent.wait_task(task, _RECORD_TIMEOUT)
 
 
 async def command_ended(commands: Commands, task: Task, seconds: float = 0.0) -> bool:
-    """Whether the disk says that this command has ended, waiting at most so long for it."""
+    """Whether the disk says that this command has ended, after waiting for that up to `seconds`."""
     if task.process is None:
         await anyio.sleep(seconds)
         return False
@@ -86,50 +85,48 @@ async def command_ended(commands: Commands, task: Task, seconds: float = 0.0) ->
     return commands.has_ended(task)
 
 
-_MAX_DESCRIPTION = 60
 _STATE_TEXT: dict[TaskState, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
     "killed": "was killed",
     "lost": "was lost",
-    "timed_out": "was ended at its time limit",
+    "timed_out": "reached its time limit",
     "stalled": "seems to wait for input",
-    "queued": "waits to be started",
-    "running": "runs",
+    "queued": "is queued",
+    "running": "is running",
 }
 
 
 def render_task(task: Task, session: str, output_file: str) -> Json:
-    """A task, flat. `session` is its session's name."""
-    wish = task.spec
+    """A task as a flat JSON object. `session` is the name of its session."""
+    spec = task.spec
     return {
         "id": task.id,
-        "kind": wish.kind,
+        "kind": spec.kind,
         "state": task.state,
         "session": task.session,
         "name": session,
-        "command": wish.command,
-        "description": wish.description,
+        "command": spec.command,
+        "description": spec.description,
         "workspace": task.workspace,
-        "workdir": wish.workdir,
+        "workdir": spec.workdir,
         "created": task.created,
         "ended": task.ended,
         "exit_code": task.exit_code,
         "why": task.why,
-        "address": wish.address,
-        "notify": wish.notify,
+        "address": spec.address,
+        "notify": spec.notify,
         "is_told": task.is_delivered,
-        "is_interactive": wish.keeps_stdin_open,
-        "watch": wish.watch,
-        "grants": list(wish.grants),
+        "is_interactive": spec.keeps_stdin_open,
+        "watch": spec.watch,
+        "grants": list(spec.grants),
         "child": task.child,
         "pid": task.process.pid if task.process else None,
-        "output_file": output_file if wish.kind == "command" else "",
+        "output_file": output_file if spec.kind == "command" else "",
     }
 
 
-def tasks_table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> list[str]:
-    """One aligned line for each, under a head."""
+def tasks_table(tasks: Sequence[Task], session_names: Mapping[str, str], now: int) -> list[str]:
     rows = [("TASK", "STATE", "TIME", "EXIT", "SESSION", "WHAT")]
     rows += [
         (
@@ -137,8 +134,8 @@ def tasks_table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> li
             task.state,
             duration((task.ended or now) - task.created),
             "" if task.exit_code is None else str(task.exit_code),
-            one_line(names.get(task.session, task.session), 24),
-            one_line(task.spec.description or task.spec.command, _MAX_DESCRIPTION),
+            one_line(session_names.get(task.session, task.session), 24),
+            one_line(task_label(task)),
         )
         for task in tasks
     ]
@@ -146,76 +143,75 @@ def tasks_table(tasks: Sequence[Task], names: Mapping[str, str], now: int) -> li
 
 
 def state_line(task: Task) -> str:
-    """What is the matter with it, in one line."""
+    """The state of a task in one line, with its exit code and the reason of its end."""
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     why = f": {one_line(task.why, 200)}" if task.why else ""
     return f"task {task.id} {_STATE_TEXT[task.state]}{code}{why}"
 
 
 def task_details(task: Task, session: str, output_file: str, now: int) -> list[str]:
-    """All there is to say of a task but its output."""
-    wish = task.spec
+    """Everything about a task except its output."""
+    spec = task.spec
     span = duration((task.ended or now) - task.created)
     facts = {
         "state": f"{task.state} ({f'for {span}' if task.is_open else f'after {span}'})",
         "exit code": "" if task.exit_code is None else str(task.exit_code),
         "reason": one_line(task.why),
-        "what": one_line(wish.description),
-        "asked to" if wish.kind == "session" else "command": printable(wish.command),
+        "what": one_line(spec.description),
+        "prompt" if spec.kind == "session" else "command": printable(spec.command),
         "session": one_line(session),
-        "folder": f"{task.workspace}/{wish.workdir}" if wish.workdir else task.workspace,
-        "begun": format_time(task.created),
+        "folder": f"{task.workspace}/{spec.workdir}" if spec.workdir else task.workspace,
+        "started": format_time(task.created),
         "ended": format_time(task.ended) if task.ended else "",
-        "told": _notification_text(task),
-        "watches": one_line(wish.watch),
-        "input": "can be written to" if wish.keeps_stdin_open and task.is_open else "",
-        "allowed": ", ".join(map(one_line, wish.grants)),
+        "notice": _notice_text(task),
+        "watches": one_line(spec.watch),
+        "input": "open" if spec.keeps_stdin_open and task.is_open else "",
+        "allowed": ", ".join(map(one_line, spec.grants)),
         "process": str(task.process.pid) if task.process and task.is_open else "",
         "child": task.child,
-        "output": output_file if wish.kind == "command" else "",
+        "output": output_file if spec.kind == "command" else "",
     }
     indent = " " * 11
     lines = [f"{name:<10} " + value.replace("\n", f"\n{indent}") for name, value in facts.items() if value]
     return [f"task {task.id}", *lines]
 
 
-def _notification_text(task: Task) -> str:
-    """Where its end goes."""
+def _notice_text(task: Task) -> str:
+    """When its session is notified."""
     if not task.is_open:
-        return "yes" if task.is_delivered else "no"
+        return "delivered" if task.is_delivered else "not delivered"
     if task.spec.is_awaited:
-        return "a turn waits for it"
-    when = {"always": "when it ends", "failures": "if it fails", "never": "nobody: look with `outrider tasks`"}
-    return when[task.spec.notify]
+        return "none: a turn waits for it"
+    texts = {"always": "when it ends", "failures": "if it fails", "never": "none: use `outrider tasks`"}
+    return texts[task.spec.notify]
 
 
 _CHUNK_BYTES = 64 * 1024
 _MAX_TAIL_BYTES = 1024 * 1024
-"""Bytes looked through for the last lines."""
+"""Bytes searched for the last lines."""
 
 
 def stdout_writer() -> Callable[[bytes], None]:
-    """Something that passes output on. A terminal gets no control character; a letter may come in two pieces."""
+    """A function that copies output to stdout: the bytes to a pipe, printable text to a terminal.
+
+    A character may be split between two calls.
+    """
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     is_terminal = sys.stdout.isatty()
 
     def write(content: bytes) -> None:
-        try:
+        with checked_stdout():
             if is_terminal:
                 sys.stdout.write(printable(decode(content).replace("\r\n", "\n")))
             else:
                 sys.stdout.buffer.write(content)
             sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise Refused(f"standard output cannot be written to: {error.strerror}") from error
 
     return write
 
 
 def last_lines(commands: Commands, task: Task, lines: int) -> tuple[bytes, int]:
-    """The last lines of an output, and where it ended when they were read."""
+    """The last lines of an output, and the offset at which they end."""
     end = commands.size(task)
     start = max(0, end - _MAX_TAIL_BYTES)
     content = commands.read(task, start, end - start)
@@ -223,215 +219,208 @@ def last_lines(commands: Commands, task: Task, lines: int) -> tuple[bytes, int]:
 
 
 def copy_output(commands: Commands, task: Task, start: int, write: Callable[[bytes], None]) -> int:
-    """Pass on all that was written since; where that ends."""
+    """Write the output from this offset on, and return the offset of its end."""
     while part := commands.read(task, start, _CHUNK_BYTES):
         write(part)
         start += len(part)
     return start
 
 
-_LABEL = "outrider tasks"
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-_ENDED_SHOWN = 10
-_MAX_LISTED = 10_000
-_POLL_INTERVAL = 0.2
-
-
-def _run_with_tasks(act: Callable[[ReadOnlyApi], Awaitable[int]]) -> int:
+def _run_with_tasks(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
     config = open_config()
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_tasks(config, _LABEL) as desk:
-            return await act(desk)
+    async def run() -> None:
+        async with open_tasks(config) as agent:
+            await act(agent)
 
-    return run_async(carry)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
+    return run_async(run)
 
 
 @click.group("tasks")
 def command() -> None:
-    """List, show, follow, wait for, write to and kill background tasks."""
+    """List, show, follow, wait for, write to and kill background tasks.
+
+    TASK is a task's id, or at least its first six characters.
+    """
 
 
 @command.command("list")
-@click.option("--all", "is_all", is_flag=True, help="All of them, not only open ones and the latest others.")
-@click.option("--session", "-s", default="", metavar="SESSION", help="All tasks of this session.")
-@_JSON
+@click.option("--all", "is_all", is_flag=True, help="List all ended tasks, not only the latest ten.")
+@click.option("--session", "-s", default="", metavar="SESSION", help="List all tasks of this session.")
+@JSON_OPTION
 def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
-    """The open tasks, then those that ended, latest first."""
+    """List open tasks, then ended ones, most recent first."""
     check_text(session, "--session")
 
-    async def act(desk: ReadOnlyApi) -> int:
-        found = await desk.tasks(await desk.find_by_prefix(session) if session else None, limit=_MAX_LISTED)
-        ended = [task for task in found if not task.is_open]
-        shown = ended if is_all or session else ended[:_ENDED_SHOWN]
-        tasks = [*(task for task in found if task.is_open), *shown]
-        names = {id: await _session_name(desk, id) for id in {task.session for task in tasks}}
+    async def act(agent: ReadOnlyApi) -> None:
+        tasks = await agent.tasks(await agent.find_by_prefix(session) if session else None, limit=_MAX_TASKS)
+        ended = [task for task in tasks if not task.is_open]
+        left_out = 0 if is_all or session else max(0, len(ended) - _MAX_ENDED)
+        tasks = [*(task for task in tasks if task.is_open), *ended[: len(ended) - left_out]]
+        names = {id: await _session_name(agent, id) for id in {task.session for task in tasks}}
         if is_json:
-            rows = [render_task(task, names[task.session], desk.commands.output_file(task)) for task in tasks]
-            print_line(encode_json(rows, is_pretty=True))
+            rows = [render_task(task, names[task.session], agent.commands.output_file(task)) for task in tasks]
+            print_json(rows, is_pretty=True)
         elif tasks:
-            print_line("\n".join(tasks_table(tasks, names, _now())))
+            print_line("\n".join(tasks_table(tasks, names, now_ms())))
         else:
-            print_line("there are no tasks")
-        if len(ended) > len(shown) and not is_json:
-            warn(f"{len(ended) - len(shown)} more have ended: outrider tasks list --all")
-        return DONE
+            print_line("no tasks")
+        if left_out and not is_json:
+            warn(f"{left_out} more have ended: outrider tasks list --all")
 
     return _run_with_tasks(act)
 
 
-async def _session_name(desk: ReadOnlyApi, session: str) -> str:
+async def _session_name(agent: ReadOnlyApi, session: str) -> str:
     try:
-        return (await desk.find(session)).name
-    except Refused:  # it was deleted meanwhile
+        return (await agent.find(session)).name
+    except Refused:  # The session was deleted.
         return session
 
 
 @command.command("show")
 @click.argument("task")
-@_JSON
+@JSON_OPTION
 def show(task: str, is_json: bool) -> int:
-    """All about a task, and the end of its output."""
+    """Show the details of a task and the end of its output."""
     check_text(task, "the task's id")
 
-    async def act(desk: ReadOnlyApi) -> int:
-        found = await desk.find_task(task)
-        name, file = await _session_name(desk, found.session), desk.commands.output_file(found)
-        output = await _output_tail(desk, found)
+    async def act(agent: ReadOnlyApi) -> None:
+        row = await agent.find_task(task)
+        name, file = await _session_name(agent, row.session), agent.commands.output_file(row)
+        output = await _output_tail(agent, row)
         if is_json:
-            print_line(encode_json({**render_task(found, name, file), "output": output}, is_pretty=True))
+            print_json({**render_task(row, name, file), "output": output}, is_pretty=True)
         else:
-            print_line("\n".join([*task_details(found, name, file, _now()), "", *map(printable, quoted_tail(output))]))
-        return DONE
+            print_line("\n".join([*task_details(row, name, file, now_ms()), "", *map(printable, quoted_tail(output))]))
 
     return _run_with_tasks(act)
 
 
-async def _output_tail(desk: ReadOnlyApi, task: Task) -> str:
+async def _output_tail(agent: ReadOnlyApi, task: Task) -> str:
     if task.spec.kind == "session":
-        return await last_reply_text(desk, task)
+        return await last_reply_text(agent, task)
     try:
-        content = await anyio.to_thread.run_sync(desk.commands.read, task, -4_000, 4_000)
-    except Refused:  # it never started, or what it wrote is no longer kept
+        content = await anyio.to_thread.run_sync(agent.commands.read, task, -4_000, 4_000)
+    except Refused:  # It never started, or its output was removed.
         return ""
     return content.decode("utf-8", "replace")
 
 
 @command.command("tail")
 @click.argument("task")
-@click.option("--follow", "-f", "is_following", is_flag=True, help="Go on until the task has ended.")
-@click.option("--lines", "-n", type=click.IntRange(0, 1_000_000), default=20, show_default=True)
+@click.option("--follow", "-f", "is_following", is_flag=True, help="Keep printing until the task has ended.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0, 1_000_000), default=20, show_default=True, help="Print this many lines."
+)
 def tail(task: str, is_following: bool, lines: int) -> int:
-    """The end of a task's output. With -f also what comes; exits with 0 when the task has ended, however it did."""
-    check_text(task, "the task's id")
-    config = open_config()
+    """Print the end of a task's output.
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_tasks(config, _LABEL) as desk:
-            found = await desk.find_task(task)
-        if found.spec.kind == "command":
-            return await _tail_command(config, found, lines, is_following)
-        if is_following and found.is_open:
-            found = await _wait_for_end(config, found, None)
-        async with open_tasks(config, _LABEL) as desk:
-            if words := await last_reply_text(desk, found):
-                print_line(words)
-        return DONE
-
-    return run_async(carry)
-
-
-async def _tail_command(config: Config, task: Task, lines: int, is_following: bool) -> int:
-    commands, write = open_commands(config), stdout_writer()
-    shown, end = last_lines(commands, task, lines)
-    write(shown)
-    if not is_following or not task.is_open:
-        return DONE
-    while not await command_ended(commands, task, _POLL_INTERVAL):
-        end = copy_output(commands, task, end, write)
-    copy_output(commands, task, end, write)
-    async with open_tasks(config, _LABEL) as desk:
-        warn(state_line(await reconcile_task(desk, task)))
-    return DONE
-
-
-@command.command("wait")
-@click.argument("task")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up waiting after so long.")
-@_JSON
-def wait(task: str, timeout: float | None, is_json: bool) -> int:
-    """Wait until a task has ended, and print the end of its output.
-
-    Exits with 0 when it succeeded, 1 when it did not, 75 when the time ran out first.
+    With -f, exits when the task has ended; the exit code is 0 even if the task failed.
     """
     check_text(task, "the task's id")
     config = open_config()
 
-    async def carry(halt: SignalWatch) -> int:
-        async with open_tasks(config, _LABEL) as desk:
-            found = await desk.find_task(task)
-        if found.is_open:
-            found = await _wait_for_end(config, found, timeout)
-        async with open_tasks(config, _LABEL) as desk:
-            output = await _output_tail(desk, found)
-            if is_json:
-                name, file = await _session_name(desk, found.session), desk.commands.output_file(found)
-                print_line(encode_json({**render_task(found, name, file), "output": output}))
-            elif not found.is_open and output:
-                print_line(output.removesuffix("\n"))
-        warn(state_line(found))
-        if found.is_open:
-            return LATER
-        return DONE if found.state == "succeeded" else FAILED
+    async def act() -> None:
+        async with open_tasks(config) as agent:
+            row = await agent.find_task(task)
+        if row.spec.kind == "command":
+            await _tail_command(config, row, lines, is_following)
+            return
+        if is_following and row.is_open:
+            row = await _wait_for_end(config, row, None)
+        async with open_tasks(config) as agent:
+            if text := await last_reply_text(agent, row):
+                print_line(text)
 
-    return run_async(carry)
+    return run_async(act)
+
+
+async def _tail_command(config: Config, task: Task, lines: int, is_following: bool) -> None:
+    commands, write = open_commands(config), stdout_writer()
+    content, end = last_lines(commands, task, lines)
+    write(content)
+    if not is_following or not task.is_open:
+        return
+    while not await command_ended(commands, task, _POLL_INTERVAL):
+        end = copy_output(commands, task, end, write)
+    copy_output(commands, task, end, write)
+    async with open_tasks(config) as agent:
+        warn(state_line(await reconcile_task(agent, task)))
+
+
+@command.command("wait")
+@click.argument("task")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop waiting after this time.")
+@JSON_OPTION
+def wait(task: str, timeout: float | None, is_json: bool) -> int:
+    """Wait until a task has ended, and print the end of its output.
+
+    Exits with 0 if the task succeeded, 1 if it did not, and 75 if it has not ended within the timeout.
+    """
+    check_text(task, "the task's id")
+    config = open_config()
+
+    async def act() -> int:
+        async with open_tasks(config) as agent:
+            row = await agent.find_task(task)
+        if row.is_open:
+            row = await _wait_for_end(config, row, timeout)
+        async with open_tasks(config) as agent:
+            output = await _output_tail(agent, row)
+            if is_json:
+                name, file = await _session_name(agent, row.session), agent.commands.output_file(row)
+                print_json({**render_task(row, name, file), "output": output})
+            elif not row.is_open and output:
+                print_line(output.removesuffix("\n"))
+        warn(state_line(row))
+        if row.is_open:
+            return TRY_AGAIN
+        return DONE if row.state == "succeeded" else FAILED
+
+    return run_async(act)
 
 
 async def _wait_for_end(config: Config, task: Task, seconds: float | None) -> Task:
-    """This task once it has ended, or when the time has run out. Nothing of the home is held meanwhile."""
+    """The task when it has ended or the time is up. The home is not held meanwhile."""
     commands = open_commands(config)
     with anyio.move_on_after(seconds):
         while task.is_open and not (task.spec.kind == "command" and await command_ended(commands, task, 60)):
-            async with open_tasks(config, _LABEL) as desk:
-                task = await desk.find_task(task.id)
-                if task.is_open and task.spec.kind == "session" and owns_home(desk):
-                    raise Refused(f"task {task.id} is a session that nothing carries on now: outrider resume")
+            async with open_tasks(config) as agent:
+                task = await agent.find_task(task.id)
+                if task.is_open and task.spec.kind == "session" and owns_home(agent):
+                    raise Refused(f"task {task.id} is a session that no process runs; to continue it: outrider resume")
             await anyio.sleep(_POLL_INTERVAL)
-    async with open_tasks(config, _LABEL) as desk:
-        return await reconcile_task(desk, task)
+    async with open_tasks(config) as agent:
+        return await reconcile_task(agent, task)
 
 
 @command.command("write")
 @click.argument("task")
 @click.argument("text", nargs=-1)
-@click.option("--close", "is_last", is_flag=True, help="Then let it see the end of its input (Ctrl-D).")
-@click.option("--no-newline", "is_bare", is_flag=True, help="Do not end the text with a newline.")
-@click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it, as Ctrl-C does.")
+@click.option("--close", "is_last", is_flag=True, help="Then close its input (Ctrl-D).")
+@click.option("--no-newline", "is_bare", is_flag=True, help="Do not append a newline.")
+@click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it (Ctrl-C).")
 def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_interrupt: bool) -> int:
-    """Give a task something to read. Only tasks that were started to be written to take it."""
-    words = check_text(" ".join(text), "the text")
-    content = (words if is_bare or not text else f"{words}\n").encode()
+    """Write a line to the input of a task. The task must have been started with an open input."""
+    line = check_text(" ".join(text), "the text")
+    content = (line if is_bare or not text else f"{line}\n").encode()
     if not content and not is_last and not is_interrupt:
-        raise Refused("there is nothing to write: say a text, --close or --ctrl-c")
+        raise Refused("there is nothing to write: give a text, --close or --ctrl-c")
 
-    async def act(desk: ReadOnlyApi) -> int:
-        found = await desk.find_task(check_text(task, "the task's id"))
-        if not found.is_open:
-            raise Refused(state_line(found))
-        if found.spec.kind == "session":
-            raise Refused(f"task {found.id} is a session; say it there: outrider run --session …")
+    async def act(agent: ReadOnlyApi) -> None:
+        row = await agent.find_task(check_text(task, "the task's id"))
+        if not row.is_open:
+            raise Refused(state_line(row))
+        if row.spec.kind == "session":
+            raise Refused(f"task {row.id} is a session; send it a message instead: outrider run --session …")
         if content or is_last:
-            await anyio.to_thread.run_sync(lambda: desk.commands.write(found, content, close=is_last))
+            await anyio.to_thread.run_sync(lambda: agent.commands.write(row, content, close=is_last))
         if is_interrupt:
-            await anyio.to_thread.run_sync(desk.commands.interrupt, found)
-        done = [f"wrote {len(content):,} bytes"] * bool(content)
-        done += ["closed its input"] * is_last + ["interrupted it"] * is_interrupt
-        print_line(f"task {found.id}: {', '.join(done)}")
-        return DONE
+            await anyio.to_thread.run_sync(agent.commands.interrupt, row)
+        actions = [f"wrote {len(content):,} bytes"] * bool(content)
+        actions += ["closed its input"] * is_last + ["interrupted it"] * is_interrupt
+        print_line(f"task {row.id}: {', '.join(actions)}")
 
     return _run_with_tasks(act)
 
@@ -439,16 +428,15 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 @command.command("kill")
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 def kill(tasks: tuple[str, ...]) -> int:
-    """End tasks and all they started. They are gone when this returns."""
+    """Kill tasks with all their processes, and wait until they have ended."""
 
-    async def act(desk: ReadOnlyApi) -> int:
-        found = [await desk.find_task(check_text(name, "the task's id")) for name in tasks]
-        for task in found:
+    async def act(agent: ReadOnlyApi) -> None:
+        rows = [await agent.find_task(check_text(name, "the task's id")) for name in tasks]
+        for task in rows:
             if not task.is_open:
-                warn(f"{state_line(task)}: there is nothing to kill")
+                warn(f"{state_line(task)}; nothing to kill")
                 continue
-            killed = await desk.kill_task(task)
-            print_line(f"{state_line(killed)} ({one_line(task.spec.description or task.spec.command, 60)})")
-        return DONE
+            killed = await agent.kill_task(task)
+            print_line(f"{state_line(killed)} ({one_line(task_label(task))})")
 
     return _run_with_tasks(act)

@@ -1,54 +1,57 @@
-"""`outrider up`: the always-on process, in this terminal or behind it, and the commands that look after it.
+"""`outrider up`: start the server in the foreground, in the background or as a systemd unit; status, stop and logs."""
 
-Starts `outrider up` in the background, and stays until it listens or says why it does not.
-
-A systemd unit for `outrider up`.
-"""
-
-import os
 import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
-from outrider.cli.commands import DONE, FAILED
+from outrider.cli.commands import DONE, FAILED, JSON_OPTION
 from outrider.cli.output import check_text, print_line, warn
 from outrider.cli.setup import open_config
 from outrider.config.load import find_home
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
+from outrider.system.files import touch_private
 
 _START_TIMEOUT = 60.0
-"""Seconds a start may take: a store that must be mended first takes its time."""
+"""Seconds a start may take; repairing a damaged store is slow."""
 _MAX_ERROR_CHARS = 64_000
 
 
 def outrider_argv() -> list[str]:
-    """How to start this very Outrider; `-P`, so that no file of the current folder is taken for a part of it."""
+    """How to start this installation of Outrider. `-P` keeps Python from importing files of the current folder."""
     return [sys.executable, "-P", "-m", "outrider"]
 
 
 def start_detached(config: Config, options: Sequence[str]) -> int:
-    """Start it with these options; the exit code. Its process is told on stdout."""
+    """Start the server in the background and wait until it listens; returns the exit code."""
     errors = config.home / "logs" / "up.err"
-    with _open_private(errors) as file:
+    try:
+        for folder in (config.home, errors.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        touch_private(errors)
+        stderr = errors.open("wb")
+    except OSError as error:
+        raise Refused(
+            f"{errors} cannot be written ({error.strerror}); make it writable, or set OUTRIDER_HOME to another path"
+        ) from error
+    with stderr:
         child = subprocess.Popen(
             [*outrider_argv(), "up", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=file,
+            stderr=stderr,
             start_new_session=True,
         )
     line = _first_line(child)
     if line:
         print_line(line)
-        print_line(f"process {child.pid} is in the background; `outrider up stop` ends it")
+        print_line(f"process {child.pid} runs in the background; to stop it: outrider up stop")
         return DONE
     for text in errors.read_text(encoding="utf-8", errors="replace")[-_MAX_ERROR_CHARS:].splitlines():
         warn(text.removeprefix("outrider: "))
@@ -56,7 +59,7 @@ def start_detached(config: Config, options: Sequence[str]) -> int:
 
 
 def _first_line(child: "subprocess.Popen[bytes]") -> str:
-    """What it says once it listens; empty when it ended instead. Raises Unavailable when it does neither."""
+    """The line that the server prints when it listens; empty when it ended instead. Raises Unavailable if neither."""
     stream = child.stdout
     if stream is None:
         raise AssertionError("its stdout is a pipe")
@@ -64,20 +67,8 @@ def _first_line(child: "subprocess.Popen[bytes]") -> str:
         ready, _, _ = select.select([stream], [], [], _START_TIMEOUT)
         if not ready:
             child.terminate()
-            raise Unavailable(f"it has not begun to listen within {_START_TIMEOUT:g} s; `outrider up logs` may say why")
+            raise Unavailable(f"the server did not start within {_START_TIMEOUT:g} s; `outrider up logs` may say why")
         return stream.readline().decode().rstrip("\n")
-
-
-def _open_private(path: Path):
-    try:
-        for folder in (path.parent.parent, path.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
-    except OSError as error:
-        raise Refused(
-            f"{path} cannot be written ({error.strerror}); "
-            "make it one that you can write to, or name another home with OUTRIDER_HOME"
-        ) from error
 
 
 _UNIT = """\
@@ -93,12 +84,12 @@ After=network.target
 Type=exec
 ExecStart={command}
 Environment={home}
-# Commands that the agent started go on while Outrider restarts.
+# Commands that the agent started keep running while Outrider restarts.
 KillMode=process
 TimeoutStopSec=30
 Restart=always
 RestartSec=1
-# Something must be changed first; starting again does not help.
+# Exit code 2 needs a change by the user; a restart does not help.
 RestartPreventExitStatus=2
 UMask=0077
 
@@ -107,40 +98,41 @@ WantedBy=default.target"""
 
 
 def render_unit(home: Path, options: Sequence[str]) -> str:
-    """The unit that serves this home with these options."""
+    """A systemd unit that serves this home with these options."""
     command = " ".join(_systemd_quote(word) for word in (*outrider_argv(), "up", *options))
     return _UNIT.format(command=command, home=_systemd_quote(f"OUTRIDER_HOME={home}").replace("$$", "$"))
 
 
 def _systemd_quote(word: str) -> str:
-    """As systemd reads it back: `%` and `$` would be replaced, quotes and backslashes read as such."""
+    """Quote a word for systemd, which expands `%` and `$` and interprets quotes and backslashes."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{plain}"' if plain != word or any(c.isspace() or c in "';" for c in word) else word
 
 
 @click.group("up", invoke_without_command=True)
-@click.option("--host", default="", metavar="ADDRESS", help="Where to listen; beyond loopback only with a key.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="The port to listen on; 0 takes a free one.")
-@click.option("--detach", "-d", "is_detached", is_flag=True, help="Go to the background once it listens.")
-@click.option("--print-unit", "is_unit", is_flag=True, help="Print a systemd unit that runs this, and do nothing.")
+@click.option("--host", default="", metavar="ADDRESS", help="Listen on this address; a key is needed beyond loopback.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port; 0 picks a free one.")
+@click.option("--detach", "-d", "is_detached", is_flag=True, help="Start in the background; return when it listens.")
+@click.option("--print-unit", "is_unit", is_flag=True, help="Print a systemd unit and exit.")
 @click.pass_context
 def command(ctx: click.Context, host: str, port: int | None, is_detached: bool, is_unit: bool) -> int:
-    """Stay up: serve the HTTP API, and go on with turns and tasks.
+    """Serve the HTTP API and keep turns and tasks running.
 
-    SIGTERM or Ctrl-C leaves in order: what was accepted is kept and goes on at the next start. A second one hurries.
+    SIGTERM or Ctrl-C shuts down gracefully: accepted work is saved and continues at the next start. A second signal
+    does not wait for open requests.
     """
     options = (("--host", host), ("--port", "" if port is None else str(port)))
-    given = [word for name, value in options if value for word in (name, value)]
+    arguments = [word for name, value in options if value for word in (name, value)]
     if ctx.invoked_subcommand:
-        if given or is_detached or is_unit:
-            raise click.UsageError(f"options of `outrider up` do not belong to `{ctx.invoked_subcommand}`", ctx)
+        if arguments or is_detached or is_unit:
+            raise click.UsageError(f"`{ctx.invoked_subcommand}` does not take options of `outrider up`", ctx)
         return DONE
     config = open_config({f"http.{name[2:]}": value for name, value in options})
     if is_unit:
-        print_line(render_unit(config.home, given))
+        print_line(render_unit(config.home, arguments))
         return DONE
     if is_detached:
-        return start_detached(config, given)
+        return start_detached(config, arguments)
     return _run_in_foreground(config)
 
 
@@ -152,42 +144,37 @@ def _run_in_foreground(config: Config) -> int:
 
     if sys.stderr.isatty():
         log_to_stderr(build_redactor(config).redact)
-    options: dict[str, Any] = {"use_uvloop": _has_uvloop()}
-    return anyio.run(partial(serve, config), backend_options=options)
-
-
-def _has_uvloop() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("uvloop") is not None
+    return anyio.run(serve, config, backend_options={"use_uvloop": find_spec("uvloop") is not None})
 
 
 @command.command("status")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 def status(is_json: bool) -> int:
-    """Whether it runs, where, since when, and how it is. Exit code 1 when it does not run or is not well."""
+    """Show whether the server is running and healthy. Exits with 1 if it is not."""
     from outrider.cli.service import print_status, server_status
 
     return print_status(server_status(find_home()), is_json=is_json)
 
 
 @command.command("stop")
-@click.option("--now", "is_now", is_flag=True, help="Do not wait for requests that are under way.")
+@click.option("--now", "is_now", is_flag=True, help="Do not wait for open requests.")
 def stop(is_now: bool) -> int:
-    """Have it leave in order, and wait until it has. What it was doing goes on at the next start."""
+    """Stop the server gracefully and wait until it has ended. Its work continues at the next start."""
     from outrider.cli.service import stop_server
 
-    ended = stop_server(find_home(), is_now=is_now)
-    print_line(f"stopped: process {ended} has left" if ended else "not running")
-    return DONE if ended else FAILED
+    pid = stop_server(find_home(), is_now=is_now)
+    print_line(f"stopped process {pid}" if pid else "not running")
+    return DONE if pid else FAILED
 
 
 @command.command("logs")
-@click.option("--lines", "-n", type=click.IntRange(0, 100_000), default=50, help="How many of the last lines.")
-@click.option("--follow", "-f", "is_followed", is_flag=True, help="Go on printing what is added.")
-@click.option("--json", "is_json", is_flag=True, help="Print the lines as they stand in the file.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Print this many lines."
+)
+@click.option("--follow", "-f", "is_followed", is_flag=True, help="Keep printing new lines.")
+@click.option("--json", "is_json", is_flag=True, help="Print the lines as JSON, as they are in the file.")
 def logs(lines: int, is_followed: bool, is_json: bool) -> int:
-    """Print the last lines of this home's log."""
+    """Print the end of the log."""
     from outrider.cli.service import print_logs
 
     check_text(str(find_home()), "the home")

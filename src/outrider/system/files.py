@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 from outrider.core.errors import Refused, Unavailable
@@ -39,3 +40,19 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file in one step, durably: a reader sees the old content or the new. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    fsync_folder(path.parent)

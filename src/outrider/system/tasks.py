@@ -1,11 +1,13 @@
 """A task group for what goes on beside its body: it ends with the body, and the body's error leaves as it is."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -18,9 +20,27 @@ async def background_group() -> AsyncGenerator[TaskGroup]:
             finally:
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
-        if len(several.exceptions) != 1:
+        error = unwrap_single(several)
+        if error is several:
             raise
-        raise several.exceptions[0] from several.exceptions[0].__cause__
+        raise error from error.__cause__
+
+
+async def first_of(*functions: Callable[[], Awaitable[T]]) -> T:
+    """Run these at the same time, cancel the rest when one returns, and return its result."""
+    results: list[T] = []
+
+    async def run(function: Callable[[], Awaitable[T]]) -> None:
+        results.append(await function())
+        group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for function in functions:
+                group.start_soon(run, function)
+    except BaseExceptionGroup as several:
+        raise unwrap_single(several) from several
+    return results[0]
 
 
 def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:

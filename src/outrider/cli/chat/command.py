@@ -14,7 +14,7 @@ from msgspec import Struct
 from outrider.app.api import OpenMode
 from outrider.cli.options import session_settings
 from outrider.cli.output import check_text
-from outrider.cli.setup import SignalWatch, open_config, resolve_workspace, run_async
+from outrider.cli.setup import open_config, resolve_workspace, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.ipc.takeover import open_home_client
@@ -51,9 +51,7 @@ def command(**typed: object) -> int:
     return run_async(partial(_open_chat, config, wish, settings, resolve_workspace(config, wish.workspace)))
 
 
-async def _open_chat(
-    config: Config, options: ChatOptions, settings: Mapping[str, str], root: Path | None, halt: SignalWatch
-) -> int:
+async def _open_chat(config: Config, options: ChatOptions, settings: Mapping[str, str], root: Path | None) -> int:
     from outrider.cli.chat.app import run_chat  # Slow to import, and `--help` does without it.
 
     async with open_home_client(config, OpenMode("outrider chat", "all"), root) as agent:

@@ -12,13 +12,11 @@ The end of an earlier session in a few lines, for whoever comes back to it. Pure
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-import msgspec
-from msgspec import Struct
-
 from outrider.cli.chat import display
 from outrider.cli.chat.display import DisplayItem, Note, OutputLines, QuestionText, ReplyBlock, Tone, ToolLine, UserText
 from outrider.cli.chat.markdown_blocks import MarkdownSplitter, split_blocks
 from outrider.cli.chat.sanitize import sanitize, sanitize_line, wrap
+from outrider.cli.render import CommandResult, parse_command_result
 from outrider.core.approvals import NO
 from outrider.core.events import (
     Answered,
@@ -47,15 +45,6 @@ _FAILED_OUTPUT_LINES = 3
 """Lines of output shown of a command that failed."""
 
 
-class _ShellResult(Struct, frozen=True):
-    """What a command's result tells besides its details."""
-
-    status: str = ""
-    task: str = ""
-    exit_code: int | None = None
-    output: str | None = None
-
-
 def call_symbol(call: Call | None) -> str:
     """What stands before a call's line."""
     return "$" if call and call.tool == SHELL and not call.broken else "⚙"
@@ -75,7 +64,7 @@ def result_items(call: Call | None, result: Result) -> Sequence[DisplayItem]:
     what, mark = call_line(call) if call else "a call", call_symbol(call)
     if result.failed:
         return [ToolLine(what, sanitize_line(result.details or result.text or "failed", 160), failed=True, symbol=mark)]
-    outcome = _parse_shell_result(result) if call and call.tool in (SHELL, "delegate") else _ShellResult()
+    outcome = parse_command_result(result) if call and call.tool in (SHELL, "delegate") else CommandResult()
     match outcome.status:
         case "background_started":
             return [ToolLine(what, f"runs as {sanitize_line(outcome.task)}", symbol=mark)]
@@ -95,13 +84,6 @@ def denied_items(call: Call | None) -> Sequence[DisplayItem]:
 def cut_off_items(call: Call) -> Sequence[DisplayItem]:
     """The line of a call whose turn ended before it did."""
     return [ToolLine(call_line(call), "cut off", failed=True, symbol=call_symbol(call))]
-
-
-def _parse_shell_result(result: Result) -> _ShellResult:
-    try:
-        return msgspec.json.decode(result.text, type=_ShellResult)
-    except (msgspec.MsgspecError, UnicodeError):  # Cut, or written by a tool of somebody else's.
-        return _ShellResult()
 
 
 def last_lines(output: str, most: int, longest: int = 200) -> tuple[str, ...]:
