@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 import outrider
-from outrider.channels.http.app import ROUTES, build_app
-from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.app import ENDPOINTS, build_app
+from outrider.channels.http.endpoints import HttpContext
 from outrider.channels.http.middleware import middleware_for
 from outrider.store.keys import ensure_key, first_key_file
 from outrider.testing.scripted_model import ScriptedModel, says
 from tests.journey.support import Person
-from tests.support.gate import told
+from tests.support.gate import error_of
 from tests.support.http import serving_app
 from tests.support.up import up
 
@@ -45,7 +45,7 @@ async def served(folder: Path) -> AsyncGenerator[Served]:
     home = folder / "home"
     async with outrider.open(home, model=ScriptedModel(says("hello"))) as agent:
         first = await ensure_key(home, agent.home.store)
-        async with serving_app(build_app(HttpContext(agent, "test"), ROUTES, middleware_for(agent))) as url:
+        async with serving_app(build_app(HttpContext(agent, "test"), ENDPOINTS, middleware_for(agent))) as url:
             yield Served(url, first or "", home)
 
 
@@ -88,8 +88,8 @@ async def test_a_key_is_made_shown_once_used_listed_and_revoked(tmp_path: Path) 
     }
     assert listed == [listed[0], {**made, "used": listed[1]["used"]}]
     assert (listed[0]["name"], listed[0]["scopes"]) == ("first", ["admin"])
-    assert (told(again), gone.status_code, told(refused)) == ((400, "refused"), 204, (401, "invalid_api_key"))
-    assert (told(twice), free.status_code) == ((404, "not_found"), 201)
+    assert (error_of(again), gone.status_code, error_of(refused)) == ((400, "refused"), 204, (401, "invalid_api_key"))
+    assert (error_of(twice), free.status_code) == ((404, "not_found"), 201)
     assert (key.rpartition("_")[2] in shown, free.json()["key"].rpartition("_")[2] in shown) == (False, False)
 
 
@@ -98,7 +98,7 @@ async def test_revoking_the_first_key_removes_its_file(tmp_path: Path) -> None:
         assert first_key_file(there.home).exists()
         assert (await admin.delete(f"/v1/keys/{there.first.split('_')[1]}")).status_code == 204
         assert not first_key_file(there.home).exists()
-        assert told(await admin.get("/v1/keys")) == (401, "invalid_api_key")
+        assert error_of(await admin.get("/v1/keys")) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_whoever_is_no_administrator_sees_nothing_of_it(tmp_path: Path) ->
                 await app.post("/v1/keys", json={"name": "mine", "scopes": ["admin"]}),
                 await app.delete(f"/v1/keys/{made['id']}"),
             ]
-    assert [told(answer) for answer in answers] == [(403, "missing_scope")] * 5
+    assert [error_of(answer) for answer in answers] == [(403, "missing_scope")] * 5
 
 
 async def test_a_key_for_another_person_sees_that_persons_sessions_only(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_a_key_for_another_person_sees_that_persons_sessions_only(tmp_path
             tried = [await anna.get(f"/v1/sessions/{mine}"), await admin.get(f"/v1/sessions/{hers}")]
         people = (await admin.get("/v1/people")).json()["people"]
     assert [[one["id"] for one in each] for each in seen] == [[mine], [hers]]
-    assert [told(answer) for answer in tried] == [(404, "not_found")] * 2
+    assert [error_of(answer) for answer in tried] == [(404, "not_found")] * 2
     assert sorted((one["name"], one["sessions"], one["keys"], one["active"] > 0) for one in people) == [
         ("anna", 1, 1, True),
         ("owner", 1, 1, True),

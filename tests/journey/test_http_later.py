@@ -17,7 +17,7 @@ from tests.journey.at_work import at_work, opens, shell
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
 from tests.support.cutting import until
-from tests.support.doors import knocks
+from tests.support.turn_requests import turn_requests
 from tests.support.up import Event, Running, begin, entries, following, up
 
 BUILD = "mkfifo gate; cat gate; exit 7"
@@ -26,7 +26,7 @@ NAMED: Mapping[str, str] = {"x-session-id": "s"}
 
 def ask(client: httpx2.Client, way: str, text: str = "build it") -> httpx2.Response:
     """Say something in session `s` this way, and wait until nothing is left to do there."""
-    knock = knocks(text)[way]
+    knock = turn_requests(text)[way]
     told = client.post(knock.path, json=knock.body, headers=NAMED if knock.channel == "chat" else {})
     assert told.status_code in (200, 202), told.text
     journal(client)
@@ -69,7 +69,7 @@ def let_go(person: Person, words: str = "linked\n") -> None:
 
 @pytest.mark.behaviour("B1")
 @pytest.mark.behaviour("B8")
-@pytest.mark.parametrize("way", knocks(""))
+@pytest.mark.parametrize("way", turn_requests(""))
 def test_what_is_promised_follows_from_the_route_that_was_taken(person: Person, way: str) -> None:
     lines = [shell("true", background=True), says("started"), *[says("over")] * 2]
     with at_work(person, *lines), up(person) as running, running.client() as client:
@@ -77,7 +77,7 @@ def test_what_is_promised_follows_from_the_route_that_was_taken(person: Person, 
         ask(client, way)
         happened = journal(client)
         (task,) = client.get("/v1/tasks").json()["tasks"]
-    channel = knocks("")[way].channel
+    channel = turn_requests("")[way].channel
     (result,) = results(happened)
     assert happened[0]["address"].startswith(f"{channel}:")
     assert task["address"] == happened[0]["address"]

@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from outrider.app.agent import Agent
-from outrider.channels.http.openai.responses import ROUTES
+from outrider.channels.http.openai.responses import ENDPOINTS
 from outrider.core.errors import Refused
 from outrider.core.events import Input
 from outrider.core.prompt import AssistantMessage, ToolMessage, UserMessage
@@ -62,7 +62,11 @@ class Place:
 @asynccontextmanager
 async def place(folder: Path, *lines: Any) -> AsyncGenerator[Place]:
     model = ScriptedModel(*lines)
-    async with opened(folder, model) as agent, serving(agent, ROUTES) as url, client_of(url, max_retries=0) as client:
+    async with (
+        opened(folder, model) as agent,
+        serving(agent, ENDPOINTS) as url,
+        client_of(url, max_retries=0) as client,
+    ):
         yield Place(agent, client, url, model)
 
 

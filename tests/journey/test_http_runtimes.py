@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from outrider.channels.http.app import ROUTES
+from outrider.channels.http.app import ENDPOINTS
 from outrider.testing.scripted_model import ScriptedModel, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
@@ -28,7 +28,7 @@ async def served(
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
         opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
-        serving(agent, ROUTES) as url,
+        serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
         with anyio.fail_after(90):

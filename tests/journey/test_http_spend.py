@@ -1,4 +1,4 @@
-"""Keys with a limit on what their turns may cost: told aloud, begun nothing for, and never in the middle of a turn."""
+"""Keys with a limit on what their turns may cost: reported, starting nothing, and never in the middle of a turn."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,15 +11,15 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http.app import ROUTES, build_app
-from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.app import ENDPOINTS, build_app
+from outrider.channels.http.endpoints import HttpContext
 from outrider.channels.http.middleware import key_store, middleware_for
 from outrider.core.prompt import Prompt
 from outrider.core.store_port import KeySpec
 from outrider.store.keys import make_key, parse_spend
 from outrider.testing.scripted_model import ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
-from tests.support.gate import told
+from tests.support.gate import error_of
 from tests.support.http import serving_app
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ class Served:
         self.agent, self.late = agent, 0
         self.now = HttpContext(agent, "").wall_clock()
         self.app = build_app(
-            HttpContext(agent, "test", wall_clock=lambda: self.now + self.late), ROUTES, middleware_for(agent)
+            HttpContext(agent, "test", wall_clock=lambda: self.now + self.late), ENDPOINTS, middleware_for(agent)
         )
         self.url = ""
 
@@ -92,7 +92,7 @@ async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
         entries = (await client.get(f"/v1/sessions/{session}/entries")).json()["entries"]
         spent = await there.spent(id)
     assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
-    assert [told(answer) for answer in refused] == [(429, code)] * 7
+    assert [error_of(answer) for answer in refused] == [(429, code)] * 7
     assert {answer.json()["error"]["type"] for answer in refused} == {"insufficient_quota"}
     assert {"retry-after" in answer.headers for answer in refused} == {has_end}
     assert {answer.headers["x-should-retry"] for answer in refused} == {"false"}
@@ -110,7 +110,7 @@ async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
         early = await client.post("/v1/chat/completions", json=HELLO)
         there.late = 1000 * wait
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
-    assert (told(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
+    assert (error_of(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
 
 
 async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(
         spent = await there.spent(id)
         third = await client.post("/v1/chat/completions", json=HELLO)
     assert (second.json()["choices"][0]["message"]["content"], spent) == ("sunny", 2.0)
-    assert told(third) == (429, "insufficient_quota")
+    assert error_of(third) == (429, "insufficient_quota")
 
 
 async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path:
         second = await client.post("/v1/chat/completions", json=order)
         spent = await there.spent(id)
     assert (first.json()["choices"][0]["message"]["content"], spent) == ("sunny", 1.0)
-    assert told(second) == (429, "insufficient_quota")
+    assert error_of(second) == (429, "insufficient_quota")
 
 
 async def test_what_a_session_has_done_by_another_counts_for_the_same_key(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_full_queue_is_told_as_too_many_requests(tmp_path: Path) -> None
             await client.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
         after = await client.post(f"/v1/sessions/{session}/inputs", json={"text": "now?"})
     assert [answer.status_code for answer in answers] == [202] * 20 + [429]
-    assert ([told(each) for each in (answers[-1], chat)], after.status_code) == ([(429, "queue_full")] * 2, 202)
+    assert ([error_of(each) for each in (answers[-1], chat)], after.status_code) == ([(429, "queue_full")] * 2, 202)
     assert (answers[-1].json()["error"]["type"], int(answers[-1].headers["retry-after"]) > 0) == (
         "rate_limit_error",
         True,

@@ -18,8 +18,7 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import sessions as routes_events
-from outrider.channels.http import sessions as routes_sessions
+from outrider.channels.http.sessions import ENDPOINTS
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
@@ -29,13 +28,12 @@ from tests.support.http import client, key_of, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES)
 Events = list[bytes]
 
 
 @asynccontextmanager
 async def served(folder: Path, model: Model) -> AsyncGenerator[tuple[Agent, str]]:
-    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ROUTES) as url:
+    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ENDPOINTS) as url:
         yield agent, url
 
 

@@ -12,10 +12,7 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import questions as routes_asks
-from outrider.channels.http import sessions as routes_events
-from outrider.channels.http import sessions as routes_sessions
-from outrider.channels.http import tasks as routes_tasks
+from outrider.channels.http import questions, sessions, tasks
 from outrider.config.load import load
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.models.scripted_reply import ScriptedReply
@@ -24,7 +21,7 @@ from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES, *routes_asks.ROUTES, *routes_tasks.ROUTES)
+ENDPOINTS = (*sessions.ENDPOINTS, *questions.ENDPOINTS, *tasks.ENDPOINTS)
 ALLOWED = '[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n'
 ASKED = '[[rules]]\nverdict = "ask"\ntool = "shell"\n'
 
@@ -37,7 +34,7 @@ async def served(
     home, model = folder / "home", ScriptedModel(*lines)
     await anyio.Path(home).mkdir(mode=0o700)
     await anyio.Path(home / "config.toml").write_text(rules)
-    async with outrider.open(config=load(home, {}), model=model) as agent, serving(agent, ROUTES) as url:
+    async with outrider.open(config=load(home, {}), model=model) as agent, serving(agent, ENDPOINTS) as url:
         yield agent, url, model
 
 

@@ -17,10 +17,10 @@ from openai import AsyncOpenAI
 
 from bench.ports import free_port
 from outrider.app.agent import Agent
-from outrider.channels.http import health as routes_health
+from outrider.channels.http import health
 from outrider.channels.http.app import build_app
-from outrider.channels.http.inputs import HttpContext
-from outrider.channels.http.openai import responses as routes_responses
+from outrider.channels.http.endpoints import HttpContext
+from outrider.channels.http.openai import responses
 from outrider.channels.http.webhooks import DeliveryPolicy, Webhooks, WebhookTarget, webhook_store
 from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
@@ -63,11 +63,11 @@ class Place:
 
 @asynccontextmanager
 async def place(folder: Path, url: str, *lines: Any, terms: DeliveryPolicy = QUICK) -> AsyncGenerator[Place]:
-    routes = (*routes_responses.ROUTES, *routes_health.ROUTES)
+    endpoints = (*responses.ENDPOINTS, *health.ENDPOINTS)
     async with opened(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
         webhooks = Webhooks(agent, WebhookTarget(url, Secret(SECRET)), terms)
         await group.start(webhooks.run)
-        app = build_app(HttpContext(agent, "test", webhooks=webhooks), routes, (any_key,))
+        app = build_app(HttpContext(agent, "test", webhooks=webhooks), endpoints, (any_key,))
         async with serving_app(app) as here, client_of(here, max_retries=0) as client:
             yield Place(agent, client, here)
         group.cancel_scope.cancel()

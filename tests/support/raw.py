@@ -41,7 +41,7 @@ class Wire:
     def status(self) -> int:
         """What the one answer was, before the other side closed; 0 for none."""
         heard = self.hears()
-        starts = heard.count(b"HTTP/1.1 ") - heard.count(b"not HTTP/1.1 as")
+        starts = heard.count(b"HTTP/1.1 ")
         assert starts <= 1, heard
         return int(heard[9:12]) if heard else 0
 

@@ -10,8 +10,8 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from outrider.app.agent import Agent
-from outrider.channels.http.openai.chat import ROUTES as CHAT
-from outrider.channels.http.openai.models import ROUTES as MODELS
+from outrider.channels.http.openai.chat import ENDPOINTS as CHAT
+from outrider.channels.http.openai.models import ENDPOINTS as MODELS
 from outrider.testing.scripted_model import ScriptedModel
 from tests.support.http import key_of, serving
 from tests.support.tasking import opened

@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.openai.chat import CompletionRenderer
+from outrider.channels.http.openai.chat import CompletionRenderer, parse_chat_request
 from outrider.channels.http.openai.conversation import (
     AssistantTurn,
     ConversationItem,
     ParsedConversation,
     ToolOutput,
     UserTurn,
-    parse_chat_request,
 )
 from outrider.channels.http.openai.history import journal_from_history
-from outrider.channels.http.openai.model_names import known_models, model_setting
+from outrider.channels.http.openai.model_names import known_models, settings_for_model
 from outrider.channels.http.openai.turn_output import (
     REPLY_SEPARATOR,
     TurnOutput,
@@ -43,7 +42,7 @@ def order(*messages: Any, **more: Any) -> ParsedConversation:
     return parse_chat_request(json.dumps({"model": "m", "messages": list(messages), **more}).encode(), 100)
 
 
-def keep(image: bytes) -> Image:
+def store_image(image: bytes) -> Image:
     return Image(image.hex(), "image/png")
 
 
@@ -75,14 +74,14 @@ def test_tools_are_passed_on_unless_none_may_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "no chat completions request"),
-        (b"[]", "no chat completions request"),
-        (b'{"messages": 1}', "no chat completions request"),
+        (b"", "invalid chat completions request"),
+        (b"[]", "invalid chat completions request"),
+        (b'{"messages": 1}', "invalid chat completions request"),
         (b'{"messages": [{"role": "king", "content": "x"}]}', "king"),
-        (b'{"messages": ["\xff"]}', "no chat completions request"),
-        (b"[" * 100_000, "no chat completions request"),
-        (b'{"messages": []}', "nobody's words"),
-        (b'{"messages": [{"role": "system", "content": "x"}]}', "nobody's words"),
+        (b'{"messages": ["\xff"]}', "invalid chat completions request"),
+        (b"[" * 100_000, "invalid chat completions request"),
+        (b'{"messages": []}', "no message"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "no message"),
     ],
 )
 def test_what_is_no_request_is_refused(body: bytes, words: str) -> None:
@@ -131,7 +130,7 @@ def test_a_past_is_the_journal_it_would_have_left() -> None:
         AssistantTurn("c"),
     )
     settings = [Changed("instructions", "be brief")]
-    assert journal_from_history(settings, (*said, UserTurn("d", (b"i",)), AssistantTurn("e")), keep) == (
+    assert journal_from_history(settings, (*said, UserTurn("d", (b"i",)), AssistantTurn("e")), store_image) == (
         Changed("instructions", "be brief"),
         Input("a"),
         Input("b"),
@@ -149,10 +148,10 @@ def test_a_past_is_the_journal_it_would_have_left() -> None:
 
 def test_a_past_that_ends_with_results_is_an_open_turn_that_owes_a_reply() -> None:
     said = (UserTurn("a"), AssistantTurn("", (("x", Call("", "ring", {})),)), ToolOutput("x", "ding"))
-    state = fold(journal(*journal_from_history((), said, keep, (SPEC,))))
+    state = fold(journal(*journal_from_history((), said, store_image, (SPEC,))))
     assert (state.is_open, state.owes_reply, state.calls, dict(state.client_tools)) == (True, True, (), {"ring": SPEC})
-    with pytest.raises(HttpError, match="no user's words"):
-        journal_from_history((), said[1:], keep, ())
+    with pytest.raises(HttpError, match="no user message"):
+        journal_from_history((), said[1:], store_image, ())
 
 
 _WORDS = st.builds(UserTurn, st.text(min_size=1).filter(str.strip))
@@ -164,7 +163,7 @@ _ANSWERS = st.one_of(
 
 @given(st.lists(st.one_of(_WORDS, _ANSWERS), max_size=20))
 def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_prompt(said: list[ConversationItem]) -> None:
-    entries = journal(*journal_from_history((), said, keep))
+    entries = journal(*journal_from_history((), said, store_image))
     state = fold(entries)
     assert (state.is_open, state.has_unseen and isinstance(said[-1], AssistantTurn)) == (False, False)
     assert all(entry.body.saw < entry.seq for entry in entries if isinstance(entry.body, Reply | Ended))
@@ -174,7 +173,9 @@ def test_any_conversation_becomes_a_journal_at_rest_with_every_word_in_its_promp
 
 def test_a_call_without_a_result_is_told_as_not_run() -> None:
     said = (UserTurn("a"), AssistantTurn("", (("x", Call("", "ring", {})),)), UserTurn("b"), AssistantTurn("c"))
-    (results,) = [m for m in transcript(journal(*journal_from_history((), said, keep))) if isinstance(m, ToolMessage)]
+    (results,) = [
+        m for m in transcript(journal(*journal_from_history((), said, store_image))) if isinstance(m, ToolMessage)
+    ]
     assert [result.failed for result in results.results] == [True]
 
 
@@ -282,7 +283,7 @@ def test_arguments_that_are_no_json_are_passed_on_as_the_model_wrote_them() -> N
     [
         (Ended("interrupted", 1, "stopped by the person"), 422, "stopped by the person"),
         (Ended("failed", 1, "stopped after 60 steps, the limit of one turn (limits.steps)"), 422, "60 steps"),
-        (Ended("failed", 1, "internal error: KeyError: 'x'"), 500, "something went wrong inside"),
+        (Ended("failed", 1, "internal error: KeyError: 'x'"), 500, "internal error"),
         (Ended("failed", 1, "the provider is down"), 424, "the provider is down"),
     ],
 )
@@ -295,12 +296,12 @@ def test_a_turn_that_did_not_end_well_says_why_and_is_not_to_be_tried_again(
 
 def test_a_name_that_means_nothing_here_chooses_nothing(tmp_path: Any) -> None:
     config = load(tmp_path, {"OPENAI_API_KEY": "k-1234567890"}, {"model.name": "anthropic:claude-x", "model.key": "k"})
-    assert [model_setting(config, name) for name in ("", "outrider", "gpt-4o", "llama3:8b")] == ["", "", "", ""]
-    assert model_setting(config, "anthropic:claude-x") == ""
-    assert model_setting(config, "openai:gpt-5.6-terra") == "openai:gpt-5.6-terra"
+    assert [settings_for_model(config, name) for name in ("", "outrider", "gpt-4o", "llama3:8b")] == [{}] * 4
+    assert settings_for_model(config, "anthropic:claude-x") == {"runtime": "native"}
+    assert settings_for_model(config, "openai:gpt-5.6-terra") == {"runtime": "native", "model": "openai:gpt-5.6-terra"}
     assert known_models(config) == ("outrider", "anthropic:claude-x", "openai:gpt-5.6-terra")
     with pytest.raises(HttpError, match="needs a key") as caught:
-        model_setting(config, "groq:x")
+        settings_for_model(config, "groq:x")
     assert caught.value.status == 404
 
 
@@ -338,7 +339,7 @@ _MESSAGES = st.fixed_dictionaries(
 def test_any_request_is_understood_or_refused(messages: list[Any], more: dict[str, Any]) -> None:
     try:
         read = order(*messages, **more)
-        journal_from_history((), read.history, keep, read.tools if read.has_no_message else None)
+        journal_from_history((), read.history, store_image, read.tools if read.has_no_message else None)
         status = 200
     except HttpError as error:
         status = error.status

@@ -13,7 +13,7 @@ from outrider.channels.http.errors import HttpError
 from outrider.channels.http.middleware import BodyLimitMiddleware
 from outrider.channels.http.rate_limits import RateLimiter, RequestLimits
 from outrider.testing.scripted_model import ScriptedModel
-from tests.support.gate import Gate, told
+from tests.support.gate import Gate, error_of
 from tests.support.http import serving_app
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def gate(agent: outrider.Agent) -> Gate:
 async def test_more_headers_than_anybody_needs_are_refused(gate: Gate) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={f"x-{number}": "1" for number in range(100)})
-    assert told(answer) == (431, "too_many_headers")
+    assert error_of(answer) == (431, "too_many_headers")
 
 
 async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
@@ -41,7 +41,7 @@ async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
     async with gate.client(slow) as client, gate.client(other) as beside:
         answers = [await client.get("/who") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert (told(answers[2])[1], answers[2].headers["retry-after"]) == ("rate_limit_exceeded", "30")
+        assert (error_of(answers[2])[1], answers[2].headers["retry-after"]) == ("rate_limit_exceeded", "30")
         assert (await beside.get("/who")).status_code == 200
         gate.now += 30
         assert [(await client.get("/who")).status_code for _ in range(2)] == [200, 429]
@@ -65,7 +65,7 @@ async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
         with anyio.fail_after(10):
             await gate.inside.wait()
         answer = await client.get("/who")
-        assert (told(answer), answer.headers["retry-after"]) == ((429, "concurrency_limit"), "1")
+        assert (error_of(answer), answer.headers["retry-after"]) == ((429, "concurrency_limit"), "1")
         gate.go_on.set()
     async with gate.client(key) as client:
         assert (await client.get("/who")).status_code == 200
@@ -73,7 +73,7 @@ async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
 
 def test_what_is_remembered_of_callers_is_bounded() -> None:
     now = 0.0
-    buckets = RateLimiter(most=100, now=lambda: now)
+    buckets = RateLimiter(max_names=100, now=lambda: now)
     for number in range(10_000):
         assert buckets.take(f"peer {number}", 1) == 0.0
     assert len(buckets) == 100
@@ -92,7 +92,7 @@ async def test_a_body_that_says_it_is_too_long_is_refused_unread(gate: Gate) -> 
     async with gate.client(await gate.key()) as client:
         for length, answer in (("10485761", 413), ("9" * 30, 413), ("-1", 400), ("ten", 400)):
             found = await client.post("/take", content=never(), headers={"content-length": length})
-            assert (told(found)[0], found.headers["connection"]) == (answer, "close")
+            assert (error_of(found)[0], found.headers["connection"]) == (answer, "close")
         assert (await client.post("/take", content=b'{"text": "hello"}')).text == "taken"
 
 
@@ -115,7 +115,7 @@ async def test_a_body_that_only_turns_out_too_long_is_cut_off(gate: Gate) -> Non
         except httpx2.TransportError:  # the connection may be closed before the client has read why
             pass
         else:
-            assert told(answer) == (413, "body_too_large")
+            assert error_of(answer) == (413, "body_too_large")
         assert sent < 40 * 1024 * 1024
         assert (await client.post("/take", content=b"{}", headers=headers)).text == "taken"
 
@@ -158,7 +158,7 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    bounded = BodyLimitMiddleware(app, 10, together=12)
+    bounded = BodyLimitMiddleware(app, 10, max_total=12)
     scope: dict[str, Any] = {"type": "http", "headers": []}
     async with anyio.create_task_group() as group:
         for _ in range(3):
@@ -178,5 +178,5 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
 async def test_a_body_nested_a_hundred_thousand_deep_is_a_bad_request(gate: Gate, body: bytes) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.post("/take", content=body)
-        assert told(answer)[0] == 400
+        assert error_of(answer)[0] == 400
         assert (await client.post("/take", content=b"{}")).text == "taken"

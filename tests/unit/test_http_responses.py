@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.openai.conversation import AssistantTurn, ToolOutput, UserTurn, parse_responses_request
+from outrider.channels.http.openai.conversation import AssistantTurn, ToolOutput, UserTurn
 from outrider.channels.http.openai.response_object import (
     ResponseAnchor,
     ResponseBuilder,
@@ -16,13 +16,14 @@ from outrider.channels.http.openai.response_object import (
     response_id,
 )
 from outrider.channels.http.openai.response_stream import (
-    CHECK,
     MAX_NUMBER,
-    NTH,
+    POSITION_SHIFT,
+    RETRACTED_SHIFT,
     ResponseStream,
     is_valid_number,
     split_text,
 )
+from outrider.channels.http.openai.responses import parse_responses_request
 from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
 from outrider.core.plan import Bounds, fold
 from outrider.core.types import Call, ToolSpec
@@ -72,8 +73,11 @@ def test_items_are_the_messages_of_a_conversation() -> None:
 
 def test_results_may_come_without_their_calls_when_a_session_knows_those() -> None:
     going_on, named = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
-    assert (going_on.conversation.tool_outputs, going_on.conversation.is_silent) == ((ToolOutput("c1", "ding"),), True)
-    assert (going_on.needs_calls, named.needs_calls, named.conversation) == (True, True, "s")
+    assert (going_on.conversation.tool_outputs, going_on.conversation.has_no_message) == (
+        (ToolOutput("c1", "ding"),),
+        True,
+    )
+    assert (going_on.needs_calls, named.needs_calls, named.conversation_id) == (True, True, "s")
     assert parse([{"role": "user", "content": "ring"}, CALL, OUTPUT], conversation={"id": "s"}).needs_calls is False
 
 
@@ -91,8 +95,8 @@ def test_results_may_come_without_their_calls_when_a_session_knows_those() -> No
         ("hi", {"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ("hi", {"tool_choice": "required"}, "tool_choice"),
         ("x" * 1_001, {}, "at most 1,000"),
-        (7, {}, "no responses request"),
-        ([], {}, "nobody's words"),
+        (7, {}, "invalid responses request"),
+        ([], {}, "no message"),
     ],
 )
 def test_what_cannot_be_taken_is_refused_in_words(given: Any, more: dict[str, Any], words: str) -> None:
@@ -155,7 +159,7 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
     for at, number in enumerate(numbers):
         assert told(entries, [*entries[1:]], number) == streamed[at + 1 :]
         assert told(entries, live, number) == streamed[at + 1 :]
-    assert numbers[-1] >> CHECK == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
+    assert numbers[-1] >> POSITION_SHIFT == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
 
 
 def test_a_number_that_nobody_was_told_is_hardly_ever_taken() -> None:
@@ -202,7 +206,7 @@ def test_words_that_were_lost_are_taken_back_from_a_client_that_heard_them(right
     for at, one in enumerate(rest):  # and cut again
         assert told(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
     whole = told(entries, [*entries[1:]])
-    assert [one["sequence_number"] >> NTH for one in whole] == [0] * len(whole)
+    assert [one["sequence_number"] >> RETRACTED_SHIFT for one in whole] == [0] * len(whole)
 
 
 def test_words_that_are_taken_back_within_a_stream_are_told_anew_in_it() -> None:
