@@ -64,8 +64,8 @@ class Api:
         self.task = self._begin_task()
 
     def operations(self) -> Iterator[Any]:
-        for found in self.schema.get_all_operations():
-            yield found.ok()
+        for operation_result in self.schema.get_all_operations():
+            yield operation_result.ok()
 
     def _begin_task(self) -> str:
         session = begin(self._client, "known")
@@ -74,7 +74,7 @@ class Api:
             assert [event["type"] for event in events][-1] == "idle"
         return self._client.get("/v1/tasks").json()["tasks"][0]["id"]
 
-    def known(self, operation: Any) -> str | None:
+    def existing_id(self, operation: Any) -> str | None:
         """The id of something that is there, for a path that takes one. What may be deleted is made for that."""
         match operation.path.split("/")[2:3], operation.method:
             case ["sessions"], "delete":
@@ -90,11 +90,11 @@ class Api:
             case _:
                 return None
 
-    def send(self, case: Any, *, is_known: bool, is_sensible: bool) -> int:
+    def send(self, case: Any, *, is_existing: bool, is_sensible: bool) -> int:
         """The status, once the answer has been checked against the description."""
         operation = case.operation
-        if is_known and "id" in case.path_parameters:
-            case.path_parameters["id"] = self.known(operation) or case.path_parameters["id"]
+        if is_existing and "id" in case.path_parameters:
+            case.path_parameters["id"] = self.existing_id(operation) or case.path_parameters["id"]
         if is_sensible and hasattr(case.body, "update"):
             case.body.update(BODIES.get(operation.path, {}))
         if operation.path.endswith("/events"):
@@ -132,9 +132,9 @@ def check(api: Api, operation: Any, mode: GenerationMode) -> Counter[int]:
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
-    @given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans(), is_sensible=st.booleans())
-    def sent(case: Any, is_known: bool, is_sensible: bool) -> None:
-        statuses[api.send(case, is_known=is_known, is_sensible=is_sensible)] += 1
+    @given(case=operation.as_strategy(generation_mode=mode), is_existing=st.booleans(), is_sensible=st.booleans())
+    def sent(case: Any, is_existing: bool, is_sensible: bool) -> None:
+        statuses[api.send(case, is_existing=is_existing, is_sensible=is_sensible)] += 1
 
     sent()
     return statuses

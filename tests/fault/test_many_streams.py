@@ -24,7 +24,7 @@ async def test_hundreds_of_streams_at_once_are_all_whole_and_in_order_in_bounded
             asker = Asker(home.headers)
             await load(ours, 1, 1, asker.story, is_told)
             before = up.resident
-            told = await load(ours, STREAMS, 1, asker.story, is_told)
+            load_result = await load(ours, STREAMS, 1, asker.story, is_told)
             held = up.resident
-    assert len(told.heard) == STREAMS
+    assert len(load_result.heard) == STREAMS
     assert held - before < ROOM

@@ -37,10 +37,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(terms: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[tuple[HttpServer, int]]:
+async def serving(limits: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[tuple[HttpServer, int]]:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = HttpServer(echo, listener, terms)
+        server = HttpServer(echo, listener, limits)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 await group.start(server.run)
@@ -67,13 +67,13 @@ class Caller:
         """Everything until the server closes."""
 
         def read() -> bytes:
-            heard = b""
+            received = b""
             try:
                 while piece := self.socket.recv(65_536):
-                    heard += piece
+                    received += piece
             except ConnectionResetError:
                 pass
-            return heard
+            return received
 
         return await anyio.to_thread.run_sync(read)
 
@@ -82,8 +82,8 @@ class Caller:
 
     async def status(self) -> str:
         """What was answered before the connection was closed."""
-        heard = await self.hears()
-        return heard.split(b" ")[1].decode() if heard else "closed"
+        received = await self.hears()
+        return received.split(b" ")[1].decode() if received else "closed"
 
 
 @pytest.mark.promise("L7")
@@ -108,12 +108,12 @@ async def test_a_request_that_does_not_come_to_its_end_is_answered_and_closed(se
 @pytest.mark.promise("L7")
 async def test_a_head_that_trickles_in_gets_no_more_time_than_one_that_stalls() -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
-        heard = anyio.Event()
+        received = anyio.Event()
 
         async def trickle() -> None:
             await caller.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n")
             try:
-                while not heard.is_set():
+                while not received.is_set():
                     await caller.sends(b"x: y\r\n")
                     await anyio.sleep(0.05)
             except OSError:  # closed, as it should be
@@ -122,7 +122,7 @@ async def test_a_head_that_trickles_in_gets_no_more_time_than_one_that_stalls() 
         async with anyio.create_task_group() as group:
             group.start_soon(trickle)
             assert await caller.status() == "408"
-            heard.set()
+            received.set()
 
 
 @pytest.mark.promise("L7")
@@ -143,7 +143,7 @@ async def test_what_is_no_http_is_refused(sent: bytes) -> None:
 
 
 @pytest.mark.promise("L7")
-async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
+async def test_connections_beyond_the_limit_get_503() -> None:
     begun, end = anyio.Semaphore(0), anyio.Event()
 
     async def busy(scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,8 +151,8 @@ async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
         await end.wait()
         await echo(scope, receive, send)
 
-    terms = replace(LONG, connections=2)
-    async with serving(terms, busy) as (_, port), Caller(port) as one, Caller(port) as two:
+    limits = replace(LONG, connections=2)
+    async with serving(limits, busy) as (_, port), Caller(port) as one, Caller(port) as two:
         for caller in (one, two):
             await caller.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await begun.acquire()
@@ -211,8 +211,8 @@ async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_
         await send({"type": "http.response.body", "body": b""})
 
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-    terms = replace(LONG, leftover_bytes=100_000, leftover_seconds=0.3)
-    async with serving(terms, refuse) as (_, port):
+    limits = replace(LONG, leftover_bytes=100_000, leftover_seconds=0.3)
+    async with serving(limits, refuse) as (_, port):
         async with Caller(port) as patient:
             for _ in range(2):
                 await patient.sends(head % 50_000)
@@ -255,18 +255,18 @@ async def test_requests_on_one_connection_are_answered_in_order_and_an_idle_one_
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         one = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
         await caller.sends(b"".join(one % (n, b"x" * n) for n in (1, 2, 3)))
-        heard = await caller.hears()
-    assert [part[:1] for part in heard.split(b"\r\n1\r\n")[1:]] == [b"1", b"2", b"3"]
+        received = await caller.hears()
+    assert [part[:1] for part in received.split(b"\r\n1\r\n")[1:]] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.promise("L12")
-async def test_a_request_that_has_no_answer_when_the_server_ends_is_told_to_come_back() -> None:
+async def test_a_request_without_a_response_when_the_server_ends_gets_503() -> None:
     async with serving(LONG) as (server, port), Caller(port) as caller, Caller(port) as idle:
         await caller.sends(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await idle.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await idle.hears_some()
         await server.close(0.1)
-        heard = await caller.hears()
-        assert heard.startswith(b"HTTP/1.1 503 ")
-        assert b"\r\nretry-after: 1\r\n" in heard
+        received = await caller.hears()
+        assert received.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in received
         assert await idle.hears() == b""

@@ -50,8 +50,8 @@ class Stage:
 
     def ask(self, client: httpx2.Client, method: str, path: str, **more: Any) -> httpx2.Response:
         """Ask for it, with a body that every route finds what it needs in, and nothing it does not know."""
-        known = self._fields.get((method, path))
-        body = {name: value for name, value in _BODY.items() if known is None or name in known}
+        fields = self._fields.get((method, path))
+        body = {name: value for name, value in _BODY.items() if fields is None or name in fields}
         has_body = method in ("POST", "PATCH", "PUT")
         return client.request(method, path, **({"json": body} if has_body else {}), **more)
 
@@ -81,7 +81,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
     quick = ("--rate", "1000000")
     keys = {
         "owner": create("owner", "--scope", "admin", *quick),
-        "guest": create("guest", "--person", "guest", *quick),
+        "other": create("other", "--person", "other", *quick),
         "revoked": create("revoked", "--scope", "admin"),
     }
     assert person.types("key", "revoke", "revoked").code == 0
@@ -115,25 +115,25 @@ def test_without_a_key_that_holds_no_route_tells_or_does_anything(stage: Stage, 
 @pytest.mark.promise("L7")
 def test_another_persons_things_are_as_good_as_none_on_every_route_that_takes_an_id(stage: Stage) -> None:
     before = stage.owners()
-    with caller(stage.running.url, stage.keys["guest"]) as guest:
+    with caller(stage.running.url, stage.keys["other"]) as other:
         for method, path, kind in stage.operations():
             if kind in SHARED or not kind:
                 continue
-            answer = stage.ask(guest, method, path)
+            answer = stage.ask(other, method, path)
             assert kind in RULED | {"sessions", "tasks", "responses"}, f"say whose {kind} are"
             assert answer.status_code in ((403, 404) if kind in RULED else (404,)), (method, path, answer.text)
             assert WORDS not in answer.text
         for method, path, _ in stage.operations():
             if method == "GET" and "/openapi.json" not in path:
-                told = guest.get(path).text
-                assert not [one for one in (WORDS, stage.session, stage.task) if one in told and one not in path], path
+                text = other.get(path).text
+                assert not [one for one in (WORDS, stage.session, stage.task) if one in text and one not in path], path
         again = {"previous_response_id": stage.response, "input": "go on"}
-        assert guest.post("/v1/responses", json=again).status_code == 404
-        assert guest.get("/v1/tasks", params={"session": stage.session}).status_code == 404
-        assert guest.get("/v1/sessions/search", params={"q": "owner"}).json() == {"found": []}
+        assert other.post("/v1/responses", json=again).status_code == 404
+        assert other.get("/v1/tasks", params={"session": stage.session}).status_code == 404
+        assert other.get("/v1/sessions/search", params={"q": "owner"}).json() == {"found": []}
         messages = [{"role": "user", "content": "what was said here?"}]
         for header in ("x-session-id", "x-outrider-session-id"):
-            asked = guest.post("/v1/chat/completions", json={"messages": messages}, headers={header: stage.session})
+            asked = other.post("/v1/chat/completions", json={"messages": messages}, headers={header: stage.session})
             assert WORDS not in asked.text
     assert stage.owners() == before
 
@@ -184,18 +184,18 @@ def test_no_page_is_asked_in_and_no_key_is_taken_from_a_url(stage: Stage) -> Non
 @pytest.mark.promise("L7")
 def test_a_key_that_is_taken_back_closes_its_streams_and_no_others(stage: Stage) -> None:
     path = f"/v1/sessions/{stage.session}/events"
-    with caller(stage.running.url, stage.keys["owner"]) as owner, Wire(stage.running.port) as kept:
+    with caller(stage.running.url, stage.keys["owner"]) as owner, Wire(stage.running.port) as open_wire:
         made = owner.post("/v1/keys", json={"name": "lent", "scopes": ["read"]}).json()
-        kept.sends(head(path, key=stage.keys["owner"], method="GET"))
-        with Wire(stage.running.port) as cut, caller(stage.running.url, made["key"]) as lent:
+        open_wire.sends(head(path, key=stage.keys["owner"], method="GET"))
+        with Wire(stage.running.port) as cut, caller(stage.running.url, made["key"]) as client:
             cut.sends(head(path, key=made["key"], method="GET"))
             assert WORDS.encode() in cut.hears(WORDS.encode())
             assert owner.delete(f"/v1/keys/{made['id']}").status_code == 204
-            assert lent.get(path).status_code in (401, 429)  # many wrong keys came from here
+            assert client.get(path).status_code in (401, 429)  # many wrong keys came from here
             assert not cut.hears().endswith(b"0\r\n\r\n")  # cut, not ended: it does not look as if that were all
-        heard = kept.hears(WORDS.encode())
+        received = open_wire.hears(WORDS.encode())
         assert say(owner, stage.session, "something new").status_code == 202
-        assert b"something new" in heard + kept.hears(b"something new")
+        assert b"something new" in received + open_wire.hears(b"something new")
 
 
 CHUNKED = "transfer-encoding: chunked"
@@ -275,7 +275,7 @@ def names(stage: Stage) -> list[str]:
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_path_means_only_what_it_says(stage: Stage, target: str, status: int) -> None:
+def test_a_path_has_one_meaning(stage: Stage, target: str, status: int) -> None:
     with Wire(stage.running.port) as wire:
         wire.sends(head(target, CLOSE, key=stage.keys["owner"], method="GET"))
         assert wire.status() == status

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.journey.support import Person
-from tests.support.receiver import SECRET, Answer, Heard, Receiver, receiving
+from tests.support.receiver import SECRET, Answer, ReceivedRequest, Receiver, receiving
 from tests.support.up import up
 
 pytestmark = pytest.mark.promise("L5")
@@ -32,18 +32,18 @@ def ask(client: httpx2.Client, key: str) -> Any:
     return made.json()["id"]
 
 
-def told_once(heard: Sequence[Heard]) -> dict[str, set[tuple[str, bytes]]]:
+def deliveries_by_response(requests: Sequence[ReceivedRequest]) -> dict[str, set[tuple[str, bytes]]]:
     """What a receiver that remembers ids knows: of each response, the ids and the events."""
-    found: dict[str, set[tuple[str, bytes]]] = {}
-    for one in heard:
+    deliveries: dict[str, set[tuple[str, bytes]]] = {}
+    for one in requests:
         assert one.event().data.id == one.response
-        found.setdefault(one.response, set()).add((one.id, one.body))
-    return found
+        deliveries.setdefault(one.response, set()).add((one.id, one.body))
+    return deliveries
 
 
 def check(receiver: Receiver, responses: set[str]) -> None:
-    told = told_once(receiver.wait_for(*responses))
-    assert {response: len(events) for response, events in told.items()} == dict.fromkeys(responses, 1)
+    deliveries = deliveries_by_response(receiver.wait_for(*responses))
+    assert {response: len(events) for response, events in deliveries.items()} == dict.fromkeys(responses, 1)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
         with up(person, environ={"OUTRIDER_FAIL": point}) as running, running.client() as client:
             made = ask(client, "a")
             assert running.process.wait(60) == -9
-        assert len(receiver.heard) == attempts
+        assert len(receiver.requests) == attempts
         with up(person) as running:
             receiver.wait(attempts + 1)
             assert running.ends().code == 0
@@ -81,7 +81,7 @@ def test_killed_after_a_failed_attempt_it_is_sent_again_under_its_id(person: Per
 
 
 @pytest.mark.timeout(300)
-def test_killed_again_and_again_every_accepted_response_is_told_under_one_id(person: Person) -> None:
+def test_killed_repeatedly_every_accepted_response_is_delivered_under_one_id(person: Person) -> None:
     dice = random.Random(7)
     responses: set[str] = set()
     with receiving() as receiver:

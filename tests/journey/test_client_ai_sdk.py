@@ -67,9 +67,9 @@ def tells(client: Path, url: str, key: str, api: str, *stories: str) -> list[dic
 
 def said_in(client: httpx2.Client, title: str) -> list[str]:
     """What was said in the session that began so, once nothing is left to do in it."""
-    found = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
-    assert len(found) == 1
-    with following(client, found[0], until="idle") as events:
+    ids = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
+    assert len(ids) == 1
+    with following(client, ids[0], until="idle") as events:
         return [event["text"] for event in events if event["type"] in ("input", "reply")]
 
 

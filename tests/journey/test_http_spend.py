@@ -32,7 +32,7 @@ TOOL: dict[str, Any] = {
 }
 
 
-class Served:
+class SpendHome:
     """A home behind its real guards, with a clock that a test moves."""
 
     def __init__(self, agent: Agent) -> None:
@@ -46,22 +46,22 @@ class Served:
     @asynccontextmanager
     async def client(self, spend: str = "", name: str = "app") -> AsyncGenerator[tuple[httpx2.AsyncClient, str]]:
         """Somebody with a key of this limit, and the key's id."""
-        wish = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
-        key, text = await make_key(key_store(self.agent), wish)
+        spec = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
+        key, text = await make_key(key_store(self.agent), spec)
         headers = {"authorization": f"Bearer {text}"}
-        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as opened:
-            yield opened, key.id
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as http_client:
+            yield http_client, key.id
 
     async def spent(self, id: str) -> float:
         return await key_store(self.agent).spent(id)
 
 
 @asynccontextmanager
-async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[Served]:
+async def spend_home(folder: Path, model: ScriptedModel) -> AsyncGenerator[SpendHome]:
     async with outrider.open(folder / "home", model=model) as agent:
-        there = Served(agent)
-        async with serving_app(there.app) as there.url:
-            yield there
+        home = SpendHome(agent)
+        async with serving_app(home.app) as home.url:
+            yield home
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[Served]:
         ("1", "billing_hard_limit_reached", False),
     ],
 )
-async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
+async def test_a_key_at_its_spending_limit_is_refused_by_every_endpoint(
     tmp_path: Path, spend: str, code: str, has_end: bool
 ) -> None:
-    async with served(tmp_path, Dear(says("hello"))) as there, there.client(spend) as (client, id):
+    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client(spend) as (client, id):
         first = await client.post("/v1/chat/completions", json=HELLO, headers={"idempotency-key": "k"})
         session = first.headers["x-session-id"]
         refused = [
@@ -90,7 +90,7 @@ async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
         again = await client.post("/v1/chat/completions", json=HELLO, headers={"idempotency-key": "k"})
         sessions = (await client.get("/v1/sessions")).json()["sessions"]
         entries = (await client.get(f"/v1/sessions/{session}/entries")).json()["entries"]
-        spent = await there.spent(id)
+        spent = await home.spent(id)
     assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
     assert [error_of(answer) for answer in refused] == [(429, code)] * 7
     assert {answer.json()["error"]["type"] for answer in refused} == {"insufficient_quota"}
@@ -101,14 +101,14 @@ async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
     assert ([entry["type"] for entry in entries], spent) == (["input", "started", "reply", "ended"], 1.0)
 
 
-async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
-    async with served(tmp_path, Dear(says("hello"))) as there, there.client("1/day") as (client, _):
+async def test_the_limit_is_reset_the_next_day(tmp_path: Path) -> None:
+    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client("1/day") as (client, _):
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
         refused = await client.post("/v1/chat/completions", json=HELLO)
         wait = int(refused.headers["retry-after"])
-        there.late = 1000 * wait - 1000
+        home.late = 1000 * wait - 1000
         early = await client.post("/v1/chat/completions", json=HELLO)
-        there.late = 1000 * wait
+        home.late = 1000 * wait
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
     assert (error_of(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
 
@@ -116,7 +116,7 @@ async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
 async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(tmp_path: Path) -> None:
     model = Dear(says("", call("weather")), says("sunny"))
     order = HELLO | {"tools": [TOOL]}
-    async with served(tmp_path, model) as there, there.client("1/day") as (client, id):
+    async with spend_home(tmp_path, model) as home, home.client("1/day") as (client, id):
         first = await client.post("/v1/chat/completions", json=order)
         message = first.json()["choices"][0]["message"]
         results = [
@@ -124,7 +124,7 @@ async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(
         ]
         order["messages"] = [*order["messages"], message, *results]
         second = await client.post("/v1/chat/completions", json=order)
-        spent = await there.spent(id)
+        spent = await home.spent(id)
         third = await client.post("/v1/chat/completions", json=HELLO)
     assert (second.json()["choices"][0]["message"]["content"], spent) == ("sunny", 2.0)
     assert error_of(third) == (429, "insufficient_quota")
@@ -139,10 +139,10 @@ async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path:
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
     ]
     order = {"model": "outrider", "messages": past, "tools": [TOOL]}
-    async with served(tmp_path, Dear(says("-"), says("sunny"))) as there, there.client("1/day") as (client, id):
+    async with spend_home(tmp_path, Dear(says("-"), says("sunny"))) as home, home.client("1/day") as (client, id):
         first = await client.post("/v1/chat/completions", json=order)
         second = await client.post("/v1/chat/completions", json=order)
-        spent = await there.spent(id)
+        spent = await home.spent(id)
     assert (first.json()["choices"][0]["message"]["content"], spent) == ("sunny", 1.0)
     assert error_of(second) == (429, "insufficient_quota")
 
@@ -152,27 +152,27 @@ async def test_what_a_session_has_done_by_another_counts_for_the_same_key(tmp_pa
         is_child = any("say hi" in str(message) for message in prompt.messages[:1])
         return says("hi") if is_child else says("", call("delegate", work="say hi"))
 
-    async with served(tmp_path, Dear(leads, says("it says hi"))) as there, there.client() as (client, id):
+    async with spend_home(tmp_path, Dear(leads, says("it says hi"))) as home, home.client() as (client, id):
         answer = await client.post("/v1/chat/completions", json=HELLO)
         assert answer.json()["choices"][0]["message"]["content"] == "it says hi"
-        assert await there.spent(id) == 3.0
+        assert await home.spent(id) == 3.0
 
 
 async def test_each_key_pays_for_its_own_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, Dear(says("hello"))) as there,
-        there.client("1/day") as (bounded, one),
-        there.client(name="free") as (free, other),
+        spend_home(tmp_path, Dear(says("hello"))) as home,
+        home.client("1/day") as (bounded, one),
+        home.client(name="free") as (free, other),
     ):
         for _ in range(3):
             assert (await free.post("/v1/chat/completions", json=HELLO)).status_code == 200
         assert (await bounded.post("/v1/chat/completions", json=HELLO)).status_code == 200
-        assert (await there.spent(one), await there.spent(other)) == (1.0, 3.0)
+        assert (await home.spent(one), await home.spent(other)) == (1.0, 3.0)
 
 
-async def test_a_full_queue_is_told_as_too_many_requests(tmp_path: Path) -> None:
+async def test_a_full_queue_is_429(tmp_path: Path) -> None:
     gate = stalls()
-    async with served(tmp_path, ScriptedModel(gate, says("done"))) as there, there.client() as (client, _):
+    async with spend_home(tmp_path, ScriptedModel(gate, says("done"))) as home, home.client() as (client, _):
         session = (await client.post("/v1/sessions", json={"name": "s"})).json()["id"]
         answers = [
             await client.post(f"/v1/sessions/{session}/inputs", json={"text": f"{number}"}) for number in range(21)

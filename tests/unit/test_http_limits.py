@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncGenerator[outrider.Agent]:
-    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as opened:
-        yield opened
+    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as home:
+        yield home
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
         assert [(await client.get("/who")).status_code for _ in range(2)] == [200, 429]
 
 
-async def test_whoever_has_no_key_has_a_pace_too(agent: outrider.Agent) -> None:
+async def test_requests_without_a_key_are_rate_limited_too(agent: outrider.Agent) -> None:
     gate = Gate(agent, limits=RequestLimits(rate=2))
     async with gate.client() as client, gate.client(peer="10.0.0.2") as other:
         assert [(await client.get("/health")).status_code for _ in range(3)] == [200, 200, 429]
@@ -91,8 +91,8 @@ async def test_a_body_that_says_it_is_too_long_is_refused_unread(gate: Gate) -> 
 
     async with gate.client(await gate.key()) as client:
         for length, answer in (("10485761", 413), ("9" * 30, 413), ("-1", 400), ("ten", 400)):
-            found = await client.post("/take", content=never(), headers={"content-length": length})
-            assert (error_of(found)[0], found.headers["connection"]) == (answer, "close")
+            response = await client.post("/take", content=never(), headers={"content-length": length})
+            assert (error_of(response)[0], response.headers["connection"]) == (answer, "close")
         assert (await client.post("/take", content=b'{"text": "hello"}')).text == "taken"
 
 

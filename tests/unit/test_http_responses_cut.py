@@ -26,7 +26,7 @@ CUTS = st.lists(st.integers(0, 12), max_size=8)
 """How many events a client hears before its line breaks, again and again."""
 
 
-def happened(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | None]:
+def turn_log(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | None]:
     """A turn as it went; None where the process died."""
     log: list[Event | None] = []
 
@@ -52,26 +52,26 @@ def happened(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | No
     return log
 
 
-def hear(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
+def stream_from(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
     """A stream that begins at this place of the log: all that is told, and where it ends."""
     entries = [one for one in log if isinstance(one, Entry)]
-    telling = ResponseStream(
+    stream = ResponseStream(
         ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds()), is_live=start == 0, after=after
     )
-    frames, is_in_step = [*telling.begin()], start == 0
+    frames, is_in_step = [*stream.begin()], start == 0
     for one in log[:start]:
         if isinstance(one, Entry) and one.seq > 1:
-            frames += telling.add(one)
+            frames += stream.add(one)
     for at, one in enumerate(log[max(1, start) :], max(1, start)):
-        if one is None or telling.is_over:
-            return [said(frame) for frame in frames], at + 1
+        if one is None or stream.is_over:
+            return [data_of(frame) for frame in frames], at + 1
         is_in_step = is_in_step or isinstance(one, Entry) or one.kind == "reset"
         if is_in_step:
-            frames += telling.add(one)
-    return [said(frame) for frame in frames], len(log)
+            frames += stream.add(one)
+    return [data_of(frame) for frame in frames], len(log)
 
 
-def said(frame: bytes) -> dict[str, Any]:
+def data_of(frame: bytes) -> dict[str, Any]:
     return json.loads(frame.partition(b"data: ")[2])
 
 
@@ -80,21 +80,21 @@ def said(frame: bytes) -> dict[str, Any]:
 def test_what_is_heard_over_any_cuts_is_one_sound_stream(
     steps: list[tuple[list[tuple[str, bool]], str]], cuts: list[int], absences: list[int]
 ) -> None:
-    log, heard, place = happened(steps), list[dict[str, Any]](), 0
+    log, received, position = turn_log(steps), list[dict[str, Any]](), 0
     for cut, absence in zip(cuts, absences, strict=False):
-        told, end = hear(log, place, heard[-1]["sequence_number"] if heard else -1)
-        heard += told[:cut]
-        place = min(len(log), max(place + absence, end if len(told) <= cut else place))
-    while not heard or heard[-1]["type"] != "response.completed":
-        told, place = hear(log, place, heard[-1]["sequence_number"] if heard else -1)
-        heard += told
-    numbers = [one["sequence_number"] for one in heard]
+        events, end = stream_from(log, position, received[-1]["sequence_number"] if received else -1)
+        received += events[:cut]
+        position = min(len(log), max(position + absence, end if len(events) <= cut else position))
+    while not received or received[-1]["type"] != "response.completed":
+        events, position = stream_from(log, position, received[-1]["sequence_number"] if received else -1)
+        received += events
+    numbers = [one["sequence_number"] for one in received]
     assert numbers == sorted(set(numbers))
     state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
-    for one in heard:
+    for one in received:
         state.handle_event(PARSE.validate_python(one))
-    output = heard[-1]["response"]["output"]
-    deltas = [one for one in heard if one["type"] == "response.output_text.delta"]
+    output = received[-1]["response"]["output"]
+    deltas = [one for one in received if one["type"] == "response.output_text.delta"]
     for item in output:
         words = "".join(one["delta"] for one in deltas if one["item_id"] == item["id"])
         assert item["content"] == [] or words == item["content"][0]["text"]

@@ -42,10 +42,10 @@ def test_what_is_no_secret_is_refused_without_being_shown(text: str) -> None:
 
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
-    opened = sqlite3.connect(":memory:", isolation_level=None)
-    apply_migrations(opened, load_migrations(MIGRATIONS))
-    yield opened
-    opened.close()
+    home = sqlite3.connect(":memory:", isolation_level=None)
+    apply_migrations(home, load_migrations(MIGRATIONS))
+    yield home
+    home.close()
 
 
 @pytest.mark.parametrize(

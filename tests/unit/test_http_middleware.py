@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncGenerator[outrider.Agent]:
-    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as opened:
-        yield opened
+    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as home:
+        yield home
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_a_key_says_whose_it_is_and_what_it_may_do(gate: Gate) -> None:
     assert (answer.status_code, answer.json()) == (200, ["ann", key.split("_")[1], ["chat", "read"]])
 
 
-async def test_without_a_key_that_holds_nothing_is_told(gate: Gate) -> None:
+async def test_without_a_valid_key_every_request_is_401(gate: Gate) -> None:
     key = await gate.key()
     wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
     tries = [
@@ -54,10 +54,10 @@ async def test_without_a_key_that_holds_nothing_is_told(gate: Gate) -> None:
         "Bearer é",
     ]
     async with gate.client() as client:
-        for given in tries:
-            headers = {b"authorization": given.encode()} if given else {}
+        for header in tries:
+            headers = {b"authorization": header.encode()} if header else {}
             answer = await client.get("/who", headers=headers)
-            assert error_of(answer) == (401, "invalid_api_key" if given else "no_key"), given
+            assert error_of(answer) == (401, "invalid_api_key" if header else "no_key"), header
             assert (answer.headers["www-authenticate"], answer.json()["error"]["type"]) == (
                 "Bearer",
                 "authentication_error",
@@ -70,7 +70,7 @@ async def test_without_a_key_that_holds_nothing_is_told(gate: Gate) -> None:
         assert (await client.get("/who", headers={"authorization": f"bEaReR  {key}"})).status_code == 200
 
 
-async def test_a_revoked_key_opens_nothing_from_the_next_request_on(gate: Gate) -> None:
+async def test_a_revoked_key_is_refused_from_the_next_request_on(gate: Gate) -> None:
     key = await gate.key()
     async with gate.client(key) as client:
         assert (await client.get("/who")).status_code == 200
@@ -106,7 +106,7 @@ async def test_a_key_in_a_url_is_refused_and_not_repeated(gate: Gate) -> None:
         assert (await client.get("/who?keys=x&session=ork_garden")).status_code == 200
 
 
-async def test_health_is_told_to_everybody_but_no_more_than_that(gate: Gate) -> None:
+async def test_health_needs_no_key(gate: Gate) -> None:
     async with gate.client() as client:
         assert (await client.get("/health")).text == "ok"
         assert error_of(await client.get("/health", headers={"authorization": "Bearer x"})) == (401, "invalid_api_key")
@@ -174,7 +174,7 @@ async def test_a_request_for_another_host_is_refused(gate: Gate, host: str, stat
     ],
 )
 @pytest.mark.promise("S3")
-async def test_a_page_of_another_site_is_not_let_in(gate: Gate, origin: str, host: str, status: int) -> None:
+async def test_a_page_of_another_site_is_refused(gate: Gate, origin: str, host: str, status: int) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={"origin": origin, "host": host})
         assert answer.status_code == status
@@ -182,7 +182,7 @@ async def test_a_page_of_another_site_is_not_let_in(gate: Gate, origin: str, hos
 
 
 @pytest.mark.promise("S3")
-async def test_no_page_is_invited_in(gate: Gate) -> None:
+async def test_cors_is_never_granted(gate: Gate) -> None:
     asked = {"origin": "https://evil.example.org", "access-control-request-method": "POST"}
     async with gate.client(await gate.key()) as client:
         answers = [await client.options("/who", headers=asked), await client.options("/nowhere")]
@@ -192,7 +192,7 @@ async def test_no_page_is_invited_in(gate: Gate) -> None:
 
 
 @pytest.mark.promise("S5")
-async def test_another_persons_sessions_are_as_good_as_none(gate: Gate) -> None:
+async def test_another_persons_sessions_are_not_listed(gate: Gate) -> None:
     await gate.agent.for_person("ann").session("garden")
     await gate.agent.for_person("bob").session("secret plans")
     seen: list[str] = []
@@ -244,7 +244,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("finds", [True, False])
-async def test_a_store_in_trouble_turns_nobody_away_for_want_of_writing(gate: Gate, finds: bool) -> None:
+async def test_a_failing_store_refuses_no_valid_key_because_of_a_write(gate: Gate, finds: bool) -> None:
     key = await gate.key()
     broken = AccessPolicy(Broken(gate.keys, finds=finds))
     gate.app = build_app(HttpContext(gate.agent, "test"), [who], build_middleware(broken))
