@@ -49,8 +49,8 @@ def check(receiver: Receiver, responses: set[str]) -> None:
 @pytest.mark.parametrize(
     ("point", "attempts"),
     [
-        pytest.param("webhook_not_sent", 0, id="the end is not recorded"),
-        pytest.param("webhook_not_sent:2", 0, id="not sent"),
+        pytest.param("reply_recorded", 0, id="the end is not recorded"),
+        pytest.param("webhook_not_sent", 0, id="not sent"),
         pytest.param("webhook_sent", 1, id="sent and not marked"),
     ],
 )
