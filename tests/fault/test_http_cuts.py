@@ -1,4 +1,4 @@
-"""Clients on a line that breaks all the time: they come back, and have what a client on a good line has, byte for byte.
+"""Clients on a network that breaks repeatedly: they resume, and get what other clients get, byte for byte.
 
 What ran is counted by the model server's list of requests.
 """
@@ -39,7 +39,7 @@ def person(tmp_path: Path) -> Person:
 
 
 def frames_of(client: httpx2.Client, method: str, path: str, **more: Any) -> Frames:
-    """The whole events that came before the line broke or the stream ended; of one in the middle nothing is kept."""
+    """The whole events received before the connection was cut or the stream ended; a partial one is dropped."""
     received = b""
     with suppress(httpx2.TransportError), client.stream(method, path, **more) as stream:
         assert stream.status_code == 200, stream.read()
@@ -59,7 +59,7 @@ def through(proxy: CuttingProxy, client: httpx2.Client) -> httpx2.Client:
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_session_followed_over_a_line_that_breaks_is_the_same_byte_for_byte(person: Person, seed: int) -> None:
+def test_a_session_followed_over_a_broken_network_is_the_same_byte_for_byte(person: Person, seed: int) -> None:
     steps = [
         says(f"step {n}: ünïcode\nand lines", call("list", path=".", depth=n % 3 + 1), delay=0.01) for n in range(40)
     ]
@@ -94,7 +94,7 @@ def test_a_session_followed_over_a_line_that_breaks_is_the_same_byte_for_byte(pe
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("is_background", [False, True])
-def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
+def test_a_response_streamed_over_a_broken_network_is_the_same_byte_for_byte(
     person: Person, is_background: bool
 ) -> None:
     order = {"model": "outrider", "input": "go", "stream": True, "background": is_background}
@@ -127,7 +127,7 @@ def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("is_background", [False, True])
-def test_the_official_client_takes_a_response_up_again_and_again(person: Person, is_background: bool) -> None:
+def test_the_official_client_resumes_a_response_repeatedly(person: Person, is_background: bool) -> None:
     with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with up(person) as running, cutting(running.port, 3) as line, official(line.url, person) as client:
@@ -172,7 +172,7 @@ ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def whole(client: httpx2.Client, way: str) -> bytes | None:
-    """What is answered to this request under its key; None when the line broke before the end."""
+    """The response to this request with its key; None when the connection was cut before its end."""
     path, order = ROUTES[way]
     try:
         answer = client.post(path, json=order, headers=KEY)
@@ -198,7 +198,7 @@ def text_of(answer: bytes, way: str) -> str:
 @pytest.mark.promise("L1b")
 @pytest.mark.promise("L3")
 @pytest.mark.parametrize("way", ROUTES)
-def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill(person: Person, way: str) -> None:
+def test_a_request_repeated_with_its_key_runs_once_over_a_broken_network_and_a_kill(person: Person, way: str) -> None:
     port = free_port()
     with ScriptedServer(script([Stall("stream"), says("all is well")])) as model, cutting(port, 5) as line:
         person.uses(model.url)
@@ -227,7 +227,7 @@ def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill
 
 
 @pytest.mark.promise("L1b")
-def test_a_completion_cut_in_its_stream_is_the_same_asked_for_again_streamed_or_not(person: Person) -> None:
+def test_a_completion_cut_in_its_stream_is_the_same_when_repeated_streamed_or_not(person: Person) -> None:
     with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with (

@@ -1,4 +1,4 @@
-"""kill -9 of `outrider up` at every fail point of a turn that a client streams or waits for: it is finished anyway.
+"""kill -9 of `outrider up` at every fail point of a turn that a client streams or waits for: the turn still completes.
 
 Effects are counted by the tool's own ledger, the stream is judged by the official client's own accumulator.
 """
@@ -50,7 +50,7 @@ def person(tmp_path: Path) -> Person:
 
 
 class Client:
-    """The official client, which comes back for what it missed."""
+    """The official client, which resumes where it was cut."""
 
     def __init__(self, person: Person, **order: Any) -> None:
         self.events: list[Any] = []
@@ -63,13 +63,13 @@ class Client:
         return openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
 
     def asks(self, running: Running) -> Any:
-        """The response as it is told at once; None when nothing was."""
+        """The first version of the response; None when there was no event."""
         with suppress(openai.APIConnectionError), self.talks(running) as client:
             responses: Any = client.responses
             return responses.create(**self._order)
 
     def hears(self, running: Running, is_enough: Callable[[Any], bool] = lambda event: False) -> None:
-        """The stream from where it was left, to its end or to where the process died."""
+        """The stream from the last event, to its end or to where the process died."""
         with suppress(openai.APIConnectionError, httpx2.TransportError), self.talks(running) as client:
             responses: Any = client.responses
             if self.events:
@@ -85,7 +85,7 @@ class Client:
 
 
 def judge(events: list[Any]) -> Any:
-    """The final response of a stream that is sound as a whole: every message in it is what its deltas said."""
+    """The final response of a consistent stream: every message in it equals its deltas."""
     numbers = [event.sequence_number for event in events]
     assert numbers == sorted(set(numbers))
     state: Any = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
@@ -101,7 +101,7 @@ def judge(events: list[Any]) -> Any:
 
 
 def assert_paid_at_most_once(person: Person, model: ScriptedServer) -> None:
-    """And where that is not known, the model was told so."""
+    """Where the result of a call is unknown, the prompt says so."""
     (book,) = [*person.home.glob("workspaces/*")]
     paid = bills_paid(book)
     assert paid == ["rent"] or (paid == [] and UNKNOWN in str([request.body for request in model.requests]))
@@ -110,7 +110,7 @@ def assert_paid_at_most_once(person: Person, model: ScriptedServer) -> None:
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person, point: str) -> None:
+def test_a_stream_cut_by_a_kill_is_resumed_and_consistent_as_a_whole(person: Person, point: str) -> None:
     with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person)
@@ -129,7 +129,7 @@ def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person,
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
+def test_a_background_response_survives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
     with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person, background=True)
@@ -153,11 +153,11 @@ def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed
 
 @pytest.mark.promise("L1b")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_completion_cut_by_a_kill_is_had_whole_by_asking_again_with_its_key(person: Person, point: str) -> None:
+def test_a_completion_cut_by_a_kill_is_complete_when_repeated_with_its_key(person: Person, point: str) -> None:
     order: dict[str, Any] = {"model": "outrider", "messages": [{"role": "user", "content": "pay the bills"}]}
 
     def ask(running: Running, *, stream: bool) -> list[Any]:
-        """The chunks or the one answer, as far as they came."""
+        """The chunks or the completion, as far as received."""
         received: list[Any] = []
         with running.client() as client, suppress(httpx2.TransportError):
             headers = {"idempotency-key": "monday"}
@@ -187,7 +187,7 @@ LOST = "It seems to me that none of this will ever be kept by anyone at all"
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("again", ["Kept.", "It seems to me that this time it is quite another thing " * 3])
 @pytest.mark.parametrize("is_background", [False, True])
-def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_instead(
+def test_text_lost_in_a_kill_is_not_mixed_with_the_text_that_replaces_it(
     person: Person, again: str, is_background: bool
 ) -> None:
     with ScriptedServer(script([says(LOST, delay=0.2), says(again)])) as model:

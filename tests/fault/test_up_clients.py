@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy, silent or make no sense: each costs a bounded time and a bounded room."""
+"""Clients that are slow, greedy, silent or invalid: each costs limited time and memory."""
 
 import socket
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ FLOOD = 10_000 * 65_536
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with how many bytes came, on `/never` not at all."""
+    """Respond with the number of received bytes; on `/never`, do not respond."""
     size, more = 0, True
     while more:
         message = await receive()
@@ -49,7 +49,7 @@ async def serving(limits: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[
 
 
 class Caller:
-    """A socket, and nothing that would correct what is sent through it."""
+    """A socket without anything that would correct what is sent."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 20)
@@ -81,7 +81,7 @@ class Caller:
         return await anyio.to_thread.run_sync(self.socket.recv, 65_536)
 
     async def status(self) -> str:
-        """What was answered before the connection was closed."""
+        """The status before the connection was closed."""
         received = await self.hears()
         return received.split(b" ")[1].decode() if received else "closed"
 
@@ -99,14 +99,14 @@ class Caller:
     ],
     ids=["nothing", "a letter", "an empty line", "half a head", "half a body", "half a chunk"],
 )
-async def test_a_request_that_does_not_come_to_its_end_is_answered_and_closed(sent: bytes) -> None:
+async def test_an_unfinished_request_gets_408_and_is_closed(sent: bytes) -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         await caller.sends(sent)
         assert await caller.status() == "408"
 
 
 @pytest.mark.promise("L7")
-async def test_a_head_that_trickles_in_gets_no_more_time_than_one_that_stalls() -> None:
+async def test_a_slow_head_gets_no_more_time_than_a_stalled_one() -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         received = anyio.Event()
 
@@ -136,7 +136,7 @@ async def test_a_head_that_is_too_long_is_refused(is_whole: bool) -> None:
 
 @pytest.mark.promise("L7")
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"])
-async def test_what_is_no_http_is_refused(sent: bytes) -> None:
+async def test_invalid_http_is_refused(sent: bytes) -> None:
     async with serving(LONG) as (_, port), Caller(port) as caller:
         await caller.sends(sent)
         assert await caller.status() == "400"
@@ -164,7 +164,7 @@ async def test_connections_beyond_the_limit_get_503() -> None:
 
 
 @pytest.mark.promise("L7")
-async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> None:
+async def test_an_idle_connection_is_replaced_by_a_new_one() -> None:
     request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
     async with serving(replace(LONG, connections=2)) as (_, port), Caller(port) as first, Caller(port) as slow:
         await first.sends(request)
@@ -175,7 +175,7 @@ async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> 
                 await caller.sends(request)
                 assert (await caller.hears_some()).startswith(b"HTTP/1.1 200 ")
             assert await first.hears() == b""
-            assert (await slow.hears())[:13] in (b"", b"HTTP/1.1 503 ")  # told so when its request had begun to come
+            assert (await slow.hears())[:13] in (b"", b"HTTP/1.1 503 ")  # 503 if its request had begun to arrive
 
 
 @pytest.mark.promise("L7")
@@ -189,7 +189,7 @@ async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> 
     ],
     ids=["a long trailer", "many trailers", "a long extension", "a trailer"],
 )
-async def test_what_stands_beside_a_body_is_bounded_and_no_header(after: bytes, status: str) -> None:
+async def test_chunk_extensions_and_trailers_are_limited_and_are_not_headers(after: bytes, status: str) -> None:
     async def headers(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
@@ -199,13 +199,13 @@ async def test_what_stands_beside_a_body_is_bounded_and_no_header(after: bytes, 
 
     async with serving(LONG, headers) as (_, port), Caller(port) as caller:
         await caller.sends(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
-        await anyio.sleep(0.05)  # so that it comes apart from the body; whether it does changes nothing
+        await anyio.sleep(0.05)  # so that it arrives after the body; the result is the same if it does not
         await caller.sends(after)
         assert (await caller.hears_some()).split(b" ")[1].decode() == status
 
 
 @pytest.mark.promise("L7")
-async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_twice() -> None:
+async def test_a_client_that_sends_on_after_the_response_is_cut_and_gets_no_second_response() -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
@@ -235,7 +235,7 @@ async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_
 
 
 @pytest.mark.promise("L7")
-async def test_a_client_that_reads_nothing_is_let_go() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     over = anyio.Event()
 
     async def flood(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Floods against a real `outrider up`: its memory stays flat, honest clients are served meanwhile and afterwards."""
+"""Floods against a real `outrider up`: its memory stays flat, and other clients are served during and after them."""
 
 import resource
 import subprocess
@@ -23,7 +23,7 @@ CHUNKED = "transfer-encoding: chunked"
 
 
 class Limited(Person):
-    """Somebody whose commands may have no more than so many files open."""
+    """A person whose commands have a limit on open files."""
 
     files = 256
 
@@ -42,7 +42,7 @@ def person(tmp_path: Path) -> Person:
 
 @contextmanager
 def flat(running: Running, most: int) -> Generator[None]:
-    """Its memory grows by no more than this."""
+    """Check that its memory grows by no more than this."""
     before = memory(running.process.pid)
     yield
     grown = memory(running.process.pid) - before
@@ -50,7 +50,7 @@ def flat(running: Running, most: int) -> Generator[None]:
 
 
 def is_responsive(client: httpx2.Client) -> bool:
-    """Whether somebody who asks a question gets an answer."""
+    """Whether a client gets a response."""
     messages = [{"role": "user", "content": "hello"}]
     answer = client.post("/v1/chat/completions", json={"messages": messages})
     assert answer.status_code == 200, answer.text
@@ -58,7 +58,7 @@ def is_responsive(client: httpx2.Client) -> bool:
 
 
 @pytest.mark.promise("L7")
-def test_a_body_of_ten_gigabytes_is_refused_early_and_not_kept(person: Person) -> None:
+def test_a_body_of_ten_gigabytes_is_refused_early_and_not_stored(person: Person) -> None:
     with up(person) as running, running.client() as client:
         assert is_responsive(client)
         with flat(running, 64 * MIB):
@@ -71,7 +71,7 @@ def test_a_body_of_ten_gigabytes_is_refused_early_and_not_kept(person: Person) -
 
 
 @pytest.mark.promise("L7")
-def test_a_body_that_is_shorter_or_longer_than_it_says_is_nobodys_request(person: Person) -> None:
+def test_a_body_shorter_or_longer_than_declared_is_no_request(person: Person) -> None:
     with up(person) as running, running.client() as client:
         for target in ("/v1/sessions", "/v1/chat/completions", "/v1/responses"):
             with Wire(running.port) as wire:
@@ -94,7 +94,7 @@ def test_slow_clients_do_not_delay_others(person: Person) -> None:
                 slow_head, slow_body, slow_stranger = (stack.enter_context(Wire(running.port)) for _ in range(3))
                 slow_head.sends(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ")
                 slow_stranger.sends(head("/v1/sessions", "content-length: 1000") + b"{")
-                # Within the rate of one key, or it would be told to slow down.
+                # Within the rate limit of one key.
                 slow_body.sends(head("/v1/sessions", "content-length: 1000", key=running.key) + b"{")
                 if number % 100 == 0:
                     assert is_responsive(client)
@@ -103,7 +103,7 @@ def test_slow_clients_do_not_delay_others(person: Person) -> None:
 
 @pytest.fixture
 def many_files() -> Generator[None]:
-    """Let this process have enough of them open to flood another."""
+    """Raise the limit of open files of this process, so that it can flood another."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -113,7 +113,7 @@ def many_files() -> Generator[None]:
 @pytest.mark.promise("L7")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize(("kind", "room"), [(Person, 1_100), (Limited, Limited.files)])
-def test_two_thousand_connections_at_once_are_bounded_and_honest_clients_are_served(
+def test_two_thousand_connections_are_limited_and_other_clients_are_served(
     tmp_path: Path, kind: type[Person], room: int
 ) -> None:
     person = kind(tmp_path)
@@ -154,7 +154,7 @@ def test_unread_streams_use_bounded_memory_and_do_not_delay_others(person: Perso
 
 
 def speak(client: httpx2.Client, session: str, rounds: int) -> None:
-    """Turns, one after the other, each followed to its end."""
+    """Run turns, one after the other, each followed to its end."""
     for _ in range(rounds):
         seq = say(client, session, "speak").json()["seq"]
         with following(client, session, after=seq, until="idle") as events:

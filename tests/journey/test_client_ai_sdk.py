@@ -1,4 +1,4 @@
-"""Vercel's AI SDK, as npm gives it, in front of a real `outrider up`: it finds in us the OpenAI it was made for."""
+"""Vercel's AI SDK from npm with a real `outrider up`."""
 
 import json
 import os
@@ -46,7 +46,7 @@ STORIES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def client() -> Path:
-    """The folder the client is installed in, with the versions that the lock file names."""
+    """The folder in which the client is installed, in the versions of the lock file."""
     folder = installed("ai-sdk")
     return Path(shutil.copy(CLIENTS / "ai-sdk" / "client.mjs", folder)).parent
 
@@ -66,7 +66,7 @@ def tells(client: Path, url: str, key: str, api: str, *stories: str) -> list[dic
 
 
 def said_in(client: httpx2.Client, title: str) -> list[str]:
-    """What was said in the session that began so, once nothing is left to do in it."""
+    """The messages of the session with this title, once it is idle."""
     ids = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
     assert len(ids) == 1
     with following(client, ids[0], until="idle") as events:

@@ -1,4 +1,4 @@
-"""What only an administrator may see and do over HTTP: settings, people, keys."""
+"""Settings, people and keys over HTTP, which need the scope `admin`."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 class AdminHome:
-    """A home behind its real guards, and the key that was made first."""
+    """A home behind its real middleware, and its first key."""
 
     def __init__(self, url: str, first: str, home: Path) -> None:
         self.url, self.first, self.home = url, first, home
@@ -50,7 +50,7 @@ async def admin_home(folder: Path) -> AsyncGenerator[AdminHome]:
 
 
 @pytest.mark.parametrize("wish", [{"name": "laptop", "scope": ["read"]}, {"name": "laptop", "spent": "1/day"}])
-async def test_a_misspelt_field_makes_no_broader_key(tmp_path: Path, spec: dict[str, Any]) -> None:
+async def test_a_misspelt_field_creates_no_key(tmp_path: Path, spec: dict[str, Any]) -> None:
     async with admin_home(tmp_path) as there, there.client() as admin:
         refused = await admin.post("/v1/keys", json=spec)
         keys = (await admin.get("/v1/keys")).json()["keys"]
@@ -60,7 +60,7 @@ async def test_a_misspelt_field_makes_no_broader_key(tmp_path: Path, spec: dict[
     assert len(keys) == 1
 
 
-async def test_a_key_is_made_shown_once_used_listed_and_revoked(tmp_path: Path) -> None:
+async def test_a_key_is_created_shown_once_used_listed_and_revoked(tmp_path: Path) -> None:
     async with admin_home(tmp_path) as there, there.client() as admin:
         made = await there.make(name="laptop", person="anna", scopes=["chat", "chat"], rate=60, spend="$5/day")
         key = made.pop("key")
@@ -113,7 +113,7 @@ async def test_revoking_the_first_key_removes_its_file(tmp_path: Path) -> None:
         {"name": "x", "person": ""},
     ],
 )
-async def test_a_key_that_cannot_be_is_not_made(tmp_path: Path, bad: dict[str, Any]) -> None:
+async def test_an_invalid_key_is_not_created(tmp_path: Path, bad: dict[str, Any]) -> None:
     async with admin_home(tmp_path) as there, there.client() as admin:
         assert (await admin.post("/v1/keys", json=bad)).status_code == 400
         assert len((await admin.get("/v1/keys")).json()["keys"]) == 1

@@ -35,7 +35,7 @@ async def test_a_completion_has_the_text_the_usage_and_a_reason_to_end(tmp_path:
     assert (answer.object, answer.model, answer.id[:9]) == ("chat.completion", "outrider", "chatcmpl-")
 
 
-async def test_what_is_asked_of_the_model_itself_is_named_as_not_used(tmp_path: Path) -> None:
+async def test_ignored_parameters_are_named_in_a_header(tmp_path: Path) -> None:
     async with openai_home(tmp_path, says("hello")) as home, bare_client(home.url) as client:
         order = {"model": "outrider", "messages": [{"role": "user", "content": "hi"}]}
         asked = {"temperature": 0.2, "max_completion_tokens": 5, "stop": ["x"], "top_p": None}
@@ -87,7 +87,7 @@ async def test_the_blocking_client_gets_the_same(tmp_path: Path) -> None:
         assert await anyio.to_thread.run_sync(ask, home.url) == ["hello there", "hello there"]
 
 
-async def test_the_words_around_our_own_tools_are_one_answer_streamed_or_not(tmp_path: Path) -> None:
+async def test_the_text_around_our_own_tools_is_one_message_streamed_or_not(tmp_path: Path) -> None:
     lines = says("let me look", call("list", path=".")), says("it is empty")
     async with openai_home(tmp_path, *lines) as home:
         whole = (await home.ask("what is here?")).choices[0].message
@@ -121,7 +121,7 @@ async def test_the_messages_are_the_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Session-Id", "X-Outrider-Session-Id", "X-Hermes-Session-Id"])
-async def test_a_session_named_by_a_header_goes_on_with_only_the_new_words(tmp_path: Path, header: str) -> None:
+async def test_a_session_named_by_a_header_continues_with_only_the_new_messages(tmp_path: Path, header: str) -> None:
     async with openai_home(tmp_path, says("hello Ann"), says("you are Ann")) as home:
         raw = home.client.chat.completions.with_raw_response
         message: Any = [{"role": "user", "content": "I am Ann"}]
@@ -139,7 +139,7 @@ async def test_a_session_named_by_a_header_goes_on_with_only_the_new_words(tmp_p
     ]
 
 
-async def test_a_session_the_server_named_can_be_gone_on_with(tmp_path: Path) -> None:
+async def test_a_session_that_the_server_named_can_be_continued(tmp_path: Path) -> None:
     async with openai_home(tmp_path, says("one"), says("two")) as home:
         message: Any = [{"role": "user", "content": "go"}]
         raw = home.client.chat.completions.with_raw_response
@@ -158,7 +158,7 @@ async def test_sessions_of_one_person_are_not_another_persons(tmp_path: Path) ->
     assert [len(prompt.messages) for prompt in home.model.prompts] == [1, 1]
 
 
-async def test_a_picture_is_seen_by_the_model(tmp_path: Path) -> None:
+async def test_an_image_reaches_the_model(tmp_path: Path) -> None:
     async with openai_home(tmp_path, says("a pixel")) as home:
         url = f"data:image/png;base64,{PIXEL}"
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
@@ -178,9 +178,7 @@ async def test_a_picture_is_seen_by_the_model(tmp_path: Path) -> None:
         ("  ", "empty"),
     ],
 )
-async def test_what_cannot_be_taken_is_refused_in_words_and_begins_nothing(
-    tmp_path: Path, content: Any, words: str
-) -> None:
+async def test_an_unsupported_request_is_refused_and_starts_nothing(tmp_path: Path, content: Any, words: str) -> None:
     async with openai_home(tmp_path, says("never")) as home:
         with pytest.raises(openai.BadRequestError, match=words):
             await home.ask({"role": "user", "content": content})
@@ -206,7 +204,7 @@ async def test_the_same_key_gives_the_same_completion_also_after_a_restart(tmp_p
     assert (text_of(streamed), streamed[0].id) == ("paid", first.id)
 
 
-async def test_a_failed_turn_is_an_error_that_is_not_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_turn_is_an_error_that_is_not_retried(tmp_path: Path) -> None:
     async with openai_home(
         tmp_path, fails(Refused("the provider knows no such model"), times=9), says("never")
     ) as home:
@@ -241,7 +239,7 @@ async def test_closing_the_connection_does_not_stop_the_turn(tmp_path: Path) -> 
     assert len(home.model.prompts) == 1
 
 
-async def test_two_requests_in_one_session_get_each_its_own_answer(tmp_path: Path) -> None:
+async def test_two_requests_in_one_session_each_get_their_own_completion(tmp_path: Path) -> None:
     held, answers = stalls(), dict[str, str]()
     headers = {"X-Session-Id": "s"}
     async with openai_home(tmp_path, held, says("about the first"), says("about the second")) as home:
@@ -286,7 +284,7 @@ async def test_a_restart_in_the_middle_is_an_error_and_the_same_key_gets_the_com
     assert answer.choices[0].message.content == "done after all"
 
 
-async def test_a_model_is_chosen_by_a_name_that_says_whose_it_is(tmp_path: Path) -> None:
+async def test_a_model_is_chosen_by_a_name_with_a_provider(tmp_path: Path) -> None:
     async with openai_home(tmp_path, says("from the script"), says("unused")) as home:
         ours = await home.ask("hi", model="gpt-4o")
         with pytest.raises(openai.NotFoundError, match="needs a key"):

@@ -15,7 +15,7 @@ from tests.support.openai_home import RING, openai_home, text_of
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_client_tool_is_run_by_the_client_and_the_turn_continues(tmp_path: Path) -> None:
     lines = says("ringing", call("ring", times=2), call("list", path=".")), says("it rang")
     async with openai_home(tmp_path, *lines) as home:
         first = (await home.ask("ring", tools=[RING])).choices[0]
@@ -34,7 +34,7 @@ async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_p
     assert (len(home.model.prompts), session.has_work) == (2, False)
 
 
-async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
+async def test_a_client_tool_in_a_stream(tmp_path: Path) -> None:
     async with openai_home(tmp_path, says("", call("ring", times=1), call("ring", times=2)), says("done")) as home:
         chunks = await home.chunks("ring", tools=[RING])
         deltas = [one for chunk in chunks for choice in chunk.choices for one in choice.delta.tool_calls or ()]
@@ -53,7 +53,9 @@ async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Session-Id": "s"}])
-async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path: Path, headers: dict[str, str]) -> None:
+async def test_a_turn_does_not_wait_for_a_client_that_continues_without_outputs(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
     async with openai_home(tmp_path, says("", call("ring")), says("never mind then")) as home:
         first = (await home.ask("ring", tools=[RING], extra_headers=headers)).choices[0]
         second = await home.ask("ring", first.message, "stop that", tools=[RING], extra_headers=headers)
@@ -69,8 +71,8 @@ async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["ring", "write"])
-async def test_a_session_whose_client_left_its_calls_can_be_gone_on_with_elsewhere(tmp_path: Path, name: str) -> None:
-    """As from a terminal. Also when one of our own tools is called the same: it is not run in the client's place."""
+async def test_a_session_whose_client_abandoned_its_calls_can_be_continued_elsewhere(tmp_path: Path, name: str) -> None:
+    """As from a terminal; even when one of our own tools has the same name, it is not run instead."""
     tool = {"type": "function", "function": {**RING["function"], "name": name}}
     lines = says("", call(name, path="oh.txt", content="no")), says("as you like"), says("still here")
     async with openai_home(tmp_path, *lines) as home:

@@ -1,4 +1,4 @@
-"""What can be told later over HTTP, and what is not promised: real commands, the real program, the public API."""
+"""Later notifications over HTTP, promised only where they can be delivered: real commands, the real program."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SESSION_HEADER: Mapping[str, str] = {"x-session-id": "s"}
 
 
 def ask(client: httpx2.Client, way: str, text: str = "build it") -> httpx2.Response:
-    """Say something in session `s` this way, and wait until nothing is left to do there."""
+    """Send a message to session `s` this way, and wait until the session is idle."""
     request = turn_requests(text)[way]
     answer = client.post(request.path, json=request.body, headers=SESSION_HEADER if request.channel == "chat" else {})
     assert answer.status_code in (200, 202), answer.text
@@ -34,7 +34,7 @@ def ask(client: httpx2.Client, way: str, text: str = "build it") -> httpx2.Respo
 
 
 def journal(client: httpx2.Client) -> list[Event]:
-    """All that happened in session `s`, once nothing is left to do there."""
+    """All entries of session `s`, once it is idle."""
     with following(client, "s", until="idle") as events:
         return entries(events)
 
@@ -48,7 +48,7 @@ def notices(happened: list[Event]) -> list[Event]:
 
 
 def until_told(client: httpx2.Client, count: int = 1) -> list[Event]:
-    """What happened in session `s` up to its n-th notice."""
+    """The entries of session `s` up to its n-th notice."""
     seen: list[Event] = []
     with following(client, "s") as events:
         for event in events:
@@ -59,7 +59,7 @@ def until_told(client: httpx2.Client, count: int = 1) -> list[Event]:
 
 
 def let_go(person: Person, words: str = "linked\n") -> None:
-    """Have the build of the only workspace come to its end."""
+    """Let the build in the only workspace end."""
 
     def made() -> Path | None:
         return next((path for path in person.home.glob("workspaces/*/gate")), None)
@@ -70,7 +70,7 @@ def let_go(person: Person, words: str = "linked\n") -> None:
 @pytest.mark.behaviour("B1")
 @pytest.mark.behaviour("B8")
 @pytest.mark.parametrize("way", turn_requests(""))
-def test_what_is_promised_follows_from_the_route_that_was_taken(person: Person, way: str) -> None:
+def test_what_is_promised_depends_on_the_endpoint(person: Person, way: str) -> None:
     lines = [shell("true", background=True), says("started"), *[says("over")] * 2]
     with at_work(person, *lines), up(person) as running, running.client() as client:
         begin(client, "s")
@@ -130,7 +130,7 @@ def test_the_same_session_promises_nothing_over_completions_and_notifies_over_re
 
 
 @pytest.mark.behaviour("B2")
-def test_a_session_of_http_that_is_continued_by_a_command_is_promised_nothing_there(person: Person) -> None:
+def test_a_session_of_http_continued_by_a_command_promises_nothing_there(person: Person) -> None:
     lines = [says("hello"), shell("true", background=True), says("Look for yourself.")]
     with at_work(person, *lines):
         with up(person) as running, running.client() as client:
@@ -189,7 +189,7 @@ def test_a_task_that_ends_while_nothing_runs_is_reported_after_the_restart_and_i
 
 
 def answer_of(running: Running, client: httpx2.Client, way: str) -> str:
-    """What is said to one more question, asked the same way."""
+    """The answer to one more message, sent the same way."""
     asked = ask(client, way, "and?")
     if way == "response":
         return asked.json()["output"][0]["content"][0]["text"]

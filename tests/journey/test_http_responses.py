@@ -74,7 +74,7 @@ def text_of(events: list[Any]) -> str:
     return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
 
-async def test_a_response_has_the_text_the_usage_and_can_be_had_again(tmp_path: Path) -> None:
+async def test_a_response_has_text_and_usage_and_can_be_retrieved(tmp_path: Path) -> None:
     line = says("hello there", usage=Usage(10, 3, cached=4, reasoning=1))
     async with responses_home(tmp_path, line) as home:
         made = await home.ask("hi", instructions="speak plainly")
@@ -94,7 +94,7 @@ async def test_a_response_has_the_text_the_usage_and_can_be_had_again(tmp_path: 
     assert [(item.type, item.content[0].text) for item in items] == [("message", "hi")]  # type: ignore[union-attr]
 
 
-async def test_a_stream_tells_everything_in_order_under_growing_numbers(tmp_path: Path) -> None:
+async def test_a_stream_has_everything_in_order_with_increasing_numbers(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("one two three")) as home:
         events = await home.events("count")
         response = await home.client.responses.retrieve(events[0].response.id)
@@ -116,7 +116,7 @@ async def test_a_stream_tells_everything_in_order_under_growing_numbers(tmp_path
     assert events[-1].response == response
 
 
-async def test_a_stream_taken_up_after_any_event_gives_exactly_the_rest(tmp_path: Path) -> None:
+async def test_a_stream_resumed_after_any_event_has_exactly_the_rest(tmp_path: Path) -> None:
     lines = says("let me look", call("list", path=".")), says("now I ring", call("ring", times=1))
     async with responses_home(tmp_path, *lines) as home:
         events = await home.events("look and ring", tools=[RING])
@@ -149,7 +149,7 @@ def kinds_of(events: list[Any]) -> list[str]:
     return [event.type for event in events]
 
 
-async def test_a_response_says_whether_it_was_asked_for_in_the_background_and_to_be_stored(tmp_path: Path) -> None:
+async def test_a_response_says_whether_it_is_background_and_stored(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("one"), says("two"), says("three")) as home:
         asked = await home.ask("hi", background=True)
         made = [await home.until(asked.id, "completed"), await home.ask("hi"), await home.ask("hi", store=False)]
@@ -161,7 +161,7 @@ async def test_a_response_says_whether_it_was_asked_for_in_the_background_and_to
     ]
 
 
-async def test_a_response_in_the_background_is_polled_for(tmp_path: Path) -> None:
+async def test_a_background_response_is_polled(tmp_path: Path) -> None:
     held = stalls("working")
     async with responses_home(tmp_path, held, says("never")) as home:
         made = await home.ask("go", background=True)
@@ -174,7 +174,7 @@ async def test_a_response_in_the_background_is_polled_for(tmp_path: Path) -> Non
     assert (response.status, response.id) == ("completed", made.id)
 
 
-async def test_a_client_that_lost_its_connection_comes_back_for_the_rest(tmp_path: Path) -> None:
+async def test_a_client_that_lost_its_connection_resumes_with_the_rest(tmp_path: Path) -> None:
     held = stalls("thinking it")
     async with responses_home(tmp_path, held, says("thinking it through")) as home:
         stream, received = await home.ask("go", stream=True), list[Any]()
@@ -191,7 +191,7 @@ async def test_a_client_that_lost_its_connection_comes_back_for_the_rest(tmp_pat
     assert len(home.model.prompts) == 1
 
 
-async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_path: Path) -> None:
+async def test_a_stream_cut_by_a_restart_says_so_and_is_resumed_afterwards(tmp_path: Path) -> None:
     held, received = stalls("thinking it"), list[Any]()
     async with responses_home(tmp_path, held, says("never")) as home:
         with anyio.fail_after(60):
@@ -212,7 +212,7 @@ async def test_a_stream_cut_by_a_restart_says_so_and_is_taken_up_afterwards(tmp_
     assert rest[-1].type == "response.completed"
 
 
-async def test_words_that_are_taken_back_in_a_stream_are_put_right_by_what_closes_it(tmp_path: Path) -> None:
+async def test_text_retracted_in_a_stream_is_corrected_by_its_final_events(tmp_path: Path) -> None:
     held = stalls("a long wrong beginning")
     async with responses_home(tmp_path, held, says("short")) as home:
         received = list[Any]()
@@ -226,7 +226,7 @@ async def test_words_that_are_taken_back_in_a_stream_are_put_right_by_what_close
     assert received[-1].response.output_text == "short"
 
 
-async def test_a_response_goes_on_from_the_last_one_and_from_no_other(tmp_path: Path) -> None:
+async def test_only_the_last_response_can_be_continued(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("hello Ann"), says("you are Ann")) as home:
         first = await home.ask("I am Ann")
         headers = {"Idempotency-Key": "k"}
@@ -273,7 +273,7 @@ async def test_a_conversation_is_a_session_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["previous", "conversation", "history"])
-async def test_a_clients_tool_is_run_by_the_client_and_the_turn_goes_on(tmp_path: Path, way: str) -> None:
+async def test_a_client_tool_is_run_by_the_client_and_the_turn_continues(tmp_path: Path, way: str) -> None:
     reference = {"conversation": "s"} if way == "conversation" else {}
     async with responses_home(tmp_path, says("ringing", call("ring", times=2)), says("it rang")) as home:
         first = await home.ask("ring", tools=[RING], **reference)
@@ -311,7 +311,7 @@ async def test_outputs_of_calls_that_do_not_wait_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("S5")
-async def test_another_persons_response_is_as_good_as_none(tmp_path: Path) -> None:
+async def test_another_persons_response_does_not_exist(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("secret")) as home, client_of(home.url, "bob") as bob:
         made = await home.ask("hi")
         create: Any = bob.responses.create
@@ -327,7 +327,7 @@ async def test_another_persons_response_is_as_good_as_none(tmp_path: Path) -> No
         assert (await home.client.responses.retrieve(made.id)) == made
 
 
-async def test_a_response_that_is_not_stored_cannot_be_had_again(tmp_path: Path) -> None:
+async def test_a_response_that_is_not_stored_cannot_be_retrieved(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("gone")) as home:
         made = await home.ask("hi", store=False)
         with pytest.raises(openai.NotFoundError):
@@ -352,7 +352,7 @@ async def test_a_cancelled_response_stops_and_says_so(tmp_path: Path) -> None:
     assert (events[-1].type, events[-1].response.status) == ("response.incomplete", "cancelled")
 
 
-async def test_a_response_is_not_cancelled_at_the_cost_of_another(tmp_path: Path) -> None:
+async def test_cancelling_is_refused_when_it_would_stop_another_response(tmp_path: Path) -> None:
     held = stalls("working")
     async with responses_home(tmp_path, held, says("the first"), says("the second")) as home:
         first = await home.ask("go", background=True)
@@ -381,7 +381,7 @@ async def test_a_turn_that_fails_or_is_truncated_shows_in_the_response(tmp_path:
     )
 
 
-async def test_a_lone_response_is_deleted_with_its_session(tmp_path: Path) -> None:
+async def test_the_only_response_of_a_session_is_deleted_with_it(tmp_path: Path) -> None:
     async with responses_home(tmp_path, says("hello")) as home:
         past = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         made = await home.ask([*past, {"role": "user", "content": "c"}])

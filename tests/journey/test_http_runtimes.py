@@ -1,4 +1,4 @@
-"""Over HTTP, `model` may name a runtime: the real Codex carries the session then."""
+"""A runtime as `model` over HTTP: the real Codex then runs the session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 async def serving_home(
     folder: Path, server: ScriptedServer, command: str = "", runtime: str = "native"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A home whose own loop has a scripted model that says `ours`, with a Codex that asks this server."""
+    """A home with a scripted native model that says `ours`, and a Codex that uses this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
         opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
@@ -45,7 +45,7 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
     return (await owner.get(f"/v1/sessions/{session}")).json()["runtime"]
 
 
-async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
+async def test_usable_runtimes_are_listed_and_others_are_not(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with serving_home(tmp_path, server) as owner:
             ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
@@ -56,7 +56,7 @@ async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
+async def test_a_runtime_without_its_program_is_not_listed_and_refused_with_a_reason(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with serving_home(tmp_path, server, str(tmp_path / "gone")) as owner:
             ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
@@ -68,7 +68,7 @@ async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
+async def test_a_completion_by_codex_and_the_next_by_native_share_a_session(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
         async with serving_home(tmp_path, server) as owner:
             first = await complete(owner, "codex")
@@ -88,7 +88,7 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
+async def test_a_response_by_codex_says_so_and_can_be_continued(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
         async with serving_home(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
@@ -129,7 +129,7 @@ async def test_client_tools_are_refused_in_a_home_set_to_codex_and_accepted_for_
     assert (taken.status_code, runtime) == (200, "native")
 
 
-async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
+async def test_a_session_is_created_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with serving_home(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})

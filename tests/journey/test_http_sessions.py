@@ -1,4 +1,4 @@
-"""The sessions API: whatever is said is kept once, and nobody sees what is another person's."""
+"""The sessions API: a message is recorded once, and sessions of other people do not exist."""
 
 import base64
 import re
@@ -39,7 +39,7 @@ async def create(owner: httpx2.AsyncClient, name: str = "") -> str:
 
 
 async def entries_when_idle(owner: httpx2.AsyncClient, session: str) -> list[dict[str, Any]]:
-    """The session's entries, once nothing is left to do in it."""
+    """The session's entries, once it is idle."""
     with anyio.fail_after(30):
         await owner.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
     return (await owner.get(f"/v1/sessions/{session}/entries")).json()["entries"]
@@ -214,7 +214,7 @@ async def test_another_persons_session_and_its_events_do_not_exist(tmp_path: Pat
     assert after == before
 
 
-async def test_a_read_key_cannot_write_and_no_key_can_do_nothing(tmp_path: Path) -> None:
+async def test_a_read_key_cannot_write_and_a_request_without_a_key_is_refused(tmp_path: Path) -> None:
     async with (
         serving_home(tmp_path, ScriptedModel(says("hi"))) as (_, url),
         client(url) as owner,

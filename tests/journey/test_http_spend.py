@@ -1,4 +1,4 @@
-"""Keys with a limit on what their turns may cost: reported, starting nothing, and never in the middle of a turn."""
+"""Spending limits of keys: a key at its limit starts nothing, and no running turn is cut."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ TOOL: dict[str, Any] = {
 
 
 class SpendHome:
-    """A home behind its real guards, with a clock that a test moves."""
+    """A home behind its real middleware, with a clock that a test moves."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.late = agent, 0
@@ -45,7 +45,7 @@ class SpendHome:
 
     @asynccontextmanager
     async def client(self, spend: str = "", name: str = "app") -> AsyncGenerator[tuple[httpx2.AsyncClient, str]]:
-        """Somebody with a key of this limit, and the key's id."""
+        """A client with a key of this limit, and the key's id."""
         spec = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
         key, text = await make_key(key_store(self.agent), spec)
         headers = {"authorization": f"Bearer {text}"}
@@ -96,7 +96,7 @@ async def test_a_key_at_its_spending_limit_is_refused_by_every_endpoint(
     assert {answer.json()["error"]["type"] for answer in refused} == {"insufficient_quota"}
     assert {"retry-after" in answer.headers for answer in refused} == {has_end}
     assert {answer.headers["x-should-retry"] for answer in refused} == {"false"}
-    # Nothing was begun or written for what was refused, and what was asked for before was paid once.
+    # Nothing was started or recorded for refused requests, and the earlier one was paid once.
     assert [one["id"] for one in sessions] == [session]
     assert ([entry["type"] for entry in entries], spent) == (["input", "started", "reply", "ended"], 1.0)
 
@@ -113,7 +113,7 @@ async def test_the_limit_is_reset_the_next_day(tmp_path: Path) -> None:
     assert (error_of(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
 
 
-async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(tmp_path: Path) -> None:
+async def test_a_running_turn_continues_past_the_limit_and_outputs_for_it_are_accepted(tmp_path: Path) -> None:
     model = Dear(says("", call("weather")), says("sunny"))
     order = HELLO | {"tools": [TOOL]}
     async with spend_home(tmp_path, model) as home, home.client("1/day") as (client, id):
@@ -130,8 +130,8 @@ async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(
     assert error_of(third) == (429, "insufficient_quota")
 
 
-async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path: Path) -> None:
-    """Results of calls that another server made: a turn begins with them, and no new words."""
+async def test_a_conversation_that_began_elsewhere_is_paid_for_too(tmp_path: Path) -> None:
+    """Outputs of calls that another server made start a turn without a new message."""
     asked = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     past: list[dict[str, Any]] = [
         {"role": "user", "content": "weather?"},
@@ -147,7 +147,7 @@ async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path:
     assert error_of(second) == (429, "insufficient_quota")
 
 
-async def test_what_a_session_has_done_by_another_counts_for_the_same_key(tmp_path: Path) -> None:
+async def test_the_work_of_child_sessions_counts_for_the_same_key(tmp_path: Path) -> None:
     def leads(prompt: Prompt) -> Any:
         is_child = any("say hi" in str(message) for message in prompt.messages[:1])
         return says("hi") if is_child else says("", call("delegate", work="say hi"))
@@ -158,7 +158,7 @@ async def test_what_a_session_has_done_by_another_counts_for_the_same_key(tmp_pa
         assert await home.spent(id) == 3.0
 
 
-async def test_each_key_pays_for_its_own_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
+async def test_each_key_pays_for_its_own_turns_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
     async with (
         spend_home(tmp_path, Dear(says("hello"))) as home,
         home.client("1/day") as (bounded, one),

@@ -1,4 +1,4 @@
-"""A session as a stream of server-sent events: cut at will, followed by many, and never in the turn's way."""
+"""Sessions as event streams: resumable, with many followers, and never delaying the turn."""
 
 import gc
 import json
@@ -38,7 +38,7 @@ async def serving_home(folder: Path, model: Model) -> AsyncGenerator[tuple[Agent
 
 
 async def began(owner: httpx2.AsyncClient, text: str = "go") -> str:
-    """The path of a session in which this was said."""
+    """The path of a session with this message."""
     session = (await owner.post("/v1/sessions")).json()["id"]
     await owner.post(f"/v1/sessions/{session}/inputs", json={"text": text})
     return f"/v1/sessions/{session}"
@@ -47,7 +47,7 @@ async def began(owner: httpx2.AsyncClient, text: str = "go") -> str:
 async def follow(
     owner: httpx2.AsyncClient, path: str, after: str = "", is_enough: Callable[[Events], bool] = lambda events: False
 ) -> Events:
-    """Whole events as they came over the wire, until the stream ends or these are enough; then the line is cut."""
+    """Whole events as received, until the stream ends or there are enough; then the connection is cut."""
     events: Events = []
     rest = b""
     headers = {"Last-Event-ID": after} if after else {}
@@ -75,7 +75,7 @@ def data_of(one: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.promise("L8")
-async def test_a_client_cut_off_after_every_few_events_sees_the_same_bytes_as_one_that_never_was(
+async def test_a_client_that_is_cut_repeatedly_gets_the_same_bytes_as_one_that_is_not(
     tmp_path: Path,
 ) -> None:
     steps = [says(f"step {n}: ünïcode\nand lines", call("list", path=".", depth=n % 3 + 1)) for n in range(30)]
@@ -127,7 +127,7 @@ async def test_entries_in_a_stream_are_those_of_the_journal_and_deltas_have_no_i
     assert events[0] == b": hello"
 
 
-async def test_a_cursor_in_the_header_wins_over_the_one_in_the_query(tmp_path: Path) -> None:
+async def test_a_cursor_in_the_header_overrides_the_one_in_the_query(tmp_path: Path) -> None:
     async with serving_home(tmp_path, ScriptedModel(says("hi"))) as (_, url), client(url) as owner:
         path = await began(owner)
         await follow(owner, path)
@@ -142,7 +142,7 @@ async def test_a_cursor_in_the_header_wins_over_the_one_in_the_query(tmp_path: P
     assert [answer.json()["error"]["code"] for answer in (bad, beyond)] == ["invalid_cursor"] * 2
 
 
-async def test_a_stream_without_an_end_goes_on_over_several_turns_until_its_session_is_deleted(tmp_path: Path) -> None:
+async def test_a_stream_continues_over_several_turns_until_its_session_is_deleted(tmp_path: Path) -> None:
     async with serving_home(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
         path = await began(owner)
         received: list[dict[str, Any]] = []
@@ -162,7 +162,7 @@ async def test_a_stream_without_an_end_goes_on_over_several_turns_until_its_sess
 
 
 class Chatty:
-    """A model that says, once it may, far more than anyone can read."""
+    """A model that, once released, writes a very long reply."""
 
     traits = ModelTraits(name="chatty", wire="scripted")
 
@@ -170,7 +170,7 @@ class Chatty:
         self._pieces, self._size = pieces, size
         self.may_speak = anyio.Event()
         self.most = 0
-        """Bytes of memory it took at most to say all that."""
+        """The peak memory of writing it, in bytes."""
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         await self.may_speak.wait()
@@ -188,7 +188,7 @@ class Chatty:
 
 
 class Dawdler:
-    """Somebody who follows a session to where it stands now, then reads nothing for a while."""
+    """A client that follows a session to its current end, then reads nothing for a while."""
 
     def __init__(self, url: str, path: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -220,7 +220,7 @@ class Dawdler:
 
 
 @pytest.mark.promise("L7")
-async def test_readers_that_do_not_read_cost_no_memory_and_do_not_hold_up_the_turn(tmp_path: Path) -> None:
+async def test_clients_that_do_not_read_cost_no_memory_and_do_not_delay_the_turn(tmp_path: Path) -> None:
     pieces, size = 20_000, 1_024
     model = Chatty(pieces, size)
     async with serving_home(tmp_path, model) as (agent, url), client(url) as owner:

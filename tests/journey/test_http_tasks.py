@@ -1,4 +1,4 @@
-"""Tasks and questions over HTTP: looked at, written to, answered and ended from afar."""
+"""Tasks and questions over HTTP: read, write, answer and kill."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -30,7 +30,7 @@ ASKED = '[[rules]]\nverdict = "ask"\ntool = "shell"\n'
 async def serving_home(
     folder: Path, *lines: ReplySource, rules: str = ALLOWED
 ) -> AsyncGenerator[tuple[Agent, str, ScriptedModel]]:
-    """A home in which a command runs unasked even where there is no sandbox; with other rules, not so."""
+    """A home in which commands run without an approval, even without a sandbox, unless `rules` say otherwise."""
     home, model = folder / "home", ScriptedModel(*lines)
     await anyio.Path(home).mkdir(mode=0o700)
     await anyio.Path(home / "config.toml").write_text(rules)
@@ -45,7 +45,7 @@ async def begin(owner: httpx2.AsyncClient) -> str:
 
 
 async def rest(owner: httpx2.AsyncClient, path: str) -> list[dict[str, Any]]:
-    """The session's entries, once nothing is left to do in it."""
+    """The session's entries, once it is idle."""
     with anyio.fail_after(60):
         await owner.get(f"{path}/events", params={"until": "idle"}, timeout=60)
     return (await owner.get(f"{path}/entries")).json()["entries"]
@@ -57,7 +57,7 @@ async def only_task(owner: httpx2.AsyncClient) -> dict[str, Any]:
 
 
 async def first_question(owner: httpx2.AsyncClient, path: str) -> dict[str, Any]:
-    """The one question that waits, as soon as it is asked."""
+    """The only open question, once there is one."""
     with anyio.fail_after(60):
         async with owner.stream("GET", f"{path}/events", timeout=60) as stream:
             async for line in stream.aiter_lines():
@@ -143,7 +143,7 @@ async def test_an_interactive_command_is_written_to_and_its_input_closed(tmp_pat
     assert (closed.status_code, closed.json()["error"]["code"]) == (400, "refused")
 
 
-async def test_another_persons_tasks_are_as_good_as_none(tmp_path: Path) -> None:
+async def test_another_persons_tasks_do_not_exist(tmp_path: Path) -> None:
     async with (
         serving_home(tmp_path, says("", call("shell", command="echo mine")), says("ok")) as (_, url, _),
         client(url) as owner,
@@ -176,7 +176,7 @@ async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
     assert [entry["text"] for entry in child.json()["entries"] if "text" in entry] == ["look around", "all quiet"]
 
 
-async def test_a_question_is_listed_answered_once_and_its_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_question_is_listed_and_answered_once_and_its_turn_continues(tmp_path: Path) -> None:
     request = says("", call("shell", command="echo allowed", needs=["network"], why="to see"))
     async with (
         serving_home(tmp_path, request, says("thank you"), rules=ASKED) as (_, url, model),

@@ -43,7 +43,7 @@ QUICK = DeliveryPolicy(RetryPolicy(attempts=10_000, first=0.01, factor=1.0))
 
 
 class WebhookHome:
-    """A home served over HTTP that tells a receiver, and a client of it."""
+    """A home served over HTTP with a webhook receiver, and a client of it."""
 
     def __init__(self, agent: Agent, client: AsyncOpenAI, url: str) -> None:
         self.agent, self.client, self.url = agent, client, url
@@ -55,7 +55,7 @@ class WebhookHome:
             return await create(model="outrider", input=text, **{"background": True, **more})
 
     async def until_owed(self, is_so: Callable[[Sequence[WebhookDelivery]], bool]) -> Sequence[WebhookDelivery]:
-        """What is owed, once it is as it should be."""
+        """The pending webhooks, once the condition holds."""
         with anyio.fail_after(60):
             while not is_so(response := await self.store.pending_webhooks()):
                 await anyio.sleep(0.01)
@@ -99,7 +99,7 @@ async def test_the_end_of_a_background_response_is_sent_and_the_response_can_the
     assert requests.headers["content-type"] == "application/json"
 
 
-async def test_every_way_to_end_has_an_event_of_its_own(tmp_path: Path) -> None:
+async def test_every_status_has_its_own_event(tmp_path: Path) -> None:
     held = stalls("working")
     lines = fails(Refused("no such model")), says("once upon a", cut="length"), held, says("never")
     with receiving() as receiver:
@@ -186,7 +186,7 @@ async def test_a_receiver_that_was_down_gets_the_event_when_it_is_up(tmp_path: P
     assert waiting.why.endswith("could not be reached: ConnectError")
 
 
-async def test_a_webhook_owed_when_the_process_ended_is_sent_by_the_next(tmp_path: Path) -> None:
+async def test_a_webhook_pending_when_the_process_ended_is_sent_by_the_next(tmp_path: Path) -> None:
     async with webhook_home(tmp_path, f"http://127.0.0.1:{free_port()}/", says("done")) as home:
         made = await home.ask("go")
         (owed,) = await home.until_owed(lambda owed: any(hook.tries for hook in owed))
@@ -236,13 +236,13 @@ async def test_a_receiver_that_asks_for_a_pause_gets_it(tmp_path: Path) -> None:
     assert (waiting.tries, waiting.due >= (asked + 3600) * 1000, len(receiver.requests)) == (1, True, 1)
 
 
-async def test_the_usual_attempts_come_to_about_a_day() -> None:
+async def test_the_default_attempts_take_about_a_day() -> None:
     policy = DeliveryPolicy().retry
     waits = [min(policy.longest, policy.first * policy.factor**n) for n in range(policy.attempts - 1)]
     assert 18 * 3600 < 0.75 * sum(waits) < 30 * 3600  # a wait is between half of this and all of it
 
 
-async def test_a_slow_receiver_holds_up_nothing_else(tmp_path: Path) -> None:
+async def test_a_slow_receiver_delays_nothing_else(tmp_path: Path) -> None:
     go_on = threading.Event()
     policy = DeliveryPolicy(QUICK.retry, max_concurrent=2)
     with receiving(*[Answer(until=go_on)] * 2) as receiver:
@@ -270,7 +270,7 @@ async def test_a_receiver_that_does_not_respond_is_called_again(tmp_path: Path) 
     assert len({(one.id, one.body) for one in requests}) == 1
 
 
-async def test_nothing_is_owed_for_a_deleted_session(tmp_path: Path) -> None:
+async def test_a_deleted_session_has_no_pending_webhooks(tmp_path: Path) -> None:
     held = stalls("working")
     with receiving() as receiver:
         async with webhook_home(tmp_path, receiver.url, held, says("never")) as home:
@@ -291,7 +291,7 @@ async def test_nothing_is_owed_for_a_deleted_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("S14")
-async def test_what_was_tampered_with_replayed_late_or_signed_by_another_does_not_verify(tmp_path: Path) -> None:
+async def test_a_changed_late_or_forged_event_does_not_verify(tmp_path: Path) -> None:
     with receiving() as receiver:
         async with webhook_home(tmp_path, receiver.url, says("done")) as home:
             await home.ask("go")
@@ -323,7 +323,7 @@ async def test_neither_the_secret_nor_the_path_of_the_url_is_logged(
     assert [SECRET[6:20] in line or "t0k3n" in line for line in ours] == [False, False]
 
 
-def test_outrider_up_makes_a_secret_for_its_owner_alone_and_keeps_it(tmp_path: Path) -> None:
+def test_outrider_up_generates_a_private_secret_once(tmp_path: Path) -> None:
     person = Person(tmp_path)
     person.uses("", "practice")
     file = person.home / "webhook_secret"
@@ -342,7 +342,7 @@ def test_outrider_up_makes_a_secret_for_its_owner_alone_and_keeps_it(tmp_path: P
 
 
 @pytest.mark.parametrize("url", ["http://[t0k3n/", "http://host:t0k3n/", "http://host:99999/t0k3n"])
-def test_an_address_that_cannot_be_called_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
+def test_an_invalid_url_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
     person = Person(tmp_path)
     person.uses("", "practice", OUTRIDER_WEBHOOK_URL=url)
     ran = person.types("up", "--port", "0")

@@ -1,4 +1,4 @@
-"""Chat completions without a server: requests into our words, turns into completions."""
+"""Chat completions without a server: parsing requests, rendering completions."""
 
 import json
 from typing import Any
@@ -186,7 +186,7 @@ def progress(**more: Any) -> TurnOutput:
 
 
 def sent_text(one: TurnOutput, *events: Event | Body) -> str:
-    """What is sent for these; bodies are numbered from 2."""
+    """The text sent for these events; bodies are numbered from 2."""
     seq, text = 1, ""
     for event in events:
         if not isinstance(event, Delta | Entry):
@@ -256,7 +256,7 @@ def test_text_for_a_later_input_is_not_sent() -> None:
     assert (one.text, one.finish_reason) == ("first", "stop")
 
 
-def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls() -> None:
+def test_a_turn_that_waits_for_the_client_ends_the_output_with_its_calls() -> None:
     own, client_call = Call("c1", "list", {}), Call("c2", "ring", {"n": 1})
     one = progress()
     sent_text(one, Started(), Reply("", 2, (own, client_call), usage=Usage(3, 4)))
@@ -265,7 +265,7 @@ def test_a_turn_that_waits_for_the_client_is_over_for_now_and_says_which_calls()
     assert (one.is_over, one.finish_reason, one.calls, one.usage) == (True, "tool_calls", (client_call,), Usage(3, 4))
 
 
-def test_a_calls_id_on_the_wire_leads_back_to_its_session() -> None:
+def test_a_calls_id_on_the_wire_includes_its_session() -> None:
     session = "00ff" * 8
     assert parse_call_id(encode_call_id(session, "c00000001")) == (session, "c00000001")
     assert len(encode_call_id(session, "c00000001")) <= 40

@@ -1,4 +1,4 @@
-"""How often, how many at once and how much: what the HTTP channel takes from one caller, and how it says no."""
+"""Limits of the HTTP channel: rate, concurrency and sizes, and their error responses."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -30,13 +30,13 @@ def gate(agent: outrider.Agent) -> Gate:
     return Gate(agent)
 
 
-async def test_more_headers_than_anybody_needs_are_refused(gate: Gate) -> None:
+async def test_too_many_headers_are_refused(gate: Gate) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={f"x-{number}": "1" for number in range(100)})
     assert error_of(answer) == (431, "too_many_headers")
 
 
-async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
+async def test_a_keys_rate_is_limited(gate: Gate) -> None:
     slow, other = await gate.key("slow", rate=2), await gate.key("other")
     async with gate.client(slow) as client, gate.client(other) as beside:
         answers = [await client.get("/who") for _ in range(3)]
@@ -54,7 +54,7 @@ async def test_requests_without_a_key_are_rate_limited_too(agent: outrider.Agent
         assert (await other.get("/health")).status_code == 200
 
 
-async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
+async def test_a_keys_concurrency_is_limited(gate: Gate) -> None:
     key = await gate.key(concurrent=1)
     async with gate.client(key) as client, anyio.create_task_group() as group:
 
@@ -71,7 +71,7 @@ async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
         assert (await client.get("/who")).status_code == 200
 
 
-def test_what_is_remembered_of_callers_is_bounded() -> None:
+def test_the_rate_limiter_remembers_a_bounded_number_of_callers() -> None:
     now = 0.0
     buckets = RateLimiter(max_names=100, now=lambda: now)
     for number in range(10_000):
@@ -84,7 +84,7 @@ def test_what_is_remembered_of_callers_is_bounded() -> None:
     assert [buckets.take("peer 9999", 1) > 0 for _ in range(2)] == [False, True]
 
 
-async def test_a_body_that_says_it_is_too_long_is_refused_unread(gate: Gate) -> None:
+async def test_a_body_with_a_declared_length_that_is_too_large_is_refused_unread(gate: Gate) -> None:
     async def never() -> AsyncIterator[bytes]:
         raise AssertionError("the body was read")
         yield b""
@@ -96,7 +96,7 @@ async def test_a_body_that_says_it_is_too_long_is_refused_unread(gate: Gate) -> 
         assert (await client.post("/take", content=b'{"text": "hello"}')).text == "taken"
 
 
-async def test_a_body_that_only_turns_out_too_long_is_cut_off(gate: Gate) -> None:
+async def test_a_body_that_turns_out_too_large_is_refused(gate: Gate) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -120,7 +120,7 @@ async def test_a_body_that_only_turns_out_too_long_is_cut_off(gate: Gate) -> Non
         assert (await client.post("/take", content=b"{}", headers=headers)).text == "taken"
 
 
-async def test_the_longest_body_is_let_through_whole() -> None:
+async def test_the_largest_allowed_body_is_accepted() -> None:
     seen: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -140,7 +140,7 @@ async def test_the_longest_body_is_let_through_whole() -> None:
     assert seen == [5, 5]
 
 
-async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
+async def test_all_bodies_together_are_limited_and_their_memory_is_released() -> None:
     held, statuses = anyio.Event(), list[int]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -175,7 +175,7 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
     [b"[" * 100_000, b'{"text":' * 100_000, b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"x":' * 100_000],
     ids=["open lists", "open objects", "closed lists", "unknown fields"],
 )
-async def test_a_body_nested_a_hundred_thousand_deep_is_a_bad_request(gate: Gate, body: bytes) -> None:
+async def test_a_deeply_nested_body_is_a_bad_request(gate: Gate, body: bytes) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.post("/take", content=body)
         assert error_of(answer)[0] == 400

@@ -1,4 +1,4 @@
-"""What a request must pass before a route sees it: the right host, no other site's page, and a key that holds."""
+"""Middleware of the HTTP channel: host and origin checks, and authentication."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ def gate(agent: outrider.Agent) -> Gate:
     return Gate(agent)
 
 
-async def test_a_key_says_whose_it_is_and_what_it_may_do(gate: Gate) -> None:
+async def test_a_key_determines_person_and_scopes(gate: Gate) -> None:
     key = await gate.key()
     async with gate.client(key) as client:
         answer = await client.get("/who")
@@ -65,7 +65,7 @@ async def test_without_a_valid_key_every_request_is_401(gate: Gate) -> None:
             assert key[-64:] not in answer.text
         both = [("authorization", f"Bearer {key}"), ("authorization", f"Bearer {key}")]
         assert error_of(await client.get("/who", headers=both)) == (401, "invalid_api_key")
-        # Where there is no such page, whoever has no key does not learn that either.
+        # Without a key, a missing page is not distinguishable.
         assert error_of(await client.get("/nowhere")) == (401, "no_key")
         assert (await client.get("/who", headers={"authorization": f"bEaReR  {key}"})).status_code == 200
 
@@ -79,7 +79,7 @@ async def test_a_revoked_key_is_refused_from_the_next_request_on(gate: Gate) -> 
 
 
 @pytest.mark.parametrize("chosen", ["short", "schlüssel", "a-rather-long-key-that-nobody-will-ever-guess"])
-async def test_the_key_in_the_environment_may_do_everything(agent: outrider.Agent, chosen: str) -> None:
+async def test_the_key_in_the_environment_has_every_scope(agent: outrider.Agent, chosen: str) -> None:
     gate = Gate(agent, chosen)
     async with gate.client() as client:
         answer = await client.get("/who", headers={b"authorization": f"Bearer {chosen}".encode()})
@@ -115,7 +115,7 @@ async def test_health_needs_no_key(gate: Gate) -> None:
         assert answer.text == "authenticated"
 
 
-async def test_wrong_keys_from_one_address_are_slowed_down_and_right_ones_are_not(agent: outrider.Agent) -> None:
+async def test_wrong_keys_from_one_address_are_rate_limited_and_right_ones_are_not(agent: outrider.Agent) -> None:
     gate = Gate(agent, "short", RequestLimits(failures=3))
     key = await gate.key()
     wrong = {"authorization": "Bearer wrong"}
@@ -124,7 +124,7 @@ async def test_wrong_keys_from_one_address_are_slowed_down_and_right_ones_are_no
         assert codes == [(401, "invalid_api_key")] * 3 + [(429, "too_many_failures")] * 2
         assert (await client.get("/who", headers=wrong)).headers["retry-after"] == "20"
         assert (await client.get("/who")).status_code == 200
-        # A key that a person chose may be guessed: it is not even tried.
+        # A key that a person chose may be guessed, so it is not tried.
         assert error_of(await client.get("/who", headers={"authorization": "Bearer short"}))[0] == 429
         assert (await other.get("/who", headers={"authorization": "Bearer short"})).status_code == 200
         gate.now += 20
@@ -202,7 +202,7 @@ async def test_another_persons_sessions_are_not_listed(gate: Gate) -> None:
     assert seen == ["garden", "secret plans", ""]
 
 
-async def test_when_a_key_was_used_is_known_to_a_minute(gate: Gate) -> None:
+async def test_the_last_use_of_a_key_is_recorded_to_the_minute(gate: Gate) -> None:
     key = await gate.key()
     async with gate.client(key) as client:
         gate.wall = 0
@@ -214,7 +214,7 @@ async def test_when_a_key_was_used_is_known_to_a_minute(gate: Gate) -> None:
 
 
 class Broken:
-    """A store in trouble."""
+    """A store that fails."""
 
     def __init__(self, keys: KeyStore, *, finds: bool) -> None:
         self._keys, self._finds = keys, finds

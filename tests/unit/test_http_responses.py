@@ -1,4 +1,4 @@
-"""How a response is read from a request and told from a journal."""
+"""Responses without a server: parsing requests, anchors in a journal, event streams."""
 
 import json
 import random
@@ -136,7 +136,7 @@ def test_a_history_belongs_to_its_input_and_outputs_of_client_tools_have_an_anch
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: int) -> None:
+def test_numbers_follow_from_the_journal_and_not_from_how_it_was_streamed(size: int) -> None:
     first, second = "let me look", "it is empty: «nothing» 🦉"
     entries = journal(
         Input("look", address="responses:a", tools=(RING,)),
@@ -168,7 +168,7 @@ def test_a_number_that_was_never_sent_is_rarely_valid() -> None:
     assert sum(map(is_valid_number, made_up)) < len(made_up) // 50
 
 
-def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -> None:
+def test_deltas_are_words_of_limited_length_and_the_last_waits_for_more() -> None:
     assert [*split_text("one two\n\n  three")] == ["one ", "two\n\n  "]
     assert [*split_text("x" * 150)] == ["x" * 64, "x" * 64]
     assert [[*split_text(words)] for words in ("", "one", "one ")] == [[], [], []]
@@ -178,7 +178,7 @@ WRONG, RIGHT = "a long wrong beginning that was lost", "short and right"
 
 
 def check_retracted(received: list[dict[str, Any]], rest: list[dict[str, Any]], right: str = RIGHT) -> None:
-    """The rest closes the message that was begun and tells the right one, under numbers that go on growing."""
+    """Check that the rest ends the open message and sends the right one, with increasing numbers."""
     numbers = [one["sequence_number"] for one in received + rest]
     assert numbers == sorted(set(numbers))
     void, item = rest[0], rest[1]["item"]["id"]
@@ -226,7 +226,7 @@ def test_text_that_is_lost_before_it_was_sent_is_never_sent() -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 4096])
-def test_a_number_from_before_any_words_gives_all_of_them(after: int) -> None:
+def test_a_number_before_any_text_resumes_with_all_of_it(after: int) -> None:
     entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
     rest = events_of(entries, [*entries[1:]], after)
     assert "".join(one["delta"] for one in rest if "output_text.delta" in one["type"]) == RIGHT

@@ -1,4 +1,4 @@
-"""Any stream of a response, cut anywhere, with words lost on the way: what was heard is sound as a whole."""
+"""Any response stream, cut anywhere, with lost text: what the client receives is consistent as a whole."""
 
 import json
 from typing import Any
@@ -20,14 +20,14 @@ PARSE: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 SESSION = "ab" * 16
 WORDS = st.lists(st.sampled_from(["so ", "it goes ", "on\n\n", "and-on-and-on-" * 6, "é"]), max_size=5).map("".join)
 LOST = st.tuples(WORDS, st.booleans())
-"""Words of a reply that was not finished, and whether the process died of it; else the model was asked again."""
+"""Text of an unfinished reply, and whether the process died; else the model was asked again."""
 STEPS = st.lists(st.tuples(st.lists(LOST, max_size=2), WORDS), min_size=1, max_size=3)
 CUTS = st.lists(st.integers(0, 12), max_size=8)
-"""How many events a client hears before its line breaks, again and again."""
+"""How many events a client receives before each cut."""
 
 
 def turn_log(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | None]:
-    """A turn as it went; None where the process died."""
+    """The events of a turn; None where the process died."""
     log: list[Event | None] = []
 
     def add(body: Any) -> int:
@@ -53,7 +53,7 @@ def turn_log(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | No
 
 
 def stream_from(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
-    """A stream that begins at this place of the log: all that is told, and where it ends."""
+    """The events of a stream that begins at this position of the log, and where it ends."""
     entries = [one for one in log if isinstance(one, Entry)]
     stream = ResponseStream(
         ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds()), is_live=start == 0, after=after
@@ -77,7 +77,7 @@ def data_of(frame: bytes) -> dict[str, Any]:
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(STEPS, CUTS, st.lists(st.integers(0, 60), max_size=8))
-def test_what_is_heard_over_any_cuts_is_one_sound_stream(
+def test_what_is_received_over_any_cuts_is_one_consistent_stream(
     steps: list[tuple[list[tuple[str, bool]], str]], cuts: list[int], absences: list[int]
 ) -> None:
     log, received, position = turn_log(steps), list[dict[str, Any]](), 0
