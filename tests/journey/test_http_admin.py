@@ -49,7 +49,7 @@ async def admin_home(folder: Path) -> AsyncGenerator[AdminHome]:
             yield AdminHome(url, first or "", home)
 
 
-@pytest.mark.parametrize("wish", [{"name": "laptop", "scope": ["read"]}, {"name": "laptop", "spent": "1/day"}])
+@pytest.mark.parametrize("spec", [{"name": "laptop", "scope": ["read"]}, {"name": "laptop", "spent": "1/day"}])
 async def test_a_misspelt_field_creates_no_key(tmp_path: Path, spec: dict[str, Any]) -> None:
     async with admin_home(tmp_path) as there, there.client() as admin:
         refused = await admin.post("/v1/keys", json=spec)

@@ -346,10 +346,10 @@ def test_an_invalid_url_is_refused_at_the_start(tmp_path: Path, url: str) -> Non
     person = Person(tmp_path)
     person.uses("", "practice", OUTRIDER_WEBHOOK_URL=url)
     ran = person.types("up", "--port", "0")
-    assert (ran.code, "webhook.url is no" in ran.err, "t0k3n" in ran.err) == (2, True, False)
+    assert (ran.code, "webhook.url is not a valid URL" in ran.err, "t0k3n" in ran.err) == (2, True, False)
 
 
-@pytest.mark.parametrize("given", ["hunter2hunter2", "whsec_c2hvcnQ=", "whsec_!!!", "env:NOT_THERE"])
+@pytest.mark.parametrize("text", ["hunter2hunter2", "whsec_c2hvcnQ=", "whsec_!!!", "env:NOT_THERE"])
 def test_an_invalid_secret_is_refused_at_the_start_without_being_shown(tmp_path: Path, text: str) -> None:
     person = Person(tmp_path)
     person.uses("", "practice", OUTRIDER_WEBHOOK_URL="http://127.0.0.1:9/", OUTRIDER_WEBHOOK_SECRET=text)

@@ -82,7 +82,7 @@ def test_outputs_may_come_without_their_calls_when_the_session_has_them() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "more", "words"),
+    ("input", "more", "words"),
     [
         ([OUTPUT], {}, "tool call"),
         ([{"type": "item_reference", "id": "x"}], {}, "item_reference"),
