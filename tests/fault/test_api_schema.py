@@ -1,4 +1,4 @@
-"""Requests made up from the API's own description, sent to a real `outrider up`: it holds, and no bug shows."""
+"""Requests generated from the OpenAPI document, sent to a real `outrider up`: responses match it, and no bug shows."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -18,7 +18,7 @@ from tests.journey.support import PATIENCE, Person
 from tests.support.up import begin, caller, following, say, up
 
 EXAMPLES = {GenerationMode.POSITIVE: 20, GenerationMode.NEGATIVE: 10}
-"""Requests for each operation, made up the same way every time. What is forbidden takes long to make up."""
+"""Generated requests for each operation, the same in every run. Invalid ones take long to generate."""
 CHECKS: list[Any] = [
     getattr(checks, name)
     for name in (
@@ -43,18 +43,18 @@ ANSWERED = {
     "GET /v1/responses/{id}",
     "DELETE /v1/responses/{id}",
 }
-"""Operations of which at least one made-up request must get what it asked for, or too little is checked."""
+"""Operations of which at least one generated request must succeed, or too little is checked."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "model": "outrider"},
     "/v1/responses": {"input": "hello", "model": "outrider", "previous_response_id": None},
     "/v1/sessions": {"name": "known"},
     "/v1/sessions/{id}/inputs": {"text": "hello", "images": []},
 }
-"""Bodies that mean something, laid over made-up ones: few of those would get far."""
+"""Sensible bodies that replace generated ones, few of which would be accepted."""
 
 
 class Api:
-    """A running Outrider as its description tells it, and things in it that ids can name."""
+    """A running Outrider with its OpenAPI document, and resources whose ids can be used."""
 
     def __init__(self, client: httpx2.Client) -> None:
         self._client = client
@@ -64,8 +64,8 @@ class Api:
         self.task = self._begin_task()
 
     def operations(self) -> Iterator[Any]:
-        for found in self.schema.get_all_operations():
-            yield found.ok()
+        for operation_result in self.schema.get_all_operations():
+            yield operation_result.ok()
 
     def _begin_task(self) -> str:
         session = begin(self._client, "known")
@@ -74,8 +74,8 @@ class Api:
             assert [event["type"] for event in events][-1] == "idle"
         return self._client.get("/v1/tasks").json()["tasks"][0]["id"]
 
-    def known(self, operation: Any) -> str | None:
-        """The id of something that is there, for a path that takes one. What may be deleted is made for that."""
+    def existing_id(self, operation: Any) -> str | None:
+        """The id of an existing resource for a path that needs one; a new one where the request may delete it."""
         match operation.path.split("/")[2:3], operation.method:
             case ["sessions"], "delete":
                 return begin(self._client, "to be deleted")
@@ -90,16 +90,16 @@ class Api:
             case _:
                 return None
 
-    def send(self, case: Any, *, is_known: bool, is_sensible: bool) -> int:
-        """The status, once the answer has been checked against the description."""
+    def send(self, case: Any, *, is_existing: bool, is_sensible: bool) -> int:
+        """The status, after the response was checked against the document."""
         operation = case.operation
-        if is_known and "id" in case.path_parameters:
-            case.path_parameters["id"] = self.known(operation) or case.path_parameters["id"]
+        if is_existing and "id" in case.path_parameters:
+            case.path_parameters["id"] = self.existing_id(operation) or case.path_parameters["id"]
         if is_sensible and hasattr(case.body, "update"):
             case.body.update(BODIES.get(operation.path, {}))
         if operation.path.endswith("/events"):
-            case.query = {**(case.query or {}), "until": "idle"}  # or it would not end
-        case.headers.update(self._headers)  # who has no key is another story
+            case.query = {**(case.query or {}), "until": "idle"}  # otherwise the stream does not end
+        case.headers.update(self._headers)  # requests without a key are tested elsewhere
         answer = case.call(timeout=PATIENCE)
         case.validate_response(answer, checks=CHECKS)
         return answer.status_code
@@ -109,7 +109,7 @@ class Api:
 def serving(folder: Path) -> Generator[Api]:
     person = Person(folder)
     person.environ["OUTRIDER_MODEL"] = "practice"
-    # One that is not told to slow down, or nothing else would be tried.
+    # A key without a rate limit, or nothing else would be tested.
     key = person.types("key", "create", "quick", "--scope", "admin", "--rate", "1000000").out.strip()
     with up(person) as running, caller(running.url, key) as client:
         api = Api(client)
@@ -121,7 +121,7 @@ def serving(folder: Path) -> Generator[Api]:
 
 
 def check(api: Api, operation: Any, mode: GenerationMode) -> Counter[int]:
-    """Send made-up requests for one operation: how they were answered."""
+    """Send generated requests for one operation: the count of each status."""
     statuses: Counter[int] = Counter()
 
     @seed(20)
@@ -132,16 +132,16 @@ def check(api: Api, operation: Any, mode: GenerationMode) -> Counter[int]:
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
-    @given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans(), is_sensible=st.booleans())
-    def sent(case: Any, is_known: bool, is_sensible: bool) -> None:
-        statuses[api.send(case, is_known=is_known, is_sensible=is_sensible)] += 1
+    @given(case=operation.as_strategy(generation_mode=mode), is_existing=st.booleans(), is_sensible=st.booleans())
+    def sent(case: Any, is_existing: bool, is_sensible: bool) -> None:
+        statuses[api.send(case, is_existing=is_existing, is_sensible=is_sensible)] += 1
 
     sent()
     return statuses
 
 
 @pytest.mark.promise("L12")
-def test_whatever_the_description_allows_is_answered_as_it_says(tmp_path: Path) -> None:
+def test_valid_requests_get_the_documented_responses(tmp_path: Path) -> None:
     with serving(tmp_path) as api:
         wrong: list[str] = []
         answered: set[str] = set()
@@ -159,12 +159,12 @@ def test_whatever_the_description_allows_is_answered_as_it_says(tmp_path: Path) 
 
 @pytest.mark.promise("L7")
 @pytest.mark.promise("L12")
-def test_whatever_the_description_forbids_is_refused_in_words_or_left_out_of_account(tmp_path: Path) -> None:
+def test_invalid_requests_are_refused_with_a_reason_or_ignored(tmp_path: Path) -> None:
     with serving(tmp_path) as api:
         wrong: list[str] = []
         for operation in api.operations():
             if not (operation.path_parameters or operation.query or operation.body):
-                continue  # nothing about it can be wrong
+                continue  # it has no invalid requests
             try:
                 check(api, operation, GenerationMode.NEGATIVE)
             except FailureGroup as failures:

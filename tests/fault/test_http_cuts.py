@@ -1,4 +1,4 @@
-"""Clients on a line that breaks all the time: they come back, and have what a client on a good line has, byte for byte.
+"""Clients on a network that breaks repeatedly: they resume, and get what other clients get, byte for byte.
 
 What ran is counted by the model server's list of requests.
 """
@@ -20,7 +20,7 @@ from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person
-from tests.support.cutting import Line, cutting, until
+from tests.support.cutting import CuttingProxy, cutting, until
 from tests.support.up import begin, say, up
 
 Frames = list[bytes]
@@ -39,27 +39,27 @@ def person(tmp_path: Path) -> Person:
 
 
 def frames_of(client: httpx2.Client, method: str, path: str, **more: Any) -> Frames:
-    """The whole events that came before the line broke or the stream ended; of one in the middle nothing is kept."""
-    heard = b""
+    """The whole events received before the connection was cut or the stream ended; a partial one is dropped."""
+    received = b""
     with suppress(httpx2.TransportError), client.stream(method, path, **more) as stream:
         assert stream.status_code == 200, stream.read()
         for piece in stream.iter_raw():
-            heard += piece
-    return [frame for frame in heard.split(b"\n\n")[:-1] if not frame.startswith(b":")]
+            received += piece
+    return [frame for frame in received.split(b"\n\n")[:-1] if not frame.startswith(b":")]
 
 
-def said(frame: bytes) -> dict[str, Any]:
+def data_of(frame: bytes) -> dict[str, Any]:
     return json.loads(frame.partition(b"data: ")[2])
 
 
-def through(line: Line, client: httpx2.Client) -> httpx2.Client:
-    """The same client, at the other end of the line."""
-    return httpx2.Client(base_url=line.url, headers=client.headers, timeout=PATIENCE, trust_env=False)
+def through(proxy: CuttingProxy, client: httpx2.Client) -> httpx2.Client:
+    """The same client, through the proxy."""
+    return httpx2.Client(base_url=proxy.url, headers=client.headers, timeout=PATIENCE, trust_env=False)
 
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_session_followed_over_a_line_that_breaks_is_the_same_byte_for_byte(person: Person, seed: int) -> None:
+def test_a_session_followed_over_a_broken_network_is_the_same_byte_for_byte(person: Person, seed: int) -> None:
     steps = [
         says(f"step {n}: ünïcode\nand lines", call("list", path=".", depth=n % 3 + 1), delay=0.01) for n in range(40)
     ]
@@ -81,20 +81,20 @@ def test_a_session_followed_over_a_line_that_breaks_is_the_same_byte_for_byte(pe
                 ids = [one.split(b"\n")[0][4:].decode() for one in seen if one.startswith(b"id: ")]
                 headers = {"last-event-id": ids[-1]} if ids else {}
                 seen.extend(frames_of(cut, "GET", f"{path}/events?until=idle", headers=headers))
-                return (bool(seen) and said(seen[-1])["type"] == "idle") or None
+                return (bool(seen) and data_of(seen[-1])["type"] == "idle") or None
 
             until(come_back)
             whole = uncut.result(PATIENCE)
-        kept = [one for one in seen if one.startswith(b"id: ")]
-        assert kept == [one for one in whole if one.startswith(b"id: ")]
+        entries = [one for one in seen if one.startswith(b"id: ")]
+        assert entries == [one for one in whole if one.startswith(b"id: ")]
         assert seen[-1] == whole[-1]
-        assert [said(one)["seq"] for one in kept] == list(range(1, len(kept) + 1))
+        assert [data_of(one)["seq"] for one in entries] == list(range(1, len(entries) + 1))
         assert (len(model.requests), line.cuts > 5) == (41, True)
 
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("is_background", [False, True])
-def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
+def test_a_response_streamed_over_a_broken_network_is_the_same_byte_for_byte(
     person: Person, is_background: bool
 ) -> None:
     order = {"model": "outrider", "input": "go", "stream": True, "background": is_background}
@@ -108,26 +108,26 @@ def test_a_response_streamed_over_a_line_that_breaks_is_the_same_byte_for_byte(
             ThreadPoolExecutor() as pool,
         ):
             seen = until(lambda: frames_of(cut, "POST", "/v1/responses", json=order, headers=KEY) or None)
-            path = f"/v1/responses/{said(seen[0])['response']['id']}?stream=true"
+            path = f"/v1/responses/{data_of(seen[0])['response']['id']}?stream=true"
             uncut = pool.submit(frames_of, client, "GET", path)
 
             def come_back() -> bool | None:
-                seen.extend(frames_of(cut, "GET", f"{path}&starting_after={said(seen[-1])['sequence_number']}"))
-                return said(seen[-1])["type"] == "response.completed" or None
+                seen.extend(frames_of(cut, "GET", f"{path}&starting_after={data_of(seen[-1])['sequence_number']}"))
+                return data_of(seen[-1])["type"] == "response.completed" or None
 
             until(come_back)
             assert seen == uncut.result(PATIENCE)
             late = frames_of(client, "GET", path)
             again = frames_of(client, "POST", "/v1/responses", json=order, headers=KEY)
         assert seen == late == again
-        deltas = [said(one)["delta"] for one in seen if said(one)["type"] == "response.output_text.delta"]
+        deltas = [data_of(one)["delta"] for one in seen if data_of(one)["type"] == "response.output_text.delta"]
         assert "".join(deltas) == f"let me look\n\nand once more\n\n{WORDS}"
         assert (len(model.requests), line.cuts > 5) == (3, True)
 
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("is_background", [False, True])
-def test_the_official_client_takes_a_response_up_again_and_again(person: Person, is_background: bool) -> None:
+def test_the_official_client_resumes_a_response_repeatedly(person: Person, is_background: bool) -> None:
     with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with up(person) as running, cutting(running.port, 3) as line, official(line.url, person) as client:
@@ -172,7 +172,7 @@ ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def whole(client: httpx2.Client, way: str) -> bytes | None:
-    """What is answered to this request under its key; None when the line broke before the end."""
+    """The response to this request with its key; None when the connection was cut before its end."""
     path, order = ROUTES[way]
     try:
         answer = client.post(path, json=order, headers=KEY)
@@ -185,20 +185,20 @@ def whole(client: httpx2.Client, way: str) -> bytes | None:
 def text_of(answer: bytes, way: str) -> str:
     if way.endswith("-stream"):
         frames = [one for one in answer.split(b"\n\n") if one.startswith((b"data: {", b"event: "))]
-        deltas = [said(one) for one in frames]
+        deltas = [data_of(one) for one in frames]
         if way == "chat-stream":
             return "".join(one["choices"][0]["delta"].get("content", "") for one in deltas)
         return "".join(one["delta"] for one in deltas if one["type"] == "response.output_text.delta")
-    told = json.loads(answer)
+    body = json.loads(answer)
     if way == "chat":
-        return told["choices"][0]["message"]["content"]
-    return told["output"][0]["content"][0]["text"]
+        return body["choices"][0]["message"]["content"]
+    return body["output"][0]["content"][0]["text"]
 
 
 @pytest.mark.promise("L1b")
 @pytest.mark.promise("L3")
 @pytest.mark.parametrize("way", ROUTES)
-def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill(person: Person, way: str) -> None:
+def test_a_request_repeated_with_its_key_runs_once_over_a_broken_network_and_a_kill(person: Person, way: str) -> None:
     port = free_port()
     with ScriptedServer(script([Stall("stream"), says("all is well")])) as model, cutting(port, 5) as line:
         person.uses(model.url)
@@ -227,7 +227,7 @@ def test_a_request_repeated_under_its_key_runs_once_over_broken_lines_and_a_kill
 
 
 @pytest.mark.promise("L1b")
-def test_a_completion_cut_in_its_stream_is_the_same_asked_for_again_streamed_or_not(person: Person) -> None:
+def test_a_completion_cut_in_its_stream_is_the_same_when_repeated_streamed_or_not(person: Person) -> None:
     with ScriptedServer(script(*STEPS)) as model:
         person.uses(model.url)
         with (
@@ -242,6 +242,6 @@ def test_a_completion_cut_in_its_stream_is_the_same_asked_for_again_streamed_or_
         assert plain == uncut[1]
         words = [text_of(one, "chat-stream") for one in (streamed, uncut[0])]
         assert [*words, text_of(plain, "chat")] == [f"let me look\n\nand once more\n\n{WORDS}"] * 3
-        ids = {said(one)["id"] for one in streamed.split(b"\n\n") if one.startswith(b"data: {")}
+        ids = {data_of(one)["id"] for one in streamed.split(b"\n\n") if one.startswith(b"data: {")}
         assert ids == {json.loads(plain)["id"]}
         assert (len(model.requests), line.cuts > 5) == (3, True)

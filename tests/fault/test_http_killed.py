@@ -1,4 +1,4 @@
-"""kill -9 of `outrider up` at every fail point of a turn that a client streams or waits for: it is finished anyway.
+"""kill -9 of `outrider up` at every fail point of a turn that a client streams or waits for: the turn still completes.
 
 Effects are counted by the tool's own ledger, the stream is judged by the official client's own accumulator.
 """
@@ -38,19 +38,19 @@ POINTS = [
     "reply_not_recorded",
     "reply_recorded",
 ]
-SAID = ["I look first, then pay the rent", "All bills are paid."]
-SCRIPT = script(says(SAID[0], call("list"), call("pay", bill="rent")), says(SAID[1]))
+REPLIES = ["I look first, then pay the rent", "All bills are paid."]
+SCRIPT = script(says(REPLIES[0], call("list"), call("pay", bill="rent")), says(REPLIES[1]))
 
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    found = Person(tmp_path)
-    found.environ["PYTHONPATH"] = install_pay(tmp_path / "plugins")
-    return found
+    retrieved = Person(tmp_path)
+    retrieved.environ["PYTHONPATH"] = install_pay(tmp_path / "plugins")
+    return retrieved
 
 
 class Client:
-    """The official client, which comes back for what it missed."""
+    """The official client, which resumes where it was cut."""
 
     def __init__(self, person: Person, **order: Any) -> None:
         self.events: list[Any] = []
@@ -63,13 +63,13 @@ class Client:
         return openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
 
     def asks(self, running: Running) -> Any:
-        """The response as it is told at once; None when nothing was."""
+        """The first version of the response; None when there was no event."""
         with suppress(openai.APIConnectionError), self.talks(running) as client:
             responses: Any = client.responses
             return responses.create(**self._order)
 
     def hears(self, running: Running, is_enough: Callable[[Any], bool] = lambda event: False) -> None:
-        """The stream from where it was left, to its end or to where the process died."""
+        """The stream from the last event, to its end or to where the process died."""
         with suppress(openai.APIConnectionError, httpx2.TransportError), self.talks(running) as client:
             responses: Any = client.responses
             if self.events:
@@ -85,7 +85,7 @@ class Client:
 
 
 def judge(events: list[Any]) -> Any:
-    """The final response of a stream that is sound as a whole: every message in it is what its deltas said."""
+    """The final response of a consistent stream: every message in it equals its deltas."""
     numbers = [event.sequence_number for event in events]
     assert numbers == sorted(set(numbers))
     state: Any = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
@@ -95,13 +95,13 @@ def judge(events: list[Any]) -> Any:
     final = events[-1].response
     words = [event for event in events if event.type == "response.output_text.delta"]
     for item in final.output:
-        told = "".join(event.delta for event in words if event.item_id == item.id)
-        assert item.content == [] or told == item.content[0].text
+        text = "".join(event.delta for event in words if event.item_id == item.id)
+        assert item.content == [] or text == item.content[0].text
     return final
 
 
 def assert_paid_at_most_once(person: Person, model: ScriptedServer) -> None:
-    """And where that is not known, the model was told so."""
+    """Where the result of a call is unknown, the prompt says so."""
     (book,) = [*person.home.glob("workspaces/*")]
     paid = bills_paid(book)
     assert paid == ["rent"] or (paid == [] and UNKNOWN in str([request.body for request in model.requests]))
@@ -110,7 +110,7 @@ def assert_paid_at_most_once(person: Person, model: ScriptedServer) -> None:
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person, point: str) -> None:
+def test_a_stream_cut_by_a_kill_is_resumed_and_consistent_as_a_whole(person: Person, point: str) -> None:
     with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person)
@@ -121,51 +121,51 @@ def test_a_stream_cut_by_a_kill_is_taken_up_and_sound_as_a_whole(person: Person,
             client.hears(running)
             final = judge(client.events)
             with client.talks(running) as again:
-                found = again.responses.retrieve(final.id)
-        assert (final.output_text, final.status) == ("\n\n".join(SAID), "completed")
-        assert (found.output_text, found.usage) == (final.output_text, final.usage)
+                retrieved = again.responses.retrieve(final.id)
+        assert (final.output_text, final.status) == ("\n\n".join(REPLIES), "completed")
+        assert (retrieved.output_text, retrieved.usage) == (final.output_text, final.usage)
         assert_paid_at_most_once(person, model)
 
 
 @pytest.mark.promise("L8")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_response_in_the_background_outlives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
+def test_a_background_response_survives_a_kill_and_is_polled_and_streamed(person: Person, point: str) -> None:
     with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
         client = Client(person, background=True)
         with up(person, environ={"OUTRIDER_FAIL": point}) as running:
-            told = client.asks(running)
+            text = client.asks(running)
             assert running.process.wait(PATIENCE) == -signal.SIGKILL
         with up(person) as running, client.talks(running) as again:
-            made = told or client.asks(running)
+            made = text or client.asks(running)
 
             def poll() -> Any:
-                found = again.responses.retrieve(made.id)
-                return found if found.status not in ("queued", "in_progress") else None
+                retrieved = again.responses.retrieve(made.id)
+                return retrieved if retrieved.status not in ("queued", "in_progress") else None
 
-            found = until(poll)
+            retrieved = until(poll)
             client.hears(running)
-            assert client.asks(running) == found
-        assert (found.status, found.output_text) == ("completed", "\n\n".join(SAID))
-        assert judge(client.events) == found
+            assert client.asks(running) == retrieved
+        assert (retrieved.status, retrieved.output_text) == ("completed", "\n\n".join(REPLIES))
+        assert judge(client.events) == retrieved
         assert_paid_at_most_once(person, model)
 
 
 @pytest.mark.promise("L1b")
 @pytest.mark.parametrize("point", POINTS)
-def test_a_completion_cut_by_a_kill_is_had_whole_by_asking_again_with_its_key(person: Person, point: str) -> None:
+def test_a_completion_cut_by_a_kill_is_complete_when_repeated_with_its_key(person: Person, point: str) -> None:
     order: dict[str, Any] = {"model": "outrider", "messages": [{"role": "user", "content": "pay the bills"}]}
 
     def ask(running: Running, *, stream: bool) -> list[Any]:
-        """The chunks or the one answer, as far as they came."""
-        heard: list[Any] = []
+        """The chunks or the completion, as far as received."""
+        received: list[Any] = []
         with running.client() as client, suppress(httpx2.TransportError):
             headers = {"idempotency-key": "monday"}
             path, body = "/v1/chat/completions", {**order, "stream": stream}
             with client.stream("POST", path, json=body, headers=headers) as answer:
                 lines = (line.removeprefix("data: ") for line in answer.iter_lines())
-                heard += [json.loads(line) for line in lines if line.startswith("{")]
-        return heard
+                received += [json.loads(line) for line in lines if line.startswith("{")]
+        return received
 
     with ScriptedServer(SCRIPT) as model:
         person.uses(model.url)
@@ -175,8 +175,8 @@ def test_a_completion_cut_by_a_kill_is_had_whole_by_asking_again_with_its_key(pe
         with up(person) as running:
             chunks = ask(running, stream=True)
             (whole,) = ask(running, stream=False)
-        said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-        assert said == whole["choices"][0]["message"]["content"] == "\n\n".join(SAID)
+        text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        assert text == whole["choices"][0]["message"]["content"] == "\n\n".join(REPLIES)
         assert {one["id"] for one in (*cut, *chunks)} == {whole["id"]}
         assert_paid_at_most_once(person, model)
 
@@ -187,7 +187,7 @@ LOST = "It seems to me that none of this will ever be kept by anyone at all"
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("again", ["Kept.", "It seems to me that this time it is quite another thing " * 3])
 @pytest.mark.parametrize("is_background", [False, True])
-def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_instead(
+def test_text_lost_in_a_kill_is_not_mixed_with_the_text_that_replaces_it(
     person: Person, again: str, is_background: bool
 ) -> None:
     with ScriptedServer(script([says(LOST, delay=0.2), says(again)])) as model:
@@ -196,24 +196,24 @@ def test_words_that_a_kill_took_back_are_not_mixed_with_those_the_model_says_ins
         with up(person) as running:
             client.hears(running, lambda event: event.type == "response.output_text.delta" and event.delta == "none ")
             running.ends(signal.SIGKILL)
-        heard = len(client.events)
+        received = len(client.events)
         with up(person) as running:
             client.hears(running)
             final = judge(client.events)
             with client.talks(running) as official:
-                found = official.responses.retrieve(final.id)
-        void, kept = final.output
-        assert (final.output_text, found.output_text) == (again, again)
+                retrieved = official.responses.retrieve(final.id)
+        void, message = final.output
+        assert (final.output_text, retrieved.output_text) == (again, again)
         assert (void.id, void.status, void.content) == (client.events[2].item.id, "incomplete", [])
-        assert [(event.type, event.item.id) for event in client.events[heard : heard + 2]] == [
+        assert [(event.type, event.item.id) for event in client.events[received : received + 2]] == [
             ("response.output_item.done", void.id),
-            ("response.output_item.added", kept.id),
+            ("response.output_item.added", message.id),
         ]
         assert len(model.requests) == 2
 
 
 @pytest.mark.promise("L8")
-def test_a_stream_whose_words_are_said_again_after_a_kill_goes_on_as_if_it_had_not_been_cut(person: Person) -> None:
+def test_a_stream_continues_after_a_kill_when_the_model_repeats_the_same_text(person: Person) -> None:
     with ScriptedServer(script(says(LOST, delay=0.1))) as model:
         person.uses(model.url)
         client = Client(person)

@@ -1,4 +1,4 @@
-"""Hundreds of streams at once from a real `outrider up`: each is whole and in order, and the process stays small.
+"""Hundreds of streams at once from a real `outrider up`: each is complete and in order, in bounded memory.
 
 `./dev bench api` does the same with figures.
 """
@@ -14,17 +14,17 @@ from bench.serving import Home, model
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
 
 ROOM = 200
-"""MiB that so many streams may cost."""
+"""Memory of that many streams, in MiB."""
 
 
-async def test_hundreds_of_streams_at_once_are_all_whole_and_in_order_in_bounded_memory(tmp_path: Path) -> None:
+async def test_hundreds_of_streams_at_once_are_complete_and_in_order_in_bounded_memory(tmp_path: Path) -> None:
     with model(tmp_path, SCRIPT) as (_, url):
         home = Home(tmp_path, url, SETTINGS)
         with home.up() as (up, ours):
             asker = Asker(home.headers)
             await load(ours, 1, 1, asker.story, is_told)
             before = up.resident
-            told = await load(ours, STREAMS, 1, asker.story, is_told)
+            load_result = await load(ours, STREAMS, 1, asker.story, is_told)
             held = up.resident
-    assert len(told.heard) == STREAMS
+    assert len(load_result.heard) == STREAMS
     assert held - before < ROOM

@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy, silent or make no sense: each costs a bounded time and a bounded room."""
+"""Clients that are slow, greedy, silent or invalid: each costs limited time and memory."""
 
 import socket
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ FLOOD = 10_000 * 65_536
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with how many bytes came, on `/never` not at all."""
+    """Respond with the number of received bytes; on `/never`, do not respond."""
     size, more = 0, True
     while more:
         message = await receive()
@@ -37,10 +37,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(terms: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[tuple[HttpServer, int]]:
+async def serving(limits: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[tuple[HttpServer, int]]:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = HttpServer(echo, listener, terms)
+        server = HttpServer(echo, listener, limits)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 await group.start(server.run)
@@ -49,7 +49,7 @@ async def serving(terms: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[t
 
 
 class Caller:
-    """A socket, and nothing that would correct what is sent through it."""
+    """A socket without anything that would correct what is sent."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 20)
@@ -67,13 +67,13 @@ class Caller:
         """Everything until the server closes."""
 
         def read() -> bytes:
-            heard = b""
+            received = b""
             try:
                 while piece := self.socket.recv(65_536):
-                    heard += piece
+                    received += piece
             except ConnectionResetError:
                 pass
-            return heard
+            return received
 
         return await anyio.to_thread.run_sync(read)
 
@@ -81,9 +81,9 @@ class Caller:
         return await anyio.to_thread.run_sync(self.socket.recv, 65_536)
 
     async def status(self) -> str:
-        """What was answered before the connection was closed."""
-        heard = await self.hears()
-        return heard.split(b" ")[1].decode() if heard else "closed"
+        """The status before the connection was closed."""
+        received = await self.hears()
+        return received.split(b" ")[1].decode() if received else "closed"
 
 
 @pytest.mark.promise("L7")
@@ -99,21 +99,21 @@ class Caller:
     ],
     ids=["nothing", "a letter", "an empty line", "half a head", "half a body", "half a chunk"],
 )
-async def test_a_request_that_does_not_come_to_its_end_is_answered_and_closed(sent: bytes) -> None:
+async def test_an_unfinished_request_gets_408_and_is_closed(sent: bytes) -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         await caller.sends(sent)
         assert await caller.status() == "408"
 
 
 @pytest.mark.promise("L7")
-async def test_a_head_that_trickles_in_gets_no_more_time_than_one_that_stalls() -> None:
+async def test_a_slow_head_gets_no_more_time_than_a_stalled_one() -> None:
     async with serving(SHORT) as (_, port), Caller(port) as caller:
-        heard = anyio.Event()
+        received = anyio.Event()
 
         async def trickle() -> None:
             await caller.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n")
             try:
-                while not heard.is_set():
+                while not received.is_set():
                     await caller.sends(b"x: y\r\n")
                     await anyio.sleep(0.05)
             except OSError:  # closed, as it should be
@@ -122,7 +122,7 @@ async def test_a_head_that_trickles_in_gets_no_more_time_than_one_that_stalls() 
         async with anyio.create_task_group() as group:
             group.start_soon(trickle)
             assert await caller.status() == "408"
-            heard.set()
+            received.set()
 
 
 @pytest.mark.promise("L7")
@@ -136,14 +136,14 @@ async def test_a_head_that_is_too_long_is_refused(is_whole: bool) -> None:
 
 @pytest.mark.promise("L7")
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"])
-async def test_what_is_no_http_is_refused(sent: bytes) -> None:
+async def test_invalid_http_is_refused(sent: bytes) -> None:
     async with serving(LONG) as (_, port), Caller(port) as caller:
         await caller.sends(sent)
         assert await caller.status() == "400"
 
 
 @pytest.mark.promise("L7")
-async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
+async def test_connections_beyond_the_limit_get_503() -> None:
     begun, end = anyio.Semaphore(0), anyio.Event()
 
     async def busy(scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,8 +151,8 @@ async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
         await end.wait()
         await echo(scope, receive, send)
 
-    terms = replace(LONG, connections=2)
-    async with serving(terms, busy) as (_, port), Caller(port) as one, Caller(port) as two:
+    limits = replace(LONG, connections=2)
+    async with serving(limits, busy) as (_, port), Caller(port) as one, Caller(port) as two:
         for caller in (one, two):
             await caller.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await begun.acquire()
@@ -164,7 +164,7 @@ async def test_more_connections_than_there_is_room_for_are_told_so() -> None:
 
 
 @pytest.mark.promise("L7")
-async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> None:
+async def test_an_idle_connection_is_replaced_by_a_new_one() -> None:
     request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
     async with serving(replace(LONG, connections=2)) as (_, port), Caller(port) as first, Caller(port) as slow:
         await first.sends(request)
@@ -175,7 +175,7 @@ async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> 
                 await caller.sends(request)
                 assert (await caller.hears_some()).startswith(b"HTTP/1.1 200 ")
             assert await first.hears() == b""
-            assert (await slow.hears())[:13] in (b"", b"HTTP/1.1 503 ")  # told so when its request had begun to come
+            assert (await slow.hears())[:13] in (b"", b"HTTP/1.1 503 ")  # 503 if its request had begun to arrive
 
 
 @pytest.mark.promise("L7")
@@ -189,7 +189,7 @@ async def test_a_connection_that_asks_for_nothing_makes_room_for_a_new_one() -> 
     ],
     ids=["a long trailer", "many trailers", "a long extension", "a trailer"],
 )
-async def test_what_stands_beside_a_body_is_bounded_and_no_header(after: bytes, status: str) -> None:
+async def test_chunk_extensions_and_trailers_are_limited_and_are_not_headers(after: bytes, status: str) -> None:
     async def headers(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
@@ -199,20 +199,20 @@ async def test_what_stands_beside_a_body_is_bounded_and_no_header(after: bytes, 
 
     async with serving(LONG, headers) as (_, port), Caller(port) as caller:
         await caller.sends(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
-        await anyio.sleep(0.05)  # so that it comes apart from the body; whether it does changes nothing
+        await anyio.sleep(0.05)  # so that it arrives after the body; the result is the same if it does not
         await caller.sends(after)
         assert (await caller.hears_some()).split(b" ")[1].decode() == status
 
 
 @pytest.mark.promise("L7")
-async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_twice() -> None:
+async def test_a_client_that_sends_on_after_the_response_is_cut_and_gets_no_second_response() -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-    terms = replace(LONG, leftover_bytes=100_000, leftover_seconds=0.3)
-    async with serving(terms, refuse) as (_, port):
+    limits = replace(LONG, leftover_bytes=100_000, leftover_seconds=0.3)
+    async with serving(limits, refuse) as (_, port):
         async with Caller(port) as patient:
             for _ in range(2):
                 await patient.sends(head % 50_000)
@@ -235,7 +235,7 @@ async def test_who_goes_on_sending_after_the_answer_is_cut_off_and_not_answered_
 
 
 @pytest.mark.promise("L7")
-async def test_a_client_that_reads_nothing_is_let_go() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     over = anyio.Event()
 
     async def flood(scope: Scope, receive: Receive, send: Send) -> None:
@@ -255,18 +255,18 @@ async def test_requests_on_one_connection_are_answered_in_order_and_an_idle_one_
     async with serving(SHORT) as (_, port), Caller(port) as caller:
         one = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
         await caller.sends(b"".join(one % (n, b"x" * n) for n in (1, 2, 3)))
-        heard = await caller.hears()
-    assert [part[:1] for part in heard.split(b"\r\n1\r\n")[1:]] == [b"1", b"2", b"3"]
+        received = await caller.hears()
+    assert [part[:1] for part in received.split(b"\r\n1\r\n")[1:]] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.promise("L12")
-async def test_a_request_that_has_no_answer_when_the_server_ends_is_told_to_come_back() -> None:
+async def test_a_request_without_a_response_when_the_server_ends_gets_503() -> None:
     async with serving(LONG) as (server, port), Caller(port) as caller, Caller(port) as idle:
         await caller.sends(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await idle.sends(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await idle.hears_some()
         await server.close(0.1)
-        heard = await caller.hears()
-        assert heard.startswith(b"HTTP/1.1 503 ")
-        assert b"\r\nretry-after: 1\r\n" in heard
+        received = await caller.hears()
+        assert received.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in received
         assert await idle.hears() == b""

@@ -1,4 +1,4 @@
-"""Floods against a real `outrider up`: its memory stays flat, honest clients are served meanwhile and afterwards."""
+"""Floods against a real `outrider up`: its memory stays flat, and other clients are served during and after them."""
 
 import resource
 import subprocess
@@ -23,7 +23,7 @@ CHUNKED = "transfer-encoding: chunked"
 
 
 class Limited(Person):
-    """Somebody whose commands may have no more than so many files open."""
+    """A person whose commands have a limit on open files."""
 
     files = 256
 
@@ -42,15 +42,15 @@ def person(tmp_path: Path) -> Person:
 
 @contextmanager
 def flat(running: Running, most: int) -> Generator[None]:
-    """Its memory grows by no more than this."""
+    """Check that its memory grows by no more than this."""
     before = memory(running.process.pid)
     yield
     grown = memory(running.process.pid) - before
     assert grown < most, f"{grown:,} bytes more"
 
 
-def is_served(client: httpx2.Client) -> bool:
-    """Whether somebody who asks a question gets an answer."""
+def is_responsive(client: httpx2.Client) -> bool:
+    """Whether a client gets a response."""
     messages = [{"role": "user", "content": "hello"}]
     answer = client.post("/v1/chat/completions", json={"messages": messages})
     assert answer.status_code == 200, answer.text
@@ -58,20 +58,20 @@ def is_served(client: httpx2.Client) -> bool:
 
 
 @pytest.mark.promise("L7")
-def test_a_body_of_ten_gigabytes_is_refused_early_and_not_kept(person: Person) -> None:
+def test_a_body_of_ten_gigabytes_is_refused_early_and_not_stored(person: Person) -> None:
     with up(person) as running, running.client() as client:
-        assert is_served(client)
+        assert is_responsive(client)
         with flat(running, 64 * MIB):
             for key, status in ((running.key, 413), ("", 401), ("ork_made_up", 401)):
                 with Wire(running.port) as wire:
                     wire.sends(head("/v1/chat/completions", CHUNKED, key=key))
                     assert wire.sends(CHUNK, TEN_GB // MIB) < 64 * MIB
                     assert wire.status() == status
-            assert is_served(client)
+            assert is_responsive(client)
 
 
 @pytest.mark.promise("L7")
-def test_a_body_that_is_shorter_or_longer_than_it_says_is_nobodys_request(person: Person) -> None:
+def test_a_body_shorter_or_longer_than_declared_is_no_request(person: Person) -> None:
     with up(person) as running, running.client() as client:
         for target in ("/v1/sessions", "/v1/chat/completions", "/v1/responses"):
             with Wire(running.port) as wire:
@@ -79,31 +79,31 @@ def test_a_body_that_is_shorter_or_longer_than_it_says_is_nobodys_request(person
         with Wire(running.port) as wire:
             wire.sends(head("/v1/sessions", "content-length: 2", key=running.key) + b'{}{"name":"more"}')
             assert wire.hears().count(b"HTTP/1.1 400 ") == 1
-        assert is_served(client)
+        assert is_responsive(client)
         assert not {"half", "more"} & {one["name"] for one in client.get("/v1/sessions").json()["sessions"]}
         assert 'status="500"' not in client.get("/metrics").text
 
 
 @pytest.mark.promise("L7")
 @pytest.mark.usefixtures("many_files")
-def test_who_dawdles_keeps_nobody_else_from_being_served(person: Person) -> None:
+def test_slow_clients_do_not_delay_others(person: Person) -> None:
     with up(person) as running, running.client() as client, ExitStack() as stack:
-        assert is_served(client)
+        assert is_responsive(client)
         with flat(running, 64 * MIB):
             for number in range(400):
                 slow_head, slow_body, slow_stranger = (stack.enter_context(Wire(running.port)) for _ in range(3))
                 slow_head.sends(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ")
                 slow_stranger.sends(head("/v1/sessions", "content-length: 1000") + b"{")
-                # Within the rate of one key, or it would be told to slow down.
+                # Within the rate limit of one key.
                 slow_body.sends(head("/v1/sessions", "content-length: 1000", key=running.key) + b"{")
                 if number % 100 == 0:
-                    assert is_served(client)
-            assert is_served(client)
+                    assert is_responsive(client)
+            assert is_responsive(client)
 
 
 @pytest.fixture
 def many_files() -> Generator[None]:
-    """Let this process have enough of them open to flood another."""
+    """Raise the limit of open files of this process, so that it can flood another."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -113,13 +113,13 @@ def many_files() -> Generator[None]:
 @pytest.mark.promise("L7")
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize(("kind", "room"), [(Person, 1_100), (Limited, Limited.files)])
-def test_two_thousand_connections_at_once_are_bounded_and_honest_clients_are_served(
+def test_two_thousand_connections_are_limited_and_other_clients_are_served(
     tmp_path: Path, kind: type[Person], room: int
 ) -> None:
     person = kind(tmp_path)
     person.environ["OUTRIDER_MODEL"] = "practice"
     with up(person) as running, running.client() as client, ExitStack() as stack:
-        assert is_served(client)
+        assert is_responsive(client)
         with flat(running, 64 * MIB):
             for number in range(2_000):
                 wire = stack.enter_context(Wire(running.port))
@@ -127,18 +127,18 @@ def test_two_thousand_connections_at_once_are_bounded_and_honest_clients_are_ser
                     wire.sends(b"GET / HT")
                 if number % 500 == 0:
                     with running.client() as newcomer:
-                        assert is_served(newcomer)
+                        assert is_responsive(newcomer)
                     assert sockets(running.process.pid) < room
             with running.client() as newcomer:
-                assert is_served(newcomer)
+                assert is_responsive(newcomer)
             assert sockets(running.process.pid) < room
         stack.close()
         with running.client() as newcomer:
-            assert is_served(newcomer)
+            assert is_responsive(newcomer)
 
 
 @pytest.mark.promise("L7")
-def test_streams_that_nobody_reads_cost_no_more_the_more_is_said_and_slow_nobody_down(person: Person) -> None:
+def test_unread_streams_use_bounded_memory_and_do_not_delay_others(person: Person) -> None:
     rounds, words = 30, "x" * 65_536
     with ScriptedServer(script(*[says(words) for _ in range(rounds + 5)])) as model:
         person.uses(model.url)
@@ -154,8 +154,8 @@ def test_streams_that_nobody_reads_cost_no_more_the_more_is_said_and_slow_nobody
 
 
 def speak(client: httpx2.Client, session: str, rounds: int) -> None:
-    """Turns, one after the other, each followed to its end."""
+    """Run turns, one after the other, each followed to its end."""
     for _ in range(rounds):
-        kept = say(client, session, "speak").json()["seq"]
-        with following(client, session, after=kept, until="idle") as events:
+        seq = say(client, session, "speak").json()["seq"]
+        with following(client, session, after=seq, until="idle") as events:
             assert [entry["type"] for entry in entries(events)] == ["started", "reply", "ended"]

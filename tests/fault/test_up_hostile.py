@@ -1,4 +1,4 @@
-"""A real `outrider up` and those who mean it no good: nothing is told, nothing is done, and it goes on serving."""
+"""Hostile requests to a real `outrider up`: nothing is disclosed, nothing is done, and it keeps serving."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -14,16 +14,16 @@ from tests.support.up import Running, begin, caller, following, say, up
 
 WORDS = "the owner's own words"
 SHARED = {"models"}
-"""What belongs to nobody in particular."""
+"""Endpoints that are the same for everyone."""
 RULED = {"config", "keys", "people", "webhooks"}
-"""What takes a key that may do everything."""
+"""Endpoints that need the scope `admin`."""
 
 
 _BODY: dict[str, Any] = {"name": "mine", "answer": "yes", "text": "hello", "input": "hello", "messages": []}
 
 
 class Stage:
-    """A server, its owner and a guest, each with a key; one more key was taken back."""
+    """A server with keys of its owner and of another person, and a revoked key."""
 
     def __init__(self, folder: Path, running: Running, keys: dict[str, str]) -> None:
         self.folder, self.running, self.keys = folder, running, keys
@@ -38,7 +38,7 @@ class Stage:
             self.document: dict[str, Any] = owner.get("/openapi.json").json()
 
     def operations(self) -> Iterator[tuple[str, str, str]]:
-        """Every method and path there is, with the owner's ids filled in, and which kind of thing it names."""
+        """Every method and path with the owner's ids, and what kind of resource each names."""
         ids = {"sessions": self.session, "tasks": self.task, "responses": self.response, "models": "outrider"}
         for path, methods in self.document["paths"].items():
             kind = [*path.split("/"), "", ""][2]
@@ -49,21 +49,21 @@ class Stage:
                 yield method.upper(), filled, kind if "{" in path else ""
 
     def ask(self, client: httpx2.Client, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Ask for it, with a body that every route finds what it needs in, and nothing it does not know."""
-        known = self._fields.get((method, path))
-        body = {name: value for name, value in _BODY.items() if known is None or name in known}
+        """Send a request with a body that has every field the endpoint accepts."""
+        fields = self._fields.get((method, path))
+        body = {name: value for name, value in _BODY.items() if fields is None or name in fields}
         has_body = method in ("POST", "PATCH", "PUT")
         return client.request(method, path, **({"json": body} if has_body else {}), **more)
 
     def _fields_of(self, operation: dict[str, Any]) -> set[str] | None:
-        """The only fields that its body may have; None when others are taken too."""
+        """The only fields that its body may have; None when others are allowed."""
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         name = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
         schema = self.document["components"]["schemas"].get(name, {})
         return set(schema["properties"]) if schema.get("additionalProperties") is False else None
 
     def owners(self) -> list[Any]:
-        """All that the owner has."""
+        """The owner's sessions, tasks and keys."""
         with caller(self.running.url, self.keys["owner"]) as owner:
             paths = (f"/v1/sessions/{self.session}/entries", f"/v1/tasks/{self.task}", f"/v1/responses/{self.response}")
             return [owner.get(path).json() for path in paths]
@@ -81,7 +81,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
     quick = ("--rate", "1000000")
     keys = {
         "owner": create("owner", "--scope", "admin", *quick),
-        "guest": create("guest", "--person", "guest", *quick),
+        "other": create("other", "--person", "other", *quick),
         "revoked": create("revoked", "--scope", "admin"),
     }
     assert person.types("key", "revoke", "revoked").code == 0
@@ -96,7 +96,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
 
 @pytest.mark.promise("L7")
 @pytest.mark.parametrize("which", ["", "revoked", "made up", "cut short"])
-def test_without_a_key_that_holds_no_route_tells_or_does_anything(stage: Stage, which: str) -> None:
+def test_without_a_valid_key_no_endpoint_shows_or_does_anything(stage: Stage, which: str) -> None:
     owner = stage.keys["owner"]
     key = {"made up": owner[:-4] + "AAAA", "cut short": owner[:-1]}.get(which) or stage.keys.get(which, "")
     before = stage.owners()
@@ -106,34 +106,34 @@ def test_without_a_key_that_holds_no_route_tells_or_does_anything(stage: Stage, 
             if path == "/health" and not key:
                 assert answer.json() == {"status": "ok"}
                 continue
-            # Whoever has tried too many wrong ones is told to wait.
+            # Too many wrong keys from one address get 429.
             assert answer.status_code in ((401,) if not key else (401, 429)), (method, path, answer.text)
             assert WORDS not in answer.text
     assert stage.owners() == before
 
 
 @pytest.mark.promise("L7")
-def test_another_persons_things_are_as_good_as_none_on_every_route_that_takes_an_id(stage: Stage) -> None:
+def test_another_persons_resources_are_404_on_every_endpoint_with_an_id(stage: Stage) -> None:
     before = stage.owners()
-    with caller(stage.running.url, stage.keys["guest"]) as guest:
+    with caller(stage.running.url, stage.keys["other"]) as other:
         for method, path, kind in stage.operations():
             if kind in SHARED or not kind:
                 continue
-            answer = stage.ask(guest, method, path)
+            answer = stage.ask(other, method, path)
             assert kind in RULED | {"sessions", "tasks", "responses"}, f"say whose {kind} are"
             assert answer.status_code in ((403, 404) if kind in RULED else (404,)), (method, path, answer.text)
             assert WORDS not in answer.text
         for method, path, _ in stage.operations():
             if method == "GET" and "/openapi.json" not in path:
-                told = guest.get(path).text
-                assert not [one for one in (WORDS, stage.session, stage.task) if one in told and one not in path], path
+                text = other.get(path).text
+                assert not [one for one in (WORDS, stage.session, stage.task) if one in text and one not in path], path
         again = {"previous_response_id": stage.response, "input": "go on"}
-        assert guest.post("/v1/responses", json=again).status_code == 404
-        assert guest.get("/v1/tasks", params={"session": stage.session}).status_code == 404
-        assert guest.get("/v1/sessions/search", params={"q": "owner"}).json() == {"found": []}
+        assert other.post("/v1/responses", json=again).status_code == 404
+        assert other.get("/v1/tasks", params={"session": stage.session}).status_code == 404
+        assert other.get("/v1/sessions/search", params={"q": "owner"}).json() == {"found": []}
         messages = [{"role": "user", "content": "what was said here?"}]
         for header in ("x-session-id", "x-outrider-session-id"):
-            asked = guest.post("/v1/chat/completions", json={"messages": messages}, headers={header: stage.session})
+            asked = other.post("/v1/chat/completions", json={"messages": messages}, headers={header: stage.session})
             assert WORDS not in asked.text
     assert stage.owners() == before
 
@@ -153,7 +153,7 @@ def test_another_persons_things_are_as_good_as_none_on_every_route_that_takes_an
     ],
     ids=lambda value: str(value),
 )
-def test_what_a_page_elsewhere_could_send_is_refused_on_every_route(
+def test_requests_of_other_sites_pages_are_refused_on_every_endpoint(
     stage: Stage, headers: dict[str, str], statuses: set[int]
 ) -> None:
     with caller(stage.running.url, stage.keys["owner"]) as owner:
@@ -163,7 +163,7 @@ def test_what_a_page_elsewhere_could_send_is_refused_on_every_route(
 
 
 @pytest.mark.promise("L7")
-def test_no_page_is_asked_in_and_no_key_is_taken_from_a_url(stage: Stage) -> None:
+def test_cors_is_never_granted_and_a_key_in_a_url_is_refused(stage: Stage) -> None:
     key = stage.keys["owner"]
     origin = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
     with caller(stage.running.url, "") as page, caller(stage.running.url, key) as owner:
@@ -182,20 +182,20 @@ def test_no_page_is_asked_in_and_no_key_is_taken_from_a_url(stage: Stage) -> Non
 
 
 @pytest.mark.promise("L7")
-def test_a_key_that_is_taken_back_closes_its_streams_and_no_others(stage: Stage) -> None:
+def test_revoking_a_key_cuts_its_streams_and_no_others(stage: Stage) -> None:
     path = f"/v1/sessions/{stage.session}/events"
-    with caller(stage.running.url, stage.keys["owner"]) as owner, Wire(stage.running.port) as kept:
+    with caller(stage.running.url, stage.keys["owner"]) as owner, Wire(stage.running.port) as open_wire:
         made = owner.post("/v1/keys", json={"name": "lent", "scopes": ["read"]}).json()
-        kept.sends(head(path, key=stage.keys["owner"], method="GET"))
-        with Wire(stage.running.port) as cut, caller(stage.running.url, made["key"]) as lent:
+        open_wire.sends(head(path, key=stage.keys["owner"], method="GET"))
+        with Wire(stage.running.port) as cut, caller(stage.running.url, made["key"]) as client:
             cut.sends(head(path, key=made["key"], method="GET"))
             assert WORDS.encode() in cut.hears(WORDS.encode())
             assert owner.delete(f"/v1/keys/{made['id']}").status_code == 204
-            assert lent.get(path).status_code in (401, 429)  # many wrong keys came from here
-            assert not cut.hears().endswith(b"0\r\n\r\n")  # cut, not ended: it does not look as if that were all
-        heard = kept.hears(WORDS.encode())
+            assert client.get(path).status_code in (401, 429)  # many wrong keys came from here
+            assert not cut.hears().endswith(b"0\r\n\r\n")  # cut, not ended properly
+        received = open_wire.hears(WORDS.encode())
         assert say(owner, stage.session, "something new").status_code == 202
-        assert b"something new" in heard + kept.hears(b"something new")
+        assert b"something new" in received + open_wire.hears(b"something new")
 
 
 CHUNKED = "transfer-encoding: chunked"
@@ -237,7 +237,7 @@ HIDDEN = "0\r\n\r\n" + head("/v1/sessions", "content-length: 17", key="KEY").dec
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_a_request_with_two_meanings_or_without_bounds_is_refused_and_hides_no_other(
+def test_an_ambiguous_or_unbounded_request_is_refused_and_smuggles_no_other(
     stage: Stage, lines: list[str], body: str, status: int
 ) -> None:
     with Wire(stage.running.port) as wire:
@@ -275,7 +275,7 @@ def names(stage: Stage) -> list[str]:
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_path_means_only_what_it_says(stage: Stage, target: str, status: int) -> None:
+def test_a_path_has_one_meaning(stage: Stage, target: str, status: int) -> None:
     with Wire(stage.running.port) as wire:
         wire.sends(head(target, CLOSE, key=stage.keys["owner"], method="GET"))
         assert wire.status() == status
@@ -298,7 +298,7 @@ def test_other_protocols_are_refused(stage: Stage, sent: bytes) -> None:
 
 @pytest.mark.promise("L7")
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-def test_who_asks_for_another_protocol_is_answered_in_this_one_and_may_go_on(stage: Stage, protocol: str) -> None:
+def test_an_upgrade_request_is_answered_in_http_and_the_connection_stays_usable(stage: Stage, protocol: str) -> None:
     upgrade = ("connection: upgrade", f"upgrade: {protocol}", "sec-websocket-version: 13", "sec-websocket-key: aGk=")
     with Wire(stage.running.port) as wire:
         for _ in range(2):
@@ -313,7 +313,7 @@ OBJECTS = '{"a":' * DEEP + "1" + "}" * DEEP
 
 @pytest.mark.promise("L7")
 @pytest.mark.parametrize("deep", [LISTS, OBJECTS], ids=["lists", "objects"])
-def test_json_however_deep_is_refused_or_taken_and_breaks_nothing(stage: Stage, deep: str) -> None:
+def test_json_of_any_depth_is_accepted_or_refused_and_breaks_nothing(stage: Stage, deep: str) -> None:
     quoted = json.dumps(deep)
     user = '{"role":"user","content":"hello"}'
     call = f'{{"id":"c","type":"function","function":{{"name":"f","arguments":{quoted}}}}}'

@@ -1,4 +1,4 @@
-"""`outrider up` killed around the sending of webhooks: a receiver that remembers ids hears of every response once."""
+"""kill -9 of `outrider up` around sending webhooks: a receiver that remembers ids processes every response once."""
 
 import random
 import subprocess
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.journey.support import Person
-from tests.support.receiver import SECRET, Answer, Heard, Receiver, receiving
+from tests.support.receiver import SECRET, Answer, ReceivedRequest, Receiver, receiving
 from tests.support.up import up
 
 pytestmark = pytest.mark.promise("L5")
@@ -25,36 +25,36 @@ def person(tmp_path: Path) -> Person:
 
 
 def ask(client: httpx2.Client, key: str) -> Any:
-    """Hand in a job, e.g. again when the first time was cut: the response's id."""
+    """Create a background response, or repeat the request after a cut: the response's id."""
     order = {"model": "outrider", "input": f"job {key}", "background": True}
     made = client.post("/v1/responses", json=order, headers={"idempotency-key": key})
     assert made.status_code == 200, made.text
     return made.json()["id"]
 
 
-def told_once(heard: Sequence[Heard]) -> dict[str, set[tuple[str, bytes]]]:
-    """What a receiver that remembers ids knows: of each response, the ids and the events."""
-    found: dict[str, set[tuple[str, bytes]]] = {}
-    for one in heard:
+def deliveries_by_response(requests: Sequence[ReceivedRequest]) -> dict[str, set[tuple[str, bytes]]]:
+    """The ids and events that were received for each response."""
+    deliveries: dict[str, set[tuple[str, bytes]]] = {}
+    for one in requests:
         assert one.event().data.id == one.response
-        found.setdefault(one.response, set()).add((one.id, one.body))
-    return found
+        deliveries.setdefault(one.response, set()).add((one.id, one.body))
+    return deliveries
 
 
 def check(receiver: Receiver, responses: set[str]) -> None:
-    told = told_once(receiver.wait_for(*responses))
-    assert {response: len(events) for response, events in told.items()} == dict.fromkeys(responses, 1)
+    deliveries = deliveries_by_response(receiver.wait_for(*responses))
+    assert {response: len(events) for response, events in deliveries.items()} == dict.fromkeys(responses, 1)
 
 
 @pytest.mark.parametrize(
     ("point", "attempts"),
     [
-        pytest.param("webhook_not_sent", 0, id="the end is not recorded"),
-        pytest.param("webhook_not_sent:2", 0, id="not sent"),
+        pytest.param("reply_recorded", 0, id="the end is not recorded"),
+        pytest.param("webhook_not_sent", 0, id="not sent"),
         pytest.param("webhook_sent", 1, id="sent and not marked"),
     ],
 )
-def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
+def test_a_webhook_is_sent_again_under_its_id_after_a_kill_around_sending(
     person: Person, point: str, attempts: int
 ) -> None:
     with receiving() as receiver:
@@ -62,14 +62,14 @@ def test_killed_around_the_sending_a_webhook_is_sent_again_under_its_id(
         with up(person, environ={"OUTRIDER_FAIL": point}) as running, running.client() as client:
             made = ask(client, "a")
             assert running.process.wait(60) == -9
-        assert len(receiver.heard) == attempts
+        assert len(receiver.requests) == attempts
         with up(person) as running:
             receiver.wait(attempts + 1)
             assert running.ends().code == 0
         check(receiver, {made})
 
 
-def test_killed_after_a_failed_attempt_it_is_sent_again_under_its_id(person: Person) -> None:
+def test_a_webhook_is_sent_again_under_its_id_after_a_kill_after_a_failed_attempt(person: Person) -> None:
     with receiving(Answer(500)) as receiver:
         person.environ["OUTRIDER_WEBHOOK_URL"] = receiver.url
         with up(person, environ={"OUTRIDER_FAIL": "webhook_sent"}) as running, running.client() as client:
@@ -81,7 +81,7 @@ def test_killed_after_a_failed_attempt_it_is_sent_again_under_its_id(person: Per
 
 
 @pytest.mark.timeout(300)
-def test_killed_again_and_again_every_accepted_response_is_told_under_one_id(person: Person) -> None:
+def test_every_accepted_response_is_delivered_under_one_id_over_repeated_kills(person: Person) -> None:
     dice = random.Random(7)
     responses: set[str] = set()
     with receiving() as receiver:

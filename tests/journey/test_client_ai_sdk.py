@@ -1,4 +1,4 @@
-"""Vercel's AI SDK, as npm gives it, in front of a real `outrider up`: it finds in us the OpenAI it was made for."""
+"""Vercel's AI SDK from npm with a real `outrider up`."""
 
 import json
 import os
@@ -27,7 +27,7 @@ SCRIPT = Script(
         ScriptRule("never end", ((says("one two three four five six", delay=0.1),),)),
     )
 )
-WRONG = "this key is wrong or was revoked; `outrider key` shows how to get one"
+WRONG = "this key is wrong or revoked; `outrider key create` makes a new one"
 STORIES: list[dict[str, Any]] = [
     {"story": "text", "text": "all is well", "finishReason": "stop", "counts": True},
     {
@@ -46,7 +46,7 @@ STORIES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def client() -> Path:
-    """The folder the client is installed in, with the versions that the lock file names."""
+    """The folder in which the client is installed, in the versions of the lock file."""
     folder = installed("ai-sdk")
     return Path(shutil.copy(CLIENTS / "ai-sdk" / "client.mjs", folder)).parent
 
@@ -66,10 +66,10 @@ def tells(client: Path, url: str, key: str, api: str, *stories: str) -> list[dic
 
 
 def said_in(client: httpx2.Client, title: str) -> list[str]:
-    """What was said in the session that began so, once nothing is left to do in it."""
-    found = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
-    assert len(found) == 1
-    with following(client, found[0], until="idle") as events:
+    """The messages of the session with this title, once it is idle."""
+    ids = [one["id"] for one in client.get("/v1/sessions").json()["sessions"] if one["title"] == title]
+    assert len(ids) == 1
+    with following(client, ids[0], until="idle") as events:
         return [event["text"] for event in events if event["type"] in ("input", "reply")]
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's own Python client in front of a real `outrider up`: its helpers, its retries and its timeouts."""
+"""OpenAI's Python client with a real `outrider up`: its helpers, retries and timeouts."""
 
 import signal
 from collections.abc import Generator
@@ -42,7 +42,7 @@ class Weather(BaseModel):
     city: str
 
 
-def test_the_helper_for_streams_of_chunks_gathers_the_completion(tmp_path: Path) -> None:
+def test_the_stream_helper_for_chunks_assembles_the_completion(tmp_path: Path) -> None:
     with asking(tmp_path, script(says("all is well"))) as (client, _):
         with client.chat.completions.stream(model="outrider", messages=ASKED) as stream:
             pieces = [event.delta for event in stream if event.type == "content.delta"]
@@ -52,7 +52,7 @@ def test_the_helper_for_streams_of_chunks_gathers_the_completion(tmp_path: Path)
         assert (choice.message.content, choice.finish_reason) == ("all is well", "stop")
 
 
-def test_the_helper_for_streams_of_responses_gathers_the_response(tmp_path: Path) -> None:
+def test_the_stream_helper_for_responses_assembles_the_response(tmp_path: Path) -> None:
     with asking(tmp_path, script(says("all is well"))) as (client, _):
         with client.responses.stream(model="outrider", input="how are things?") as stream:
             pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
@@ -62,7 +62,7 @@ def test_the_helper_for_streams_of_responses_gathers_the_response(tmp_path: Path
         assert client.responses.retrieve(whole.id).output_text == "all is well"
 
 
-def test_answers_of_a_given_shape_are_refused_in_words(tmp_path: Path) -> None:
+def test_structured_output_is_refused_with_a_reason(tmp_path: Path) -> None:
     with asking(tmp_path, script(says("{}"))) as (client, running):
         with pytest.raises(openai.BadRequestError, match="response_format"):
             client.chat.completions.parse(model="outrider", messages=ASKED, response_format=Weather)
@@ -74,7 +74,7 @@ def test_answers_of_a_given_shape_are_refused_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_client_that_retries_with_a_key_rides_over_a_restart(tmp_path: Path, api: str, number: int) -> None:
+def test_a_client_that_retries_with_a_key_survives_a_restart(tmp_path: Path, api: str, number: int) -> None:
     person, port = Person(tmp_path), str(free_port())
     with ScriptedServer(script([Stall("stream"), says("all is well")])) as model, ThreadPoolExecutor(1) as threads:
         person.uses(model.url)
@@ -99,9 +99,7 @@ def _ask(client: OpenAI, api: str) -> str | None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_a_client_that_gives_up_waiting_asks_again_with_its_key_and_gets_the_same_turn(
-    tmp_path: Path, api: str
-) -> None:
+def test_a_client_that_times_out_and_retries_with_its_key_gets_the_same_turn(tmp_path: Path, api: str) -> None:
     with asking(tmp_path, script(says("one two three four", delay=0.5))) as (client, running):
         hasty = client.with_options(timeout=0.5, max_retries=0)
         with pytest.raises(openai.APITimeoutError):

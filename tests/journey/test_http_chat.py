@@ -17,7 +17,7 @@ from outrider.core.types import Usage
 from outrider.testing.scripted_model import call, fails, says, stalls
 from tests.support.http import client as bare_client
 from tests.support.http import key_of
-from tests.support.talking import RING, client_of, talking, text_of
+from tests.support.openai_home import RING, client_of, openai_home, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
 async def test_a_completion_has_the_text_the_usage_and_a_reason_to_end(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("hello there", usage=Usage(10, 3, cached=4, reasoning=1))) as talk:
-        answer = await talk.ask("hi")
+    async with openai_home(tmp_path, says("hello there", usage=Usage(10, 3, cached=4, reasoning=1))) as home:
+        answer = await home.ask("hi")
     (choice,) = answer.choices
     assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "hello there", "stop")
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (10, 3, 13)
@@ -35,8 +35,8 @@ async def test_a_completion_has_the_text_the_usage_and_a_reason_to_end(tmp_path:
     assert (answer.object, answer.model, answer.id[:9]) == ("chat.completion", "outrider", "chatcmpl-")
 
 
-async def test_what_is_asked_of_the_model_itself_is_named_as_not_used(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("hello")) as talk, bare_client(talk.url) as client:
+async def test_ignored_parameters_are_named_in_a_header(tmp_path: Path) -> None:
+    async with openai_home(tmp_path, says("hello")) as home, bare_client(home.url) as client:
         order = {"model": "outrider", "messages": [{"role": "user", "content": "hi"}]}
         asked = {"temperature": 0.2, "max_completion_tokens": 5, "stop": ["x"], "top_p": None}
         answers = [
@@ -51,8 +51,8 @@ async def test_what_is_asked_of_the_model_itself_is_named_as_not_used(tmp_path: 
 
 
 async def test_a_stream_begins_with_the_role_and_ends_with_the_reason_and_the_usage(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("one two three", usage=Usage(7, 3))) as talk:
-        chunks = await talk.chunks("count", stream_options={"include_usage": True})
+    async with openai_home(tmp_path, says("one two three", usage=Usage(7, 3))) as home:
+        chunks = await home.chunks("count", stream_options={"include_usage": True})
     first, *_, last, usage = chunks
     assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
     assert text_of(chunks) == "one two three"
@@ -66,7 +66,7 @@ async def test_a_stream_begins_with_the_role_and_ends_with_the_reason_and_the_us
 
 async def test_a_stream_on_the_wire_ends_with_done_and_has_no_usage_unasked(tmp_path: Path) -> None:
     body = {"model": "outrider", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    async with talking(tmp_path, says("hello")) as talk, bare_client(talk.url) as http:
+    async with openai_home(tmp_path, says("hello")) as home, bare_client(home.url) as http:
         answer = await http.post("/v1/chat/completions", json=body)
     events = [line for line in answer.text.split("\n\n") if line.startswith("data: ")]
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -83,23 +83,23 @@ async def test_the_blocking_client_gets_the_same(tmp_path: Path) -> None:
             )
             return [whole.choices[0].message.content or "", text_of(list(stream))]
 
-    async with talking(tmp_path, says("hello there")) as talk:
-        assert await anyio.to_thread.run_sync(ask, talk.url) == ["hello there", "hello there"]
+    async with openai_home(tmp_path, says("hello there")) as home:
+        assert await anyio.to_thread.run_sync(ask, home.url) == ["hello there", "hello there"]
 
 
-async def test_the_words_around_our_own_tools_are_one_answer_streamed_or_not(tmp_path: Path) -> None:
+async def test_the_text_around_our_own_tools_is_one_message_streamed_or_not(tmp_path: Path) -> None:
     lines = says("let me look", call("list", path=".")), says("it is empty")
-    async with talking(tmp_path, *lines) as talk:
-        whole = (await talk.ask("what is here?")).choices[0].message
-        chunks = await talk.chunks("what is here?")
+    async with openai_home(tmp_path, *lines) as home:
+        whole = (await home.ask("what is here?")).choices[0].message
+        chunks = await home.chunks("what is here?")
     assert (whole.content, whole.tool_calls) == ("let me look\n\nit is empty", None)
     assert text_of(chunks) == whole.content
     assert not any(choice.delta.tool_calls for chunk in chunks for choice in chunk.choices)
 
 
 async def test_the_messages_are_the_history(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("unused"), says("unused"), says("you are Ann")) as talk:
-        answer = await talk.ask(
+    async with openai_home(tmp_path, says("unused"), says("unused"), says("you are Ann")) as home:
+        answer = await home.ask(
             {"role": "system", "content": "speak plainly"},
             "I am Ann",
             {"role": "assistant", "content": "hello Ann"},
@@ -108,7 +108,7 @@ async def test_the_messages_are_the_history(tmp_path: Path) -> None:
             {"role": "developer", "content": "be brief"},
             "who am I?",
         )
-    (prompt,) = talk.model.prompts
+    (prompt,) = home.model.prompts
     assert answer.choices[0].message.content == "you are Ann"
     assert prompt.system.endswith("speak plainly\n\nbe brief")
     assert list(prompt.messages) == [
@@ -121,49 +121,49 @@ async def test_the_messages_are_the_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Session-Id", "X-Outrider-Session-Id", "X-Hermes-Session-Id"])
-async def test_a_session_named_by_a_header_goes_on_with_only_the_new_words(tmp_path: Path, header: str) -> None:
-    async with talking(tmp_path, says("hello Ann"), says("you are Ann")) as talk:
-        raw = talk.client.chat.completions.with_raw_response
+async def test_a_session_named_by_a_header_continues_with_only_the_new_messages(tmp_path: Path, header: str) -> None:
+    async with openai_home(tmp_path, says("hello Ann"), says("you are Ann")) as home:
+        raw = home.client.chat.completions.with_raw_response
         message: Any = [{"role": "user", "content": "I am Ann"}]
         first = await raw.create(model="outrider", messages=message, extra_headers={header: "dead"})
-        second = await talk.ask(
+        second = await home.ask(
             "I am Ann", {"role": "assistant", "content": "?"}, "who?", extra_headers={header: "dead"}
         )
-        (session,) = await talk.agent.sessions()
+        (session,) = await home.agent.sessions()
     assert first.headers["x-session-id"] == "dead" == session.name
     assert second.choices[0].message.content == "you are Ann"
-    assert list(talk.model.prompts[1].messages) == [
+    assert list(home.model.prompts[1].messages) == [
         UserMessage("I am Ann"),
         AssistantMessage("hello Ann"),
         UserMessage("who?"),
     ]
 
 
-async def test_a_session_the_server_named_can_be_gone_on_with(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("one"), says("two")) as talk:
+async def test_a_session_that_the_server_named_can_be_continued(tmp_path: Path) -> None:
+    async with openai_home(tmp_path, says("one"), says("two")) as home:
         message: Any = [{"role": "user", "content": "go"}]
-        raw = talk.client.chat.completions.with_raw_response
+        raw = home.client.chat.completions.with_raw_response
         first = await raw.create(model="outrider", messages=message)
-        again = await talk.ask("more", extra_headers={"X-Session-Id": first.headers["x-session-id"]})
+        again = await home.ask("more", extra_headers={"X-Session-Id": first.headers["x-session-id"]})
     assert again.choices[0].message.content == "two"
 
 
 async def test_sessions_of_one_person_are_not_another_persons(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("secret"), says("never")) as talk, client_of(talk.url, "bob") as bob:
-        await talk.ask("hi", extra_headers={"X-Session-Id": "s"})
+    async with openai_home(tmp_path, says("secret"), says("never")) as home, client_of(home.url, "bob") as bob:
+        await home.ask("hi", extra_headers={"X-Session-Id": "s"})
         answer = await bob.chat.completions.create(
             model="outrider", messages=[{"role": "user", "content": "hi"}], extra_headers={"X-Session-Id": "s"}
         )
     assert answer.choices[0].message.content == "secret"
-    assert [len(prompt.messages) for prompt in talk.model.prompts] == [1, 1]
+    assert [len(prompt.messages) for prompt in home.model.prompts] == [1, 1]
 
 
-async def test_a_picture_is_seen_by_the_model(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("a pixel")) as talk:
+async def test_an_image_reaches_the_model(tmp_path: Path) -> None:
+    async with openai_home(tmp_path, says("a pixel")) as home:
         url = f"data:image/png;base64,{PIXEL}"
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
-        await talk.ask({"role": "user", "content": parts})
-    (message,) = talk.model.prompts[0].messages
+        await home.ask({"role": "user", "content": parts})
+    (message,) = home.model.prompts[0].messages
     assert isinstance(message, UserMessage)
     assert (message.text, [image.media for image in message.images]) == ("what?", ["image/png"])
 
@@ -178,118 +178,122 @@ async def test_a_picture_is_seen_by_the_model(tmp_path: Path) -> None:
         ("  ", "empty"),
     ],
 )
-async def test_what_cannot_be_taken_is_refused_in_words_and_begins_nothing(
-    tmp_path: Path, content: Any, words: str
-) -> None:
-    async with talking(tmp_path, says("never")) as talk:
+async def test_an_unsupported_request_is_refused_and_starts_nothing(tmp_path: Path, content: Any, words: str) -> None:
+    async with openai_home(tmp_path, says("never")) as home:
         with pytest.raises(openai.BadRequestError, match=words):
-            await talk.ask({"role": "user", "content": content})
-        assert talk.model.prompts == []
-        assert await talk.agent.sessions() == []
+            await home.ask({"role": "user", "content": content})
+        assert home.model.prompts == []
+        assert await home.agent.sessions() == []
 
 
 async def test_the_same_key_gives_the_same_completion_also_after_a_restart(tmp_path: Path) -> None:
     headers = {"Idempotency-Key": "invoice-7"}
-    async with talking(tmp_path, says("", call("write", path="n", content="x")), says("paid", call("ring"))) as talk:
-        first = await talk.ask("pay", tools=[RING], extra_headers=headers)
-        again = await talk.ask("pay", tools=[RING], extra_headers=headers)
-        with pytest.raises(openai.BadRequestError, match="other words"):
-            await talk.ask("pay twice", tools=[RING], extra_headers=headers)
-        assert len(talk.model.prompts) == 2
-    async with talking(tmp_path, says("never"), says("never")) as talk:
-        later = await talk.ask("pay", tools=[RING], extra_headers=headers)
-        streamed = await talk.chunks("pay", tools=[RING], extra_headers=headers)
-        assert talk.model.prompts == []
+    async with openai_home(
+        tmp_path, says("", call("write", path="n", content="x")), says("paid", call("ring"))
+    ) as home:
+        first = await home.ask("pay", tools=[RING], extra_headers=headers)
+        again = await home.ask("pay", tools=[RING], extra_headers=headers)
+        with pytest.raises(openai.BadRequestError, match="different message"):
+            await home.ask("pay twice", tools=[RING], extra_headers=headers)
+        assert len(home.model.prompts) == 2
+    async with openai_home(tmp_path, says("never"), says("never")) as home:
+        later = await home.ask("pay", tools=[RING], extra_headers=headers)
+        streamed = await home.chunks("pay", tools=[RING], extra_headers=headers)
+        assert home.model.prompts == []
     assert first == again == later
     assert (text_of(streamed), streamed[0].id) == ("paid", first.id)
 
 
-async def test_a_failed_turn_is_an_error_that_is_not_tried_again(tmp_path: Path) -> None:
-    async with talking(tmp_path, fails(Refused("the provider knows no such model"), times=9), says("never")) as talk:
+async def test_a_failed_turn_is_an_error_that_is_not_retried(tmp_path: Path) -> None:
+    async with openai_home(
+        tmp_path, fails(Refused("the provider knows no such model"), times=9), says("never")
+    ) as home:
         with pytest.raises(openai.APIStatusError, match="knows no such model") as caught:
-            await talk.ask("hi")
+            await home.ask("hi")
         assert caught.value.status_code == 424
         with pytest.raises(openai.APIError, match="knows no such model"):
-            await talk.chunks("hi")
-        assert len(talk.model.prompts) == 2
+            await home.chunks("hi")
+        assert len(home.model.prompts) == 2
 
 
 async def test_a_reply_cut_by_its_length_says_so(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("once upon a", cut="length")) as talk:
-        answer = await talk.ask("a story")
+    async with openai_home(tmp_path, says("once upon a", cut="length")) as home:
+        answer = await home.ask("a story")
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("once upon a", "length")
 
 
 async def test_closing_the_connection_does_not_stop_the_turn(tmp_path: Path) -> None:
     held = stalls("thinking")
-    async with talking(tmp_path, held, says("thinking it through")) as talk:
+    async with openai_home(tmp_path, held, says("thinking it through")) as home:
         with anyio.fail_after(60):
-            stream = await talk.ask("go", stream=True, extra_headers={"X-Session-Id": "s"})
+            stream = await home.ask("go", stream=True, extra_headers={"X-Session-Id": "s"})
             async for chunk in stream:
                 if chunk.choices[0].delta.content:
                     break
             await stream.close()
             held.release()
-            session = await talk.agent.find("s")
-            async for event in talk.agent.follow(session):
+            session = await home.agent.find("s")
+            async for event in home.agent.follow(session):
                 if isinstance(getattr(event, "body", None), Ended):
                     break
-    assert len(talk.model.prompts) == 1
+    assert len(home.model.prompts) == 1
 
 
-async def test_two_requests_in_one_session_get_each_its_own_answer(tmp_path: Path) -> None:
+async def test_two_requests_in_one_session_each_get_their_own_completion(tmp_path: Path) -> None:
     held, answers = stalls(), dict[str, str]()
     headers = {"X-Session-Id": "s"}
-    async with talking(tmp_path, held, says("about the first"), says("about the second")) as talk:
+    async with openai_home(tmp_path, held, says("about the first"), says("about the second")) as home:
 
         async def ask(text: str) -> None:
-            answers[text] = text_of(await talk.chunks(text, extra_headers=headers))
+            answers[text] = text_of(await home.chunks(text, extra_headers=headers))
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask, "first")
             await held.reached.wait()
             group.start_soon(ask, "second")
-            async for event in talk.agent.follow(await talk.agent.find("s")):
+            async for event in home.agent.follow(await home.agent.find("s")):
                 if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.text == "second":
                     held.release()
                     break
     assert answers == {"first": "about the first", "second": "about the second"}
 
 
-async def test_a_restart_in_the_middle_is_told_and_the_same_key_gets_the_answer_afterwards(tmp_path: Path) -> None:
+async def test_a_restart_in_the_middle_is_an_error_and_the_same_key_gets_the_completion_afterwards(
+    tmp_path: Path,
+) -> None:
     held, headers = stalls("one moment"), {"Idempotency-Key": "k"}
-    async with talking(tmp_path, held, says("never")) as talk, client_of(talk.url, max_retries=0) as once:
+    async with openai_home(tmp_path, held, says("never")) as home, client_of(home.url, max_retries=0) as once:
 
-        async def interrupted(headers: dict[str, str], told: str | None) -> None:
+        async def interrupted(headers: dict[str, str], expected: str | None) -> None:
             with pytest.raises(openai.APIStatusError, match="restart") as caught:
                 await once.chat.completions.create(
                     model="outrider", messages=[{"role": "user", "content": "go"}], extra_headers=headers
                 )
-            assert (caught.value.status_code, caught.value.response.headers.get("x-should-retry")) == (503, told)
+            assert (caught.value.status_code, caught.value.response.headers.get("x-should-retry")) == (503, expected)
 
         async with anyio.create_task_group() as group:
             group.start_soon(interrupted, headers, None)
             group.start_soon(interrupted, dict[str, str](), "false")
             with anyio.fail_after(30):
                 await held.reached.wait()
-                while len(talk.model.prompts) < 2:
+                while len(home.model.prompts) < 2:
                     await anyio.sleep(0.01)
-            await talk.agent.drain("a restart is under way")
-    async with talking(tmp_path, says("done after all")) as talk:
-        answer = await talk.ask("go", extra_headers=headers)
+            await home.agent.drain("a restart is under way")
+    async with openai_home(tmp_path, says("done after all")) as home:
+        answer = await home.ask("go", extra_headers=headers)
     assert answer.choices[0].message.content == "done after all"
 
 
-async def test_a_model_is_chosen_by_a_name_that_says_whose_it_is(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("from the script"), says("unused")) as talk:
-        ours = await talk.ask("hi", model="gpt-4o")
+async def test_a_model_is_chosen_by_a_name_with_a_provider(tmp_path: Path) -> None:
+    async with openai_home(tmp_path, says("from the script"), says("unused")) as home:
+        ours = await home.ask("hi", model="gpt-4o")
         with pytest.raises(openai.NotFoundError, match="needs a key"):
-            await talk.ask("hi", model="anthropic:claude-sonnet-5")
-        listed = [model.id async for model in talk.client.models.list()]
-        found = await talk.client.models.retrieve("outrider")
+            await home.ask("hi", model="anthropic:claude-sonnet-5")
+        ids = [model.id async for model in home.client.models.list()]
+        model = await home.client.models.retrieve("outrider")
         with pytest.raises(openai.NotFoundError):
-            await talk.client.models.retrieve("nonsense")
+            await home.client.models.retrieve("nonsense")
     assert (ours.model, ours.choices[0].message.content) == ("outrider", "from the script")
-    assert listed[:2] == ["outrider", "practice"]
-    assert set(listed[2:]) <= {"codex"}, "what is installed here"
-    assert (found.id, found.object, found.owned_by) == ("outrider", "model", "outrider")
+    assert ids[:2] == ["outrider", "practice"]
+    assert set(ids[2:]) <= {"codex"}, "what is installed here"
+    assert (model.id, model.object, model.owned_by) == ("outrider", "model", "outrider")

@@ -10,33 +10,33 @@ from outrider.core.events import Input, Result
 from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
 from outrider.models.scripted_reply import ScriptedReply
 from outrider.testing.scripted_model import call, says
-from tests.support.talking import RING, talking, text_of
+from tests.support.openai_home import RING, openai_home, text_of
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_clients_tool_is_called_by_the_client_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_a_client_tool_is_run_by_the_client_and_the_turn_continues(tmp_path: Path) -> None:
     lines = says("ringing", call("ring", times=2), call("list", path=".")), says("it rang")
-    async with talking(tmp_path, *lines) as talk:
-        first = (await talk.ask("ring", tools=[RING])).choices[0]
+    async with openai_home(tmp_path, *lines) as home:
+        first = (await home.ask("ring", tools=[RING])).choices[0]
         assert (first.message.content, first.finish_reason) == ("ringing", "tool_calls")
-        (wanted,) = first.message.tool_calls
-        assert (wanted.type, wanted.function.name, wanted.function.arguments) == ("function", "ring", '{"times":2}')
-        result = {"role": "tool", "tool_call_id": wanted.id, "content": "ding dong"}
-        second = await talk.ask("ring", first.message, result, tools=[RING])
-        again = await talk.ask("ring", first.message, result, tools=[RING])
-        (session,) = await talk.agent.sessions()
+        (called,) = first.message.tool_calls
+        assert (called.type, called.function.name, called.function.arguments) == ("function", "ring", '{"times":2}')
+        result = {"role": "tool", "tool_call_id": called.id, "content": "ding dong"}
+        second = await home.ask("ring", first.message, result, tools=[RING])
+        again = await home.ask("ring", first.message, result, tools=[RING])
+        (session,) = await home.agent.sessions()
     assert (second.choices[0].message.content, second.choices[0].finish_reason) == ("it rang", "stop")
     assert again.choices[0].message.content == "it rang"
-    results = talk.model.prompts[1].messages[-1]
+    results = home.model.prompts[1].messages[-1]
     assert isinstance(results, ToolMessage)
     assert results.results[0].text == "ding dong"
-    assert (len(talk.model.prompts), session.has_work) == (2, False)
+    assert (len(home.model.prompts), session.has_work) == (2, False)
 
 
-async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
-    async with talking(tmp_path, says("", call("ring", times=1), call("ring", times=2)), says("done")) as talk:
-        chunks = await talk.chunks("ring", tools=[RING])
+async def test_a_client_tool_in_a_stream(tmp_path: Path) -> None:
+    async with openai_home(tmp_path, says("", call("ring", times=1), call("ring", times=2)), says("done")) as home:
+        chunks = await home.chunks("ring", tools=[RING])
         deltas = [one for chunk in chunks for choice in chunk.choices for one in choice.delta.tool_calls or ()]
         assert [(one.index, one.function and one.function.arguments) for one in deltas] == [
             (0, '{"times":1}'),
@@ -45,61 +45,65 @@ async def test_a_clients_tool_in_a_stream(tmp_path: Path) -> None:
         assert chunks[-1].choices[0].finish_reason == "tool_calls"
         calls = [{"id": one.id, "type": "function", "function": {"name": "ring", "arguments": "{}"}} for one in deltas]
         results = [{"role": "tool", "tool_call_id": one.id, "content": f"ding {one.index}"} for one in deltas]
-        rest = await talk.chunks("ring", {"role": "assistant", "tool_calls": calls}, *results, tools=[RING])
+        rest = await home.chunks("ring", {"role": "assistant", "tool_calls": calls}, *results, tools=[RING])
     assert text_of(rest) == "done"
-    told = talk.model.prompts[1].messages[-1]
-    assert isinstance(told, ToolMessage)
-    assert [one.text for one in told.results] == ["ding 0", "ding 1"]
+    answer = home.model.prompts[1].messages[-1]
+    assert isinstance(answer, ToolMessage)
+    assert [one.text for one in answer.results] == ["ding 0", "ding 1"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Session-Id": "s"}])
-async def test_a_client_that_goes_on_without_results_is_not_waited_for(tmp_path: Path, headers: dict[str, str]) -> None:
-    async with talking(tmp_path, says("", call("ring")), says("never mind then")) as talk:
-        first = (await talk.ask("ring", tools=[RING], extra_headers=headers)).choices[0]
-        second = await talk.ask("ring", first.message, "stop that", tools=[RING], extra_headers=headers)
-        (session,) = await talk.agent.sessions()
+async def test_a_turn_does_not_wait_for_a_client_that_continues_without_outputs(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with openai_home(tmp_path, says("", call("ring")), says("never mind then")) as home:
+        first = (await home.ask("ring", tools=[RING], extra_headers=headers)).choices[0]
+        second = await home.ask("ring", first.message, "stop that", tools=[RING], extra_headers=headers)
+        (session,) = await home.agent.sessions()
     assert second.choices[0].message.content == "never mind then"
-    *_, results, words = talk.model.prompts[1].messages
+    *_, results, words = home.model.prompts[1].messages
     assert isinstance(results, ToolMessage)
-    assert [(one.text, one.failed) for one in results.results] == [("not run: the client went on", True)]
+    assert [(one.text, one.failed) for one in results.results] == [
+        ("not run: the client continued without a result", True)
+    ]
     assert words == UserMessage("stop that")
-    assert (len(talk.model.prompts), session.has_work) == (2, False)
+    assert (len(home.model.prompts), session.has_work) == (2, False)
 
 
 @pytest.mark.parametrize("name", ["ring", "write"])
-async def test_a_session_whose_client_left_its_calls_can_be_gone_on_with_elsewhere(tmp_path: Path, name: str) -> None:
-    """As from a terminal. Also when one of our own tools is called the same: it is not run in the client's place."""
+async def test_a_session_whose_client_abandoned_its_calls_can_be_continued_elsewhere(tmp_path: Path, name: str) -> None:
+    """As from a terminal; even when one of our own tools has the same name, it is not run instead."""
     tool = {"type": "function", "function": {**RING["function"], "name": name}}
     lines = says("", call(name, path="oh.txt", content="no")), says("as you like"), says("still here")
-    async with talking(tmp_path, *lines) as talk:
-        first = (await talk.ask("ring", tools=[tool], extra_headers={"X-Session-Id": "s"})).choices[0]
+    async with openai_home(tmp_path, *lines) as home:
+        first = (await home.ask("ring", tools=[tool], extra_headers={"X-Session-Id": "s"})).choices[0]
         assert first.finish_reason == "tool_calls"
         with anyio.fail_after(30):
-            gone_on = await talk.agent.say("leave it", session="s")
+            gone_on = await home.agent.say("leave it", session="s")
             late = {"role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": "ding"}
             with pytest.raises(openai.BadRequestError):
-                await talk.ask("ring", first.message, late, tools=[tool], extra_headers={"X-Session-Id": "s"})
-            again = await talk.agent.say("hello?", session="s")
-        session = await talk.agent.find("s")
+                await home.ask("ring", first.message, late, tools=[tool], extra_headers={"X-Session-Id": "s"})
+            again = await home.agent.say("hello?", session="s")
+        session = await home.agent.find("s")
     assert (gone_on.text, again.text, session.has_work) == ("as you like", "still here", False)
-    *_, results, words = talk.model.prompts[1].messages
+    *_, results, words = home.model.prompts[1].messages
     assert isinstance(results, ToolMessage)
     assert [(one.text, one.failed) for one in results.results] == [(UNKNOWN, True)]
     assert words == UserMessage("leave it")
     assert not Path(session.workspace, "oh.txt").exists()
 
 
-async def test_a_conversation_with_calls_made_elsewhere_goes_on_here(tmp_path: Path) -> None:
+async def test_a_conversation_with_calls_made_elsewhere_continues_here(tmp_path: Path) -> None:
     calls = [{"id": "call_abc", "type": "function", "function": {"name": "ring", "arguments": '{"times": 3}'}}]
-    async with talking(tmp_path, says("unused"), says("it rang thrice", call("ring")), says("again")) as talk:
-        answer = await talk.ask(
+    async with openai_home(tmp_path, says("unused"), says("it rang thrice", call("ring")), says("again")) as home:
+        answer = await home.ask(
             "ring",
             {"role": "assistant", "content": None, "tool_calls": calls},
             {"role": "tool", "tool_call_id": "call_abc", "content": "ding"},
             tools=[RING],
         )
-        (session,) = await talk.agent.sessions()
-        kinds = [type(entry.body).__name__ for entry in await talk.agent.journal(session)]
+        (session,) = await home.agent.sessions()
+        kinds = [type(entry.body).__name__ for entry in await home.agent.journal(session)]
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("it rang thrice", "tool_calls")
     assert kinds == ["Input", "Started", "Reply", "Result", "Resumed", "Reply"]
 
@@ -107,15 +111,15 @@ async def test_a_conversation_with_calls_made_elsewhere_goes_on_here(tmp_path: P
 @pytest.mark.behaviour("B3")
 async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_path: Path) -> None:
     lines = says("", call("shell", command="true", background=True)), says("started")
-    async with talking(tmp_path, *lines) as talk:
-        answer = await talk.ask("build it", extra_headers={"X-Session-Id": "s"})
-        session = await talk.agent.find("s")
-        journal = await talk.agent.journal(session)
-        (task,) = await talk.agent.tasks(session)
+    async with openai_home(tmp_path, *lines) as home:
+        answer = await home.ask("build it", extra_headers={"X-Session-Id": "s"})
+        session = await home.agent.find("s")
+        journal = await home.agent.journal(session)
+        (task,) = await home.agent.tasks(session)
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
-    (heard,) = [entry.body for entry in journal if isinstance(entry.body, Input)]
+    (recorded,) = [entry.body for entry in journal if isinstance(entry.body, Input)]
     assert answer.choices[0].message.content == "started"
-    assert heard.address == f"chat:{answer.id}"
+    assert recorded.address == f"chat:{answer.id}"
     assert '"notify":false' in result.text
     assert "Poll it" in result.text
     assert task.spec.notify == "never"
@@ -132,6 +136,6 @@ async def test_work_delegated_in_the_background_is_done_within_the_completion(tm
             return says("", call("delegate", work="look it up", background=True))
         return says("done at once" if "not in the background" in results.results[0].text else "promised")
 
-    async with talking(tmp_path, answer, answer) as talk:
-        told = await talk.ask("what colour?")
-    assert told.choices[0].message.content == "done at once"
+    async with openai_home(tmp_path, answer, answer) as home:
+        reply = await home.ask("what colour?")
+    assert reply.choices[0].message.content == "done at once"

@@ -1,4 +1,4 @@
-"""What can be told later over HTTP, and what is not promised: real commands, the real program, the public API."""
+"""Later notifications over HTTP, promised only where they can be delivered: real commands, the real program."""
 
 import json
 import os
@@ -17,24 +17,24 @@ from tests.journey.at_work import at_work, opens, shell
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
 from tests.support.cutting import until
-from tests.support.doors import knocks
+from tests.support.turn_requests import turn_requests
 from tests.support.up import Event, Running, begin, entries, following, up
 
 BUILD = "mkfifo gate; cat gate; exit 7"
-NAMED: Mapping[str, str] = {"x-session-id": "s"}
+SESSION_HEADER: Mapping[str, str] = {"x-session-id": "s"}
 
 
 def ask(client: httpx2.Client, way: str, text: str = "build it") -> httpx2.Response:
-    """Say something in session `s` this way, and wait until nothing is left to do there."""
-    knock = knocks(text)[way]
-    told = client.post(knock.path, json=knock.body, headers=NAMED if knock.channel == "chat" else {})
-    assert told.status_code in (200, 202), told.text
+    """Send a message to session `s` this way, and wait until the session is idle."""
+    request = turn_requests(text)[way]
+    answer = client.post(request.path, json=request.body, headers=SESSION_HEADER if request.channel == "chat" else {})
+    assert answer.status_code in (200, 202), answer.text
     journal(client)
-    return told
+    return answer
 
 
 def journal(client: httpx2.Client) -> list[Event]:
-    """All that happened in session `s`, once nothing is left to do there."""
+    """All entries of session `s`, once it is idle."""
     with following(client, "s", until="idle") as events:
         return entries(events)
 
@@ -48,7 +48,7 @@ def notices(happened: list[Event]) -> list[Event]:
 
 
 def until_told(client: httpx2.Client, count: int = 1) -> list[Event]:
-    """What happened in session `s` up to its n-th notice."""
+    """The entries of session `s` up to its n-th notice."""
     seen: list[Event] = []
     with following(client, "s") as events:
         for event in events:
@@ -59,7 +59,7 @@ def until_told(client: httpx2.Client, count: int = 1) -> list[Event]:
 
 
 def let_go(person: Person, words: str = "linked\n") -> None:
-    """Have the build of the only workspace come to its end."""
+    """Let the build in the only workspace end."""
 
     def made() -> Path | None:
         return next((path for path in person.home.glob("workspaces/*/gate")), None)
@@ -69,15 +69,15 @@ def let_go(person: Person, words: str = "linked\n") -> None:
 
 @pytest.mark.behaviour("B1")
 @pytest.mark.behaviour("B8")
-@pytest.mark.parametrize("way", knocks(""))
-def test_what_is_promised_follows_from_the_route_that_was_taken(person: Person, way: str) -> None:
+@pytest.mark.parametrize("way", turn_requests(""))
+def test_what_is_promised_depends_on_the_endpoint(person: Person, way: str) -> None:
     lines = [shell("true", background=True), says("started"), *[says("over")] * 2]
     with at_work(person, *lines), up(person) as running, running.client() as client:
         begin(client, "s")
         ask(client, way)
         happened = journal(client)
         (task,) = client.get("/v1/tasks").json()["tasks"]
-    channel = knocks("")[way].channel
+    channel = turn_requests("")[way].channel
     (result,) = results(happened)
     assert happened[0]["address"].startswith(f"{channel}:")
     assert task["address"] == happened[0]["address"]
@@ -86,7 +86,7 @@ def test_what_is_promised_follows_from_the_route_that_was_taken(person: Person, 
 
 @pytest.mark.behaviour("B3")
 @pytest.mark.behaviour("B2")
-def test_the_same_session_is_promised_nothing_by_a_completion_and_told_of_its_end_by_a_response_and_in_the_chat(
+def test_the_same_session_promises_nothing_over_completions_and_notifies_over_responses_and_in_the_chat(
     person: Person,
 ) -> None:
     lines = [shell("echo one", background=True, watch="one"), says("Poll it.")]
@@ -130,7 +130,7 @@ def test_the_same_session_is_promised_nothing_by_a_completion_and_told_of_its_en
 
 
 @pytest.mark.behaviour("B2")
-def test_a_session_of_http_that_is_continued_by_a_command_is_promised_nothing_there(person: Person) -> None:
+def test_a_session_of_http_continued_by_a_command_promises_nothing_there(person: Person) -> None:
     lines = [says("hello"), shell("true", background=True), says("Look for yourself.")]
     with at_work(person, *lines):
         with up(person) as running, running.client() as client:
@@ -150,16 +150,16 @@ def test_work_delegated_in_the_background_by_a_completion_is_done_within_it(pers
         person.uses(model.url)
         with up(person) as running, running.client() as client:
             begin(client, "s")
-            told = ask(client, "chat", "what colour?")
+            answer = ask(client, "chat", "what colour?")
             (done,) = results(journal(client))
-    assert told.json()["choices"][0]["message"]["content"] == "Blue, at once."
+    assert answer.json()["choices"][0]["message"]["content"] == "Blue, at once."
     assert (done["status"], done["reply"], "not in the background" in done["note"]) == ("done", "it is blue", True)
     assert len(model.requests) == 3
 
 
 @pytest.mark.behaviour("B4")
 @pytest.mark.parametrize("way", ["input", "response"])
-def test_a_task_that_ends_while_nothing_runs_is_told_after_the_restart_and_known_to_the_next_answer(
+def test_a_task_that_ends_while_nothing_runs_is_reported_after_the_restart_and_in_the_next_prompt(
     person: Person, way: str
 ) -> None:
     lines = [shell(BUILD, background=True), says("I will tell you."), says("It failed with 7."), says("As I said: 7.")]
@@ -173,7 +173,7 @@ def test_a_task_that_ends_while_nothing_runs_is_told_after_the_restart_and_known
         with up(person) as running, running.client() as client:
             until_told(client)
             happened = journal(client)
-            told = answer_of(running, client, way)
+            answer = answer_of(running, client, way)
             after = journal(client)
     (notice,) = notices(happened)
     assert promised["notify"] is True
@@ -183,13 +183,13 @@ def test_a_task_that_ends_while_nothing_runs_is_told_after_the_restart_and_known
         "I will tell you.",
         "It failed with 7.",
     ]
-    assert told == "As I said: 7."
+    assert answer == "As I said: 7."
     assert notice["text"] in [message["content"] for message in model.requests[-1].body["messages"]]
     assert len(notices(after)) == 1
 
 
 def answer_of(running: Running, client: httpx2.Client, way: str) -> str:
-    """What is said to one more question, asked the same way."""
+    """The answer to one more message, sent the same way."""
     asked = ask(client, way, "and?")
     if way == "response":
         return asked.json()["output"][0]["content"][0]["text"]
@@ -198,7 +198,7 @@ def answer_of(running: Running, client: httpx2.Client, way: str) -> str:
 
 @pytest.mark.behaviour("B7")
 @pytest.mark.parametrize("way", ["input", "response", "chat"])
-def test_output_that_is_watched_for_is_told_once_where_it_can_be_also_over_a_restart(person: Person, way: str) -> None:
+def test_a_watched_output_is_reported_once_where_possible_even_over_a_restart(person: Person, way: str) -> None:
     command = "mkfifo gate; echo fine; echo ERROR one; cat gate"
     lines = [shell(command, background=True, watch="^ERROR"), says("I watch."), *[says("I see.")] * 3]
     with at_work(person, *lines):
@@ -213,11 +213,11 @@ def test_output_that_is_watched_for_is_told_once_where_it_can_be_also_over_a_res
             let_go(person)
             until(lambda: client.get("/v1/tasks?open=true").json()["tasks"] == [] or None)
             happened = journal(client) if way == "chat" else until_told(client, 2)
-    told = [notice["text"] for notice in notices(happened)]
+    answer = [notice["text"] for notice in notices(happened)]
     if way == "chat":
-        assert (told, results(happened)[0]["notify"]) == ([], False)
+        assert (answer, results(happened)[0]["notify"]) == ([], False)
         return
-    watched, ended = told
+    watched, ended = answer
     assert "wrote what was watched for (^ERROR)" in watched
     assert (watched.count("| ERROR one"), "| fine" in watched) == (1, False)
     assert ended.splitlines()[0].endswith("succeeded]")

@@ -1,4 +1,4 @@
-"""Over HTTP, `model` may name a runtime: the real Codex carries the session then."""
+"""A runtime as `model` over HTTP: the real Codex then runs the session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,33 +9,33 @@ import anyio
 import httpx2
 import pytest
 
-from outrider.channels.http.app import ROUTES
+from outrider.channels.http.app import ENDPOINTS
 from outrider.testing.scripted_model import ScriptedModel, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_binary, opened, texts
 from tests.support.http import client, serving
-from tests.support.talking import RING
+from tests.support.openai_home import RING
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def served(
+async def serving_home(
     folder: Path, server: ScriptedServer, command: str = "", runtime: str = "native"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A home whose own loop has a scripted model that says `ours`, with a Codex that asks this server."""
+    """A home with a scripted native model that says `ours`, and a Codex that uses this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
         opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
-        serving(agent, ROUTES) as url,
+        serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
         with anyio.fail_after(90):
             yield owner
 
 
-async def said(owner: httpx2.AsyncClient, model: str, text: str = "hi", **more: Any) -> httpx2.Response:
+async def complete(owner: httpx2.AsyncClient, model: str, text: str = "hi", **more: Any) -> httpx2.Response:
     headers = more.pop("headers", {})
     body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
     return await owner.post("/v1/chat/completions", json=body, headers=headers)
@@ -45,42 +45,42 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
     return (await owner.get(f"/v1/sessions/{session}")).json()["runtime"]
 
 
-async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
+async def test_usable_runtimes_are_listed_and_others_are_not(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server) as owner:
-            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
-            found = (await owner.get("/v1/models/codex:gpt-5.4")).json()
+        async with serving_home(tmp_path, server) as owner:
+            ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            model_view = (await owner.get("/v1/models/codex:gpt-5.4")).json()
             missing = await owner.get("/v1/models/acp")
-    assert ("codex" in listed, "acp" in listed) == (True, False)
-    assert (found["id"], found["owned_by"]) == ("codex:gpt-5.4", "codex")
+    assert ("codex" in ids, "acp" in ids) == (True, False)
+    assert (model_view["id"], model_view["owned_by"]) == ("codex:gpt-5.4", "codex")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
+async def test_a_runtime_without_its_program_is_not_listed_and_refused_with_a_reason(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server, str(tmp_path / "gone")) as owner:
-            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
-            refused = await said(owner, "codex")
+        async with serving_home(tmp_path, server, str(tmp_path / "gone")) as owner:
+            ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            refused = await complete(owner, "codex")
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
-    assert "codex" not in listed
+    assert "codex" not in ids
     assert (refused.status_code, "npm install -g @openai/codex" in refused.json()["error"]["message"]) == (404, True)
     assert sessions == []
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
+async def test_a_completion_by_codex_and_the_next_by_native_share_a_session(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
-        async with served(tmp_path, server) as owner:
-            first = await said(owner, "codex")
+        async with serving_home(tmp_path, server) as owner:
+            first = await complete(owner, "codex")
             headers = {"x-session-id": first.headers["x-session-id"]}
-            stays = await said(owner, "gpt-4o", headers=headers)
+            stays = await complete(owner, "gpt-4o", headers=headers)
             runtimes = [await runtime_of(owner, headers["x-session-id"])]
-            back = await said(owner, "native", "and you?", headers=headers)
+            back = await complete(owner, "native", "and you?", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
-            named = await said(owner, "codex:gpt-5.4", "once more", headers=headers)
+            explicit = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
         last = server.requests[-1]
-    answers = [one.json() for one in (first, stays, back, named)]
+    answers = [one.json() for one in (first, stays, back, explicit)]
     assert [one["choices"][0]["message"]["content"] for one in answers] == ["theirs", "theirs again", "ours", "a third"]
     assert [one["model"] for one in answers] == ["codex", "outrider", "outrider", "codex:gpt-5.4"]
     assert runtimes == ["codex", "native", "codex:gpt-5.4"]
@@ -88,9 +88,9 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
+async def test_a_response_by_codex_says_so_and_can_be_continued(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with serving_home(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
             more = {"model": "codex", "input": "go on", "previous_response_id": first["id"]}
             second = (await owner.post("/v1/responses", json=more)).json()
@@ -98,40 +98,40 @@ async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Pat
     assert [one["output"][0]["content"][0]["text"] for one in (first, second)] == ["theirs", "theirs again"]
 
 
-async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp_path: Path) -> None:
+async def test_client_tools_are_refused_where_codex_runs_the_session(tmp_path: Path) -> None:
     ring = {"type": "function", **RING["function"]}
     with ScriptedServer(script(says("theirs"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with serving_home(tmp_path, server) as owner:
             refused = [
-                await said(owner, "codex", tools=[RING]),
+                await complete(owner, "codex", tools=[RING]),
                 await owner.post("/v1/responses", json={"model": "codex", "input": "hi", "tools": [ring]}),
             ]
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
             begun = (await owner.post("/v1/sessions", json={"name": "s", "model": "codex"})).json()
-            refused.append(await said(owner, "outrider", tools=[RING], headers={"x-session-id": begun["id"]}))
-            taken = await said(owner, "native", tools=[RING], headers={"x-session-id": begun["id"]})
+            refused.append(await complete(owner, "outrider", tools=[RING], headers={"x-session-id": begun["id"]}))
+            taken = await complete(owner, "native", tools=[RING], headers={"x-session-id": begun["id"]})
     assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(400, "tools_not_used")] * 3
     assert "codex cannot use tools of its client" in refused[0].json()["error"]["message"]
     assert (sessions, begun["runtime"], taken.status_code) == ([], "codex", 200)
     assert len(server.requests) == 0
 
 
-async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_taken_for_a_model_of_ours(
+async def test_client_tools_are_refused_in_a_home_set_to_codex_and_accepted_for_a_native_model(
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server, runtime="codex") as owner:
-            refused = await said(owner, "outrider", tools=[RING])
+        async with serving_home(tmp_path, server, runtime="codex") as owner:
+            refused = await complete(owner, "outrider", tools=[RING])
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
-            taken = await said(owner, "practice", tools=[RING])
+            taken = await complete(owner, "practice", tools=[RING])
             runtime = await runtime_of(owner, taken.headers["x-session-id"])
     assert (refused.status_code, refused.json()["error"]["code"], sessions) == (400, "tools_not_used", [])
     assert (taken.status_code, runtime) == (200, "native")
 
 
-async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
+async def test_a_session_is_created_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with serving_home(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
             patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})
             same = await owner.patch("/v1/sessions/t", json={})

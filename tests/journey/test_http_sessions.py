@@ -1,4 +1,4 @@
-"""The sessions API: whatever is said is kept once, and nobody sees what is another person's."""
+"""The sessions API: a message is recorded once, and sessions of other people do not exist."""
 
 import base64
 import re
@@ -11,17 +11,11 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from starlette.routing import Route
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import admin as routes_admin
-from outrider.channels.http import app as routes
-from outrider.channels.http import health as routes_health
-from outrider.channels.http import questions as routes_asks
-from outrider.channels.http import sessions as routes_events
-from outrider.channels.http import sessions as routes_sessions
-from outrider.channels.http import tasks as routes_tasks
+from outrider.channels.http import admin, app, health, questions, sessions, tasks
+from outrider.channels.http.endpoints import Endpoint
 from outrider.core.events import Input
 from outrider.core.prompt import UserMessage
 from outrider.testing.scripted_model import ScriptedModel, says, stalls
@@ -30,28 +24,22 @@ from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (
-    *routes_sessions.ROUTES,
-    *routes_events.EVENT_ROUTES,
-    *routes_asks.ROUTES,
-    *routes_tasks.ROUTES,
-    *routes_health.ROUTES,
-)
+ENDPOINTS = (*sessions.ENDPOINTS, *questions.ENDPOINTS, *tasks.ENDPOINTS, *health.ENDPOINTS)
 PIXEL = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 @asynccontextmanager
-async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Agent, str]]:
-    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ROUTES) as url:
+async def serving_home(folder: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Agent, str]]:
+    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ENDPOINTS) as url:
         yield agent, url
 
 
-async def begun(owner: httpx2.AsyncClient, name: str = "") -> str:
+async def create(owner: httpx2.AsyncClient, name: str = "") -> str:
     return (await owner.post("/v1/sessions", json={"name": name})).json()["id"]
 
 
-async def rested(owner: httpx2.AsyncClient, session: str) -> list[dict[str, Any]]:
-    """The session's entries, once nothing is left to do in it."""
+async def entries_when_idle(owner: httpx2.AsyncClient, session: str) -> list[dict[str, Any]]:
+    """The session's entries, once it is idle."""
     with anyio.fail_after(30):
         await owner.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
     return (await owner.get(f"/v1/sessions/{session}/entries")).json()["entries"]
@@ -61,20 +49,20 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_a_session_is_begun_spoken_in_read_found_and_deleted(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel(says("blue, as ever"))) as (_, url), client(url) as owner:
+async def test_a_session_is_created_used_read_found_and_deleted(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel(says("blue, as ever"))) as (_, url), client(url) as owner:
         made = await owner.post("/v1/sessions", json={"name": "colours"})
         again = await owner.post("/v1/sessions", json={"name": "colours"})
         session = made.json()["id"]
-        said = await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "which colour?"})
-        entries = await rested(owner, session)
-        shown = await owner.get("/v1/sessions/colours")
-        listed = await owner.get("/v1/sessions")
-        found = await owner.get("/v1/sessions/search", params={"q": "ever"})
+        posted = await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "which colour?"})
+        entries = await entries_when_idle(owner, session)
+        session_view = await owner.get("/v1/sessions/colours")
+        session_list = await owner.get("/v1/sessions")
+        hits = await owner.get("/v1/sessions/search", params={"q": "ever"})
         deleted = await owner.delete(f"/v1/sessions/{session}")
         gone = await owner.get(f"/v1/sessions/{session}")
     assert (made.status_code, again.status_code, again.json()) == (201, 200, made.json())
-    assert (said.status_code, said.json()) == (202, {"session": session, "seq": 1, "at": entries[0]["at"]})
+    assert (posted.status_code, posted.json()) == (202, {"session": session, "seq": 1, "at": entries[0]["at"]})
     assert [entry["type"] for entry in entries] == ["input", "started", "reply", "ended"]
     assert entries[0] == {
         "type": "input",
@@ -85,31 +73,34 @@ async def test_a_session_is_begun_spoken_in_read_found_and_deleted(tmp_path: Pat
         "address": f"sessions:{session}",
         "payer": "test",
     }
-    assert shown.json() == {
+    assert session_view.json() == {
         **made.json(),
         "title": "which colour?",
-        "updated": shown.json()["updated"],
+        "updated": session_view.json()["updated"],
         "head": 4,
     }
-    assert (shown.json()["runtime"], listed.json()) == ("native", {"sessions": [{**shown.json(), "runtime": ""}]})
-    assert [(one["session"], one["seq"]) for one in found.json()["found"]] == [(session, 3)]
+    assert (session_view.json()["runtime"], session_list.json()) == (
+        "native",
+        {"sessions": [{**session_view.json(), "runtime": ""}]},
+    )
+    assert [(one["session"], one["seq"]) for one in hits.json()["found"]] == [(session, 3)]
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert code(gone) == (404, "not_found")
 
 
-async def test_a_session_is_called_otherwise_unless_another_is_called_so(tmp_path: Path) -> None:
+async def test_a_session_is_renamed_unless_the_name_is_taken(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, ScriptedModel(says("blue"))) as (agent, url),
+        serving_home(tmp_path, ScriptedModel(says("blue"))) as (agent, url),
         client(url) as owner,
         client(url, "bob") as bob,
     ):
-        session, other = await begun(owner, "colours"), await begun(owner, "shapes")
+        session, other = await create(owner, "colours"), await create(owner, "shapes")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "which colour?"})
-        await rested(owner, session)
+        await entries_when_idle(owner, session)
         before = (await owner.get(f"/v1/sessions/{session}")).json()
         renamed = await owner.patch("/v1/sessions/colours", json={"name": "paint"})
         same = await owner.patch("/v1/sessions/paint", json={"name": "paint"})
-        found = await owner.get("/v1/sessions/search", params={"q": "blue"})
+        hits = await owner.get("/v1/sessions/search", params={"q": "blue"})
         taken = [await owner.patch("/v1/sessions/paint", json={"name": name}) for name in ("shapes", other)]
         bad = [
             await owner.patch("/v1/sessions/paint", json={"name": name}) for name in ("", " x", "a\nb", "x" * 101, 7)
@@ -117,10 +108,10 @@ async def test_a_session_is_called_otherwise_unless_another_is_called_so(tmp_pat
         missing = [await owner.get("/v1/sessions/colours"), await bob.patch("/v1/sessions/paint", json={"name": "x"})]
         theirs = (await bob.post("/v1/sessions", json={"name": "x"})).json()["id"]
         as_theirs = await owner.patch("/v1/sessions/paint", json={"name": "x"})
-        kept = await agent.session("chat " + "0" * 32)
-        kept_name = await owner.patch(f"/v1/sessions/{kept.id}", json={"name": "mine"})
+        reserved = await agent.session("chat " + "0" * 32)
+        kept_name = await owner.patch(f"/v1/sessions/{reserved.id}", json={"name": "mine"})
     assert (renamed.status_code, renamed.json(), same.json()) == (200, {**before, "name": "paint"}, renamed.json())
-    assert [one["name"] for one in found.json()["found"]] == ["paint"]
+    assert [one["name"] for one in hits.json()["found"]] == ["paint"]
     assert [code(one) for one in taken] == [(409, "taken")] * 2
     assert [one.status_code for one in bad] == [400] * 5
     assert [code(one) for one in missing] == [(404, "not_found")] * 2
@@ -129,19 +120,19 @@ async def test_a_session_is_called_otherwise_unless_another_is_called_so(tmp_pat
 
 @pytest.mark.promise("S5")
 async def test_a_sessions_id_is_128_random_bits(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
-        ids = [await begun(owner) for _ in range(64)]
+    async with serving_home(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        ids = [await create(owner) for _ in range(64)]
     assert {len(bytes.fromhex(id)) for id in ids} == {16}
     # Of random bits every one is 0 in some of 64 ids and 1 in others; of a counter or a clock most are not.
     assert all(0 < sum(int(id, 16) >> bit & 1 for id in ids) < 64 for bit in range(128))
 
 
 async def test_entries_are_read_page_by_page(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
+        session = await create(owner)
         for word in ("one", "two"):
             await owner.post(f"/v1/sessions/{session}/inputs", json={"text": word})
-            whole = await rested(owner, session)
+            whole = await entries_when_idle(owner, session)
         pages: list[dict[str, Any]] = []
         while True:
             after = pages[-1]["seq"] if pages else 0
@@ -155,8 +146,8 @@ async def test_entries_are_read_page_by_page(tmp_path: Path) -> None:
 
 @pytest.mark.promise("L1b")
 async def test_the_same_idempotency_key_is_one_input_and_one_reply(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel(says("once"), says("twice"))) as (_, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, ScriptedModel(says("once"), says("twice"))) as (_, url), client(url) as owner:
+        session = await create(owner)
         path, key = f"/v1/sessions/{session}/inputs", {"Idempotency-Key": "abc"}
         first = await owner.post(path, json={"text": "pay"}, headers=key)
         answers: list[httpx2.Response] = []
@@ -168,69 +159,69 @@ async def test_the_same_idempotency_key_is_one_input_and_one_reply(tmp_path: Pat
             for _ in range(10):
                 group.start_soon(again)
         other = await owner.post(path, json={"text": "pay more"}, headers=key)
-        entries = await rested(owner, session)
+        entries = await entries_when_idle(owner, session)
     assert {answer.status_code for answer in answers} == {202}
     assert [answer.json() for answer in answers] == [first.json()] * 10
     assert code(other) == (400, "idempotency_key")
-    assert other.json()["error"]["message"].startswith("Idempotency-Key 'abc' was given before, with other words")
+    assert other.json()["error"]["message"].startswith("Idempotency-Key 'abc' was used before with a different message")
     assert [entry["text"] for entry in entries if entry["type"] == "reply"] == ["once"]
 
 
-async def test_a_picture_reaches_the_model_and_what_is_none_is_refused(tmp_path: Path) -> None:
+async def test_an_image_reaches_the_model_and_anything_else_is_refused(tmp_path: Path) -> None:
     model = ScriptedModel(says("a pixel"))
-    async with served(tmp_path, model) as (agent, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, model) as (agent, url), client(url) as owner:
+        session = await create(owner)
         path = f"/v1/sessions/{session}/inputs"
         images = [base64.b64encode(PIXEL).decode()]
         assert (await owner.post(path, json={"text": "what is this?", "images": images})).status_code == 202
-        await rested(owner, session)
-        (kept,) = [entry.body for entry in await agent.journal(await agent.find(session), 0, 1)]
-        assert isinstance(kept, Input)
-        assert agent.home.blobs.get(kept.images[0].blob) == PIXEL
+        await entries_when_idle(owner, session)
+        (reserved,) = [entry.body for entry in await agent.journal(await agent.find(session), 0, 1)]
+        assert isinstance(reserved, Input)
+        assert agent.home.blobs.get(reserved.images[0].blob) == PIXEL
         no_picture = await owner.post(path, json={"images": [base64.b64encode(b"<svg/>").decode()]})
         no_base64 = await owner.post(path, json={"images": ["%%%"]})
-    assert model.prompts[0].messages == [UserMessage("what is this?", images=kept.images)]
+    assert model.prompts[0].messages == [UserMessage("what is this?", images=reserved.images)]
     assert (code(no_picture), code(no_base64)) == ((400, "refused"), (400, "invalid_body"))
 
 
 @pytest.mark.promise("S5")
-async def test_another_persons_session_and_its_events_are_as_good_as_none(tmp_path: Path) -> None:
+async def test_another_persons_session_and_its_events_do_not_exist(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, ScriptedModel(says("a secret"))) as (_, url),
+        serving_home(tmp_path, ScriptedModel(says("a secret"))) as (_, url),
         client(url) as owner,
-        client(url, "guest", "chat") as guest,
+        client(url, "other", "chat") as other_person,
     ):
-        session = await begun(owner, "diary")
+        session = await create(owner, "diary")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "dear diary"})
-        before = await rested(owner, session)
+        before = await entries_when_idle(owner, session)
         tried = [
-            await guest.get(f"/v1/sessions/{session}"),
-            await guest.get("/v1/sessions/diary"),
-            await guest.get(f"/v1/sessions/{session}/entries"),
-            await guest.get(f"/v1/sessions/{session}/events"),
-            await guest.post(f"/v1/sessions/{session}/inputs", json={"text": "hello"}),
-            await guest.post(f"/v1/sessions/{session}/stop"),
-            await guest.post(f"/v1/sessions/{session}/questions/1", json={"answer": "once"}),
-            await guest.get("/v1/tasks", params={"session": session}),
-            await guest.delete(f"/v1/sessions/{session}"),
+            await other_person.get(f"/v1/sessions/{session}"),
+            await other_person.get("/v1/sessions/diary"),
+            await other_person.get(f"/v1/sessions/{session}/entries"),
+            await other_person.get(f"/v1/sessions/{session}/events"),
+            await other_person.post(f"/v1/sessions/{session}/inputs", json={"text": "hello"}),
+            await other_person.post(f"/v1/sessions/{session}/stop"),
+            await other_person.post(f"/v1/sessions/{session}/questions/1", json={"answer": "once"}),
+            await other_person.get("/v1/tasks", params={"session": session}),
+            await other_person.delete(f"/v1/sessions/{session}"),
         ]
-        lists = [(await guest.get(path)).json() for path in ("/v1/sessions", "/v1/sessions/search?q=diary")]
-        own = (await guest.post("/v1/sessions", json={"name": "diary"})).json()
-        after = await rested(owner, session)
+        lists = [(await other_person.get(path)).json() for path in ("/v1/sessions", "/v1/sessions/search?q=diary")]
+        own = (await other_person.post("/v1/sessions", json={"name": "diary"})).json()
+        after = await entries_when_idle(owner, session)
     assert [code(answer) for answer in tried] == [(404, "not_found")] * len(tried)
     assert lists == [{"sessions": []}, {"found": []}]
     assert own["id"] != session
     assert after == before
 
 
-async def test_a_key_that_may_read_may_not_write_and_no_key_may_nothing(tmp_path: Path) -> None:
+async def test_a_read_key_cannot_write_and_a_request_without_a_key_is_refused(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, ScriptedModel(says("hi"))) as (_, url),
+        serving_home(tmp_path, ScriptedModel(says("hi"))) as (_, url),
         client(url) as owner,
         client(url, "owner", "read") as reader,
         client(url, "") as nobody,
     ):
-        session = await begun(owner)
+        session = await create(owner)
         read = [
             await reader.get(path)
             for path in ("/v1/sessions", f"/v1/sessions/{session}", "/v1/questions", "/v1/tasks", "/metrics")
@@ -249,13 +240,13 @@ async def test_a_key_that_may_read_may_not_write_and_no_key_may_nothing(tmp_path
 
 async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path) -> None:
     hold = stalls("well")
-    async with served(tmp_path, ScriptedModel(hold, says("never said"))) as (_, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, ScriptedModel(hold, says("never said"))) as (_, url), client(url) as owner:
+        session = await create(owner)
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
         with anyio.fail_after(30):
             await hold.reached.wait()
         stops = [(await owner.post(f"/v1/sessions/{session}/stop")).json() for _ in range(2)]
-        last = (await rested(owner, session))[-1]
+        last = (await entries_when_idle(owner, session))[-1]
     assert stops == [{"stopped": True}, {"stopped": False}]
     assert (last["type"], last["outcome"], last["partial"]) == ("ended", "interrupted", "well")
 
@@ -282,20 +273,20 @@ async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path)
         ("PUT", "/v1/sessions/{id}", b"", (405, "method")),
     ],
 )
-async def test_a_request_that_cannot_be_is_refused_with_a_reason(
+async def test_an_invalid_request_is_refused_with_a_reason(
     tmp_path: Path, method: str, path: str, content: bytes, expected: tuple[int, str]
 ) -> None:
-    async with served(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        session = await create(owner)
         answer = await owner.request(method, path.format(id=session), content=content)
     assert code(answer) == expected
 
 
 @pytest.mark.promise("L12")
-async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_key(
+async def test_health_is_determined_by_trying_and_detailed_with_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with served(tmp_path, ScriptedModel()) as (agent, url), client(url) as owner, client(url, "") as nobody:
+    async with serving_home(tmp_path, ScriptedModel()) as (agent, url), client(url) as owner, client(url, "") as nobody:
         monkeypatch.setattr("outrider.app.health.SNAPSHOT_SECONDS", 0.0)
         brief, full = await nobody.get("/health"), (await owner.get("/health")).json()
         monkeypatch.setattr("outrider.app.health.STORE_TIMEOUT", 0.5)
@@ -327,17 +318,17 @@ async def test_health_is_found_out_by_trying_and_told_in_full_to_whoever_has_a_k
     assert (resting["status"], resting["is_carrying"]) == ("failing", False)
 
 
-async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> None:
+async def test_metrics_count_running_work_and_responses(tmp_path: Path) -> None:
     hold = stalls()
-    async with served(tmp_path, ScriptedModel(hold, says("x"))) as (_, url), client(url) as owner:
-        session = await begun(owner)
+    async with serving_home(tmp_path, ScriptedModel(hold, says("x"))) as (_, url), client(url) as owner:
+        session = await create(owner)
         await owner.get("/v1/sessions/none")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
         with anyio.fail_after(30):
             await hold.reached.wait()
         lines = (await owner.get("/metrics")).text.splitlines()
         hold.release()
-        await rested(owner, session)
+        await entries_when_idle(owner, session)
     numbers = dict(line.split(" ") for line in lines if not line.startswith("#"))
     assert {name: value for name, value in numbers.items() if "seconds" not in name} == {
         "outrider_up": "1",
@@ -352,29 +343,29 @@ async def test_metrics_count_what_runs_and_what_was_answered(tmp_path: Path) -> 
     }
 
 
-def methods_of(routes: Sequence[Route]) -> set[tuple[str, str]]:
-    return {(method, route.path_format) for route in routes for method in (route.methods or ()) if method != "HEAD"}
+def methods_of(endpoints: Sequence[Endpoint]) -> set[tuple[str, str]]:
+    return {(one.method, one.path.replace(":path}", "}")) for one in endpoints}
 
 
-async def test_the_description_names_every_route_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_openapi_document_has_every_endpoint_and_nothing_else(tmp_path: Path) -> None:
     async with (
         outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
-        serving(agent, routes.ROUTES) as url,
+        serving(agent, app.ENDPOINTS) as url,
         client(url) as owner,
     ):
         document = (await owner.get("/openapi.json")).json()
-    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == methods_of(routes.ROUTES)
-    said = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
-    assert said["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
-    assert [(one["name"], one["in"]) for one in said["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
-    named = _references(document)
-    assert named <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert documented == methods_of(app.ENDPOINTS)
+    posted = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
+    assert posted["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
+    assert [(one["name"], one["in"]) for one in posted["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
+    references = _references(document)
+    assert references <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 
-def test_the_page_names_every_route_of_ours_and_nothing_else() -> None:
+def test_the_docs_page_has_every_endpoint_of_ours_and_nothing_else() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    ours = methods_of((*ROUTES, *routes_admin.ROUTES))
+    ours = methods_of((*ENDPOINTS, app.get_openapi, *admin.ENDPOINTS))
     assert set(re.findall(r"^\| `([A-Z]+) (/\S*)` \|", page, re.MULTILINE)) == ours
 
 

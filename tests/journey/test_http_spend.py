@@ -1,4 +1,4 @@
-"""Keys with a limit on what their turns may cost: told aloud, begun nothing for, and never in the middle of a turn."""
+"""Spending limits of keys: a key at its limit starts nothing, and no running turn is cut."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,15 +11,15 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http.app import ROUTES, build_app
-from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.app import ENDPOINTS, build_app
+from outrider.channels.http.endpoints import HttpContext
 from outrider.channels.http.middleware import key_store, middleware_for
 from outrider.core.prompt import Prompt
 from outrider.core.store_port import KeySpec
 from outrider.store.keys import make_key, parse_spend
 from outrider.testing.scripted_model import ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
-from tests.support.gate import told
+from tests.support.gate import error_of
 from tests.support.http import serving_app
 
 pytestmark = pytest.mark.anyio
@@ -32,36 +32,36 @@ TOOL: dict[str, Any] = {
 }
 
 
-class Served:
-    """A home behind its real guards, with a clock that a test moves."""
+class SpendHome:
+    """A home behind its real middleware, with a clock that a test moves."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.late = agent, 0
         self.now = HttpContext(agent, "").wall_clock()
         self.app = build_app(
-            HttpContext(agent, "test", wall_clock=lambda: self.now + self.late), ROUTES, middleware_for(agent)
+            HttpContext(agent, "test", wall_clock=lambda: self.now + self.late), ENDPOINTS, middleware_for(agent)
         )
         self.url = ""
 
     @asynccontextmanager
     async def client(self, spend: str = "", name: str = "app") -> AsyncGenerator[tuple[httpx2.AsyncClient, str]]:
-        """Somebody with a key of this limit, and the key's id."""
-        wish = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
-        key, text = await make_key(key_store(self.agent), wish)
+        """A client with a key of this limit, and the key's id."""
+        spec = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
+        key, text = await make_key(key_store(self.agent), spec)
         headers = {"authorization": f"Bearer {text}"}
-        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as opened:
-            yield opened, key.id
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as http_client:
+            yield http_client, key.id
 
     async def spent(self, id: str) -> float:
         return await key_store(self.agent).spent(id)
 
 
 @asynccontextmanager
-async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[Served]:
+async def spend_home(folder: Path, model: ScriptedModel) -> AsyncGenerator[SpendHome]:
     async with outrider.open(folder / "home", model=model) as agent:
-        there = Served(agent)
-        async with serving_app(there.app) as there.url:
-            yield there
+        home = SpendHome(agent)
+        async with serving_app(home.app) as home.url:
+            yield home
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ async def served(folder: Path, model: ScriptedModel) -> AsyncGenerator[Served]:
         ("1", "billing_hard_limit_reached", False),
     ],
 )
-async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
+async def test_a_key_at_its_spending_limit_is_refused_by_every_endpoint(
     tmp_path: Path, spend: str, code: str, has_end: bool
 ) -> None:
-    async with served(tmp_path, Dear(says("hello"))) as there, there.client(spend) as (client, id):
+    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client(spend) as (client, id):
         first = await client.post("/v1/chat/completions", json=HELLO, headers={"idempotency-key": "k"})
         session = first.headers["x-session-id"]
         refused = [
@@ -90,33 +90,33 @@ async def test_a_key_that_has_spent_what_it_may_is_told_so_on_every_way_in(
         again = await client.post("/v1/chat/completions", json=HELLO, headers={"idempotency-key": "k"})
         sessions = (await client.get("/v1/sessions")).json()["sessions"]
         entries = (await client.get(f"/v1/sessions/{session}/entries")).json()["entries"]
-        spent = await there.spent(id)
+        spent = await home.spent(id)
     assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
-    assert [told(answer) for answer in refused] == [(429, code)] * 7
+    assert [error_of(answer) for answer in refused] == [(429, code)] * 7
     assert {answer.json()["error"]["type"] for answer in refused} == {"insufficient_quota"}
     assert {"retry-after" in answer.headers for answer in refused} == {has_end}
     assert {answer.headers["x-should-retry"] for answer in refused} == {"false"}
-    # Nothing was begun or written for what was refused, and what was asked for before was paid once.
+    # Nothing was started or recorded for refused requests, and the earlier one was paid once.
     assert [one["id"] for one in sessions] == [session]
     assert ([entry["type"] for entry in entries], spent) == (["input", "started", "reply", "ended"], 1.0)
 
 
-async def test_the_next_day_begins_anew(tmp_path: Path) -> None:
-    async with served(tmp_path, Dear(says("hello"))) as there, there.client("1/day") as (client, _):
+async def test_the_limit_is_reset_the_next_day(tmp_path: Path) -> None:
+    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client("1/day") as (client, _):
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
         refused = await client.post("/v1/chat/completions", json=HELLO)
         wait = int(refused.headers["retry-after"])
-        there.late = 1000 * wait - 1000
+        home.late = 1000 * wait - 1000
         early = await client.post("/v1/chat/completions", json=HELLO)
-        there.late = 1000 * wait
+        home.late = 1000 * wait
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
-    assert (told(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
+    assert (error_of(early), 0 < wait <= DAY // 1000) == ((429, "insufficient_quota"), True)
 
 
-async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(tmp_path: Path) -> None:
+async def test_a_running_turn_continues_past_the_limit_and_outputs_for_it_are_accepted(tmp_path: Path) -> None:
     model = Dear(says("", call("weather")), says("sunny"))
     order = HELLO | {"tools": [TOOL]}
-    async with served(tmp_path, model) as there, there.client("1/day") as (client, id):
+    async with spend_home(tmp_path, model) as home, home.client("1/day") as (client, id):
         first = await client.post("/v1/chat/completions", json=order)
         message = first.json()["choices"][0]["message"]
         results = [
@@ -124,14 +124,14 @@ async def test_a_turn_under_way_goes_on_past_the_limit_and_so_do_results_for_it(
         ]
         order["messages"] = [*order["messages"], message, *results]
         second = await client.post("/v1/chat/completions", json=order)
-        spent = await there.spent(id)
+        spent = await home.spent(id)
         third = await client.post("/v1/chat/completions", json=HELLO)
     assert (second.json()["choices"][0]["message"]["content"], spent) == ("sunny", 2.0)
-    assert told(third) == (429, "insufficient_quota")
+    assert error_of(third) == (429, "insufficient_quota")
 
 
-async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path: Path) -> None:
-    """Results of calls that another server made: a turn begins with them, and no new words."""
+async def test_a_conversation_that_began_elsewhere_is_paid_for_too(tmp_path: Path) -> None:
+    """Outputs of calls that another server made start a turn without a new message."""
     asked = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     past: list[dict[str, Any]] = [
         {"role": "user", "content": "weather?"},
@@ -139,40 +139,40 @@ async def test_a_conversation_that_was_begun_elsewhere_is_paid_for_too(tmp_path:
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
     ]
     order = {"model": "outrider", "messages": past, "tools": [TOOL]}
-    async with served(tmp_path, Dear(says("-"), says("sunny"))) as there, there.client("1/day") as (client, id):
+    async with spend_home(tmp_path, Dear(says("-"), says("sunny"))) as home, home.client("1/day") as (client, id):
         first = await client.post("/v1/chat/completions", json=order)
         second = await client.post("/v1/chat/completions", json=order)
-        spent = await there.spent(id)
+        spent = await home.spent(id)
     assert (first.json()["choices"][0]["message"]["content"], spent) == ("sunny", 1.0)
-    assert told(second) == (429, "insufficient_quota")
+    assert error_of(second) == (429, "insufficient_quota")
 
 
-async def test_what_a_session_has_done_by_another_counts_for_the_same_key(tmp_path: Path) -> None:
+async def test_the_work_of_child_sessions_counts_for_the_same_key(tmp_path: Path) -> None:
     def leads(prompt: Prompt) -> Any:
         is_child = any("say hi" in str(message) for message in prompt.messages[:1])
         return says("hi") if is_child else says("", call("delegate", work="say hi"))
 
-    async with served(tmp_path, Dear(leads, says("it says hi"))) as there, there.client() as (client, id):
+    async with spend_home(tmp_path, Dear(leads, says("it says hi"))) as home, home.client() as (client, id):
         answer = await client.post("/v1/chat/completions", json=HELLO)
         assert answer.json()["choices"][0]["message"]["content"] == "it says hi"
-        assert await there.spent(id) == 3.0
+        assert await home.spent(id) == 3.0
 
 
-async def test_each_key_pays_for_its_own_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
+async def test_each_key_pays_for_its_own_turns_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, Dear(says("hello"))) as there,
-        there.client("1/day") as (bounded, one),
-        there.client(name="free") as (free, other),
+        spend_home(tmp_path, Dear(says("hello"))) as home,
+        home.client("1/day") as (bounded, one),
+        home.client(name="free") as (free, other),
     ):
         for _ in range(3):
             assert (await free.post("/v1/chat/completions", json=HELLO)).status_code == 200
         assert (await bounded.post("/v1/chat/completions", json=HELLO)).status_code == 200
-        assert (await there.spent(one), await there.spent(other)) == (1.0, 3.0)
+        assert (await home.spent(one), await home.spent(other)) == (1.0, 3.0)
 
 
-async def test_a_full_queue_is_told_as_too_many_requests(tmp_path: Path) -> None:
+async def test_a_full_queue_is_429(tmp_path: Path) -> None:
     gate = stalls()
-    async with served(tmp_path, ScriptedModel(gate, says("done"))) as there, there.client() as (client, _):
+    async with spend_home(tmp_path, ScriptedModel(gate, says("done"))) as home, home.client() as (client, _):
         session = (await client.post("/v1/sessions", json={"name": "s"})).json()["id"]
         answers = [
             await client.post(f"/v1/sessions/{session}/inputs", json={"text": f"{number}"}) for number in range(21)
@@ -183,7 +183,7 @@ async def test_a_full_queue_is_told_as_too_many_requests(tmp_path: Path) -> None
             await client.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
         after = await client.post(f"/v1/sessions/{session}/inputs", json={"text": "now?"})
     assert [answer.status_code for answer in answers] == [202] * 20 + [429]
-    assert ([told(each) for each in (answers[-1], chat)], after.status_code) == ([(429, "queue_full")] * 2, 202)
+    assert ([error_of(each) for each in (answers[-1], chat)], after.status_code) == ([(429, "queue_full")] * 2, 202)
     assert (answers[-1].json()["error"]["type"], int(answers[-1].headers["retry-after"]) > 0) == (
         "rate_limit_error",
         True,

@@ -1,4 +1,4 @@
-"""A session as a stream of server-sent events: cut at will, followed by many, and never in the turn's way."""
+"""Sessions as event streams: resumable, with many followers, and never delaying the turn."""
 
 import gc
 import json
@@ -18,8 +18,7 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import sessions as routes_events
-from outrider.channels.http import sessions as routes_sessions
+from outrider.channels.http.sessions import ENDPOINTS
 from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
@@ -29,18 +28,17 @@ from tests.support.http import client, key_of, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES)
 Events = list[bytes]
 
 
 @asynccontextmanager
-async def served(folder: Path, model: Model) -> AsyncGenerator[tuple[Agent, str]]:
-    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ROUTES) as url:
+async def serving_home(folder: Path, model: Model) -> AsyncGenerator[tuple[Agent, str]]:
+    async with outrider.open(folder / "home", model=model) as agent, serving(agent, ENDPOINTS) as url:
         yield agent, url
 
 
 async def began(owner: httpx2.AsyncClient, text: str = "go") -> str:
-    """The path of a session in which this was said."""
+    """The path of a session with this message."""
     session = (await owner.post("/v1/sessions")).json()["id"]
     await owner.post(f"/v1/sessions/{session}/inputs", json={"text": text})
     return f"/v1/sessions/{session}"
@@ -49,7 +47,7 @@ async def began(owner: httpx2.AsyncClient, text: str = "go") -> str:
 async def follow(
     owner: httpx2.AsyncClient, path: str, after: str = "", is_enough: Callable[[Events], bool] = lambda events: False
 ) -> Events:
-    """Whole events as they came over the wire, until the stream ends or these are enough; then the line is cut."""
+    """Whole events as received, until the stream ends or there are enough; then the connection is cut."""
     events: Events = []
     rest = b""
     headers = {"Last-Event-ID": after} if after else {}
@@ -72,17 +70,17 @@ def id_of(one: bytes) -> str:
     return one.partition(b"\n")[0].removeprefix(b"id: ").decode()
 
 
-def said(one: bytes) -> dict[str, Any]:
+def data_of(one: bytes) -> dict[str, Any]:
     return json.loads(one.split(b"data: ")[1])
 
 
 @pytest.mark.promise("L8")
-async def test_a_client_cut_off_after_every_few_events_sees_the_same_bytes_as_one_that_never_was(
+async def test_a_client_that_is_cut_repeatedly_gets_the_same_bytes_as_one_that_is_not(
     tmp_path: Path,
 ) -> None:
     steps = [says(f"step {n}: ünïcode\nand lines", call("list", path=".", depth=n % 3 + 1)) for n in range(30)]
     hold = stalls()
-    async with served(tmp_path, ScriptedModel(hold, *steps, says("done"))) as (_, url), client(url) as owner:
+    async with serving_home(tmp_path, ScriptedModel(hold, *steps, says("done"))) as (_, url), client(url) as owner:
         path = await began(owner)
         uncut: Events = []
 
@@ -94,7 +92,7 @@ async def test_a_client_cut_off_after_every_few_events_sees_the_same_bytes_as_on
         async with anyio.create_task_group() as group:
             group.start_soon(follow_to_the_end)
             hold.release()
-            while not seen or said(seen[-1])["type"] != "ended":
+            while not seen or data_of(seen[-1])["type"] != "ended":
                 few = cuts % 3 + 1
                 after = id_of(seen[-1]) if seen else ""
                 # The last whole event is sometimes lost with the line, as if it had not been dealt with.
@@ -106,12 +104,12 @@ async def test_a_client_cut_off_after_every_few_events_sees_the_same_bytes_as_on
     assert seen == entries(uncut)
     assert entries(late) == entries(uncut)
     assert [int(id_of(one)) for one in seen] == list(range(1, len(seen) + 1))
-    assert said(uncut[-1]) == {"type": "idle", "seq": len(seen)}
+    assert data_of(uncut[-1]) == {"type": "idle", "seq": len(seen)}
 
 
 async def test_entries_in_a_stream_are_those_of_the_journal_and_deltas_have_no_id(tmp_path: Path) -> None:
     hold = stalls()
-    async with served(tmp_path, ScriptedModel(hold, says("one two three"))) as (_, url), client(url) as owner:
+    async with serving_home(tmp_path, ScriptedModel(hold, says("one two three"))) as (_, url), client(url) as owner:
         path = await began(owner)
         with anyio.fail_after(30):
             await hold.reached.wait()
@@ -123,14 +121,14 @@ async def test_entries_in_a_stream_are_those_of_the_journal_and_deltas_have_no_i
 
         events = await follow(owner, path, is_enough=let_go)
         journal = (await owner.get(f"{path}/entries")).json()["entries"]
-    assert [said(one) for one in entries(events)] == journal
-    others = [said(one) for one in events if one.startswith(b"data: ")]
+    assert [data_of(one) for one in entries(events)] == journal
+    others = [data_of(one) for one in events if one.startswith(b"data: ")]
     assert "".join(one["text"] for one in others if one["type"] == "delta" and one["kind"] == "text") == "one two three"
     assert events[0] == b": hello"
 
 
-async def test_a_cursor_in_the_header_wins_over_the_one_in_the_query(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel(says("hi"))) as (_, url), client(url) as owner:
+async def test_a_cursor_in_the_header_overrides_the_one_in_the_query(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel(says("hi"))) as (_, url), client(url) as owner:
         path = await began(owner)
         await follow(owner, path)
         by_query = await owner.get(f"{path}/events", params={"until": "idle", "after": 2})
@@ -144,27 +142,27 @@ async def test_a_cursor_in_the_header_wins_over_the_one_in_the_query(tmp_path: P
     assert [answer.json()["error"]["code"] for answer in (bad, beyond)] == ["invalid_cursor"] * 2
 
 
-async def test_a_stream_without_an_end_goes_on_over_several_turns_until_its_session_is_deleted(tmp_path: Path) -> None:
-    async with served(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
+async def test_a_stream_continues_over_several_turns_until_its_session_is_deleted(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
         path = await began(owner)
-        heard: list[dict[str, Any]] = []
+        received: list[dict[str, Any]] = []
         with anyio.fail_after(30):
             async with owner.stream("GET", f"{path}/events") as answer:
                 async for line in answer.aiter_lines():
                     if not line.startswith("data: "):
                         continue
-                    heard.append(json.loads(line.removeprefix("data: ")))
-                    if heard[-1]["type"] == "ended" and heard[-1]["seq"] == 4:
+                    received.append(json.loads(line.removeprefix("data: ")))
+                    if received[-1]["type"] == "ended" and received[-1]["seq"] == 4:
                         await owner.post(f"{path}/inputs", json={"text": "more"})
-                    elif heard[-1]["type"] == "ended":
+                    elif received[-1]["type"] == "ended":
                         await owner.delete(path)
-    kinds = [one["type"] for one in heard if one["type"] != "delta"]
+    kinds = [one["type"] for one in received if one["type"] != "delta"]
     assert kinds == ["input", "started", "reply", "ended"] * 2 + ["error"]
-    assert heard[-1]["message"].endswith("was deleted")
+    assert received[-1]["message"].endswith("was deleted")
 
 
 class Chatty:
-    """A model that says, once it may, far more than anyone can read."""
+    """A model that, once released, writes a very long reply."""
 
     traits = ModelTraits(name="chatty", wire="scripted")
 
@@ -172,7 +170,7 @@ class Chatty:
         self._pieces, self._size = pieces, size
         self.may_speak = anyio.Event()
         self.most = 0
-        """Bytes of memory it took at most to say all that."""
+        """The peak memory of writing it, in bytes."""
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         await self.may_speak.wait()
@@ -190,7 +188,7 @@ class Chatty:
 
 
 class Dawdler:
-    """Somebody who follows a session to where it stands now, then reads nothing for a while."""
+    """A client that follows a session to its current end, then reads nothing for a while."""
 
     def __init__(self, url: str, path: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -207,25 +205,25 @@ class Dawdler:
             "",
         ]
         self._line.sendall("\r\n".join(lines).encode())
-        self._heard = b""
+        self._received = b""
 
     def read_to(self, mark: bytes) -> None:
-        while mark not in self._heard:
-            self._heard += self._line.recv(1)
+        while mark not in self._received:
+            self._received += self._line.recv(1)
 
     def read_all(self) -> Events:
         with self._line:
             while piece := self._line.recv(65_536):
-                self._heard += piece
-        body = self._heard.partition(b"\r\n\r\n")[2]
+                self._received += piece
+        body = self._received.partition(b"\r\n\r\n")[2]
         return re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", body).split(b"\n\n")
 
 
 @pytest.mark.promise("L7")
-async def test_readers_that_do_not_read_cost_no_memory_and_do_not_hold_up_the_turn(tmp_path: Path) -> None:
+async def test_clients_that_do_not_read_cost_no_memory_and_do_not_delay_the_turn(tmp_path: Path) -> None:
     pieces, size = 20_000, 1_024
     model = Chatty(pieces, size)
-    async with served(tmp_path, model) as (agent, url), client(url) as owner:
+    async with serving_home(tmp_path, model) as (agent, url), client(url) as owner:
         path = await began(owner)
         readers = [Dawdler(url, f"{path}/events?until=idle") for _ in range(5)]
         for reader in readers:

@@ -1,4 +1,4 @@
-"""Tasks and questions over HTTP: looked at, written to, answered and ended from afar."""
+"""Tasks and questions over HTTP: read, write, answer and kill."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -12,10 +12,7 @@ import pytest
 
 import outrider
 from outrider.app.agent import Agent
-from outrider.channels.http import questions as routes_asks
-from outrider.channels.http import sessions as routes_events
-from outrider.channels.http import sessions as routes_sessions
-from outrider.channels.http import tasks as routes_tasks
+from outrider.channels.http import questions, sessions, tasks
 from outrider.config.load import load
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.models.scripted_reply import ScriptedReply
@@ -24,20 +21,20 @@ from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio
 
-ROUTES = (*routes_sessions.ROUTES, *routes_events.EVENT_ROUTES, *routes_asks.ROUTES, *routes_tasks.ROUTES)
+ENDPOINTS = (*sessions.ENDPOINTS, *questions.ENDPOINTS, *tasks.ENDPOINTS)
 ALLOWED = '[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n'
 ASKED = '[[rules]]\nverdict = "ask"\ntool = "shell"\n'
 
 
 @asynccontextmanager
-async def served(
+async def serving_home(
     folder: Path, *lines: ReplySource, rules: str = ALLOWED
 ) -> AsyncGenerator[tuple[Agent, str, ScriptedModel]]:
-    """A home in which a command runs unasked even where there is no sandbox; with other rules, not so."""
+    """A home in which commands run without an approval, even without a sandbox, unless `rules` say otherwise."""
     home, model = folder / "home", ScriptedModel(*lines)
     await anyio.Path(home).mkdir(mode=0o700)
     await anyio.Path(home / "config.toml").write_text(rules)
-    async with outrider.open(config=load(home, {}), model=model) as agent, serving(agent, ROUTES) as url:
+    async with outrider.open(config=load(home, {}), model=model) as agent, serving(agent, ENDPOINTS) as url:
         yield agent, url, model
 
 
@@ -48,7 +45,7 @@ async def begin(owner: httpx2.AsyncClient) -> str:
 
 
 async def rest(owner: httpx2.AsyncClient, path: str) -> list[dict[str, Any]]:
-    """The session's entries, once nothing is left to do in it."""
+    """The session's entries, once it is idle."""
     with anyio.fail_after(60):
         await owner.get(f"{path}/events", params={"until": "idle"}, timeout=60)
     return (await owner.get(f"{path}/entries")).json()["entries"]
@@ -59,15 +56,15 @@ async def only_task(owner: httpx2.AsyncClient) -> dict[str, Any]:
     return task
 
 
-async def first_ask(owner: httpx2.AsyncClient, path: str) -> dict[str, Any]:
-    """The one question that waits, as soon as it is asked."""
+async def first_question(owner: httpx2.AsyncClient, path: str) -> dict[str, Any]:
+    """The only open question, once there is one."""
     with anyio.fail_after(60):
         async with owner.stream("GET", f"{path}/events", timeout=60) as stream:
             async for line in stream.aiter_lines():
                 if line.startswith('data: {"type":"asked"'):
                     break
-    (ask,) = (await owner.get("/v1/questions")).json()["questions"]
-    return ask
+    (question,) = (await owner.get("/v1/questions")).json()["questions"]
+    return question
 
 
 async def ended(agent: Agent, task: str) -> None:
@@ -78,18 +75,20 @@ async def ended(agent: Agent, task: str) -> None:
 async def test_a_commands_output_is_read_in_parts_byte_for_byte(tmp_path: Path) -> None:
     command = r"printf 'one\ntwo\377\nthree\n'"
     async with (
-        served(tmp_path, says("", call("shell", command=command)), says("ok")) as (_, url, _),
+        serving_home(tmp_path, says("", call("shell", command=command)), says("ok")) as (_, url, _),
         client(url) as owner,
     ):
         await rest(owner, await begin(owner))
         task = await only_task(owner)
-        shown = (await owner.get(f"/v1/tasks/{task['id']}")).json()
+        task_view = (await owner.get(f"/v1/tasks/{task['id']}")).json()
         output = f"/v1/tasks/{task['id']}/output"
         whole = await owner.get(output)
-        parts = [(await owner.get(output, params=wish)).content for wish in ({"start": 4, "most": 3}, {"start": -6})]
+        parts = [
+            (await owner.get(output, params=params)).content for params in ({"start": 4, "most": 3}, {"start": -6})
+        ]
         beyond = await owner.get(output, params={"start": 1_000})
         too_many = await owner.get(output, params={"most": 2**30})
-    assert shown == task
+    assert task_view == task
     assert (task["state"], task["exit_code"], task["command"]) == ("succeeded", 0, command)
     assert whole.content == b"one\ntwo\xff\nthree\n"
     assert whole.headers["content-type"] == "application/octet-stream"
@@ -98,10 +97,10 @@ async def test_a_commands_output_is_read_in_parts_byte_for_byte(tmp_path: Path) 
     assert too_many.status_code == 400
 
 
-async def test_a_background_command_is_told_in_the_stream_of_whoever_follows(tmp_path: Path) -> None:
+async def test_the_end_of_a_background_command_is_in_the_event_stream(tmp_path: Path) -> None:
     begun = says("", call("shell", command="cat", background=True, interactive=True))
     async with (
-        served(tmp_path, begun, says("I will tell you"), says("it is over")) as (agent, url, model),
+        serving_home(tmp_path, begun, says("I will tell you"), says("it is over")) as (agent, url, model),
         client(url) as owner,
     ):
         path = await begin(owner)
@@ -127,7 +126,7 @@ async def test_a_background_command_is_told_in_the_stream_of_whoever_follows(tmp
 async def test_an_interactive_command_is_written_to_and_its_input_closed(tmp_path: Path) -> None:
     begun = says("", call("shell", command="cat", background=True, interactive=True))
     async with (
-        served(tmp_path, begun, says("waiting"), says("done")) as (agent, url, _),
+        serving_home(tmp_path, begun, says("waiting"), says("done")) as (agent, url, _),
         client(url) as owner,
     ):
         await rest(owner, await begin(owner))
@@ -144,21 +143,21 @@ async def test_an_interactive_command_is_written_to_and_its_input_closed(tmp_pat
     assert (closed.status_code, closed.json()["error"]["code"]) == (400, "refused")
 
 
-async def test_another_persons_tasks_are_as_good_as_none(tmp_path: Path) -> None:
+async def test_another_persons_tasks_do_not_exist(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, says("", call("shell", command="echo mine")), says("ok")) as (_, url, _),
+        serving_home(tmp_path, says("", call("shell", command="echo mine")), says("ok")) as (_, url, _),
         client(url) as owner,
-        client(url, "guest", "chat") as guest,
+        client(url, "other", "chat") as other_person,
     ):
         await rest(owner, await begin(owner))
         task = (await only_task(owner))["id"]
         tried = [
-            await guest.get(f"/v1/tasks/{task}"),
-            await guest.get(f"/v1/tasks/{task}/output"),
-            await guest.post(f"/v1/tasks/{task}/input", json={"text": "x"}),
-            await guest.post(f"/v1/tasks/{task}/kill"),
+            await other_person.get(f"/v1/tasks/{task}"),
+            await other_person.get(f"/v1/tasks/{task}/output"),
+            await other_person.post(f"/v1/tasks/{task}/input", json={"text": "x"}),
+            await other_person.post(f"/v1/tasks/{task}/kill"),
         ]
-        lists = [(await guest.get(path)).json() for path in ("/v1/tasks", "/v1/questions")]
+        lists = [(await other_person.get(path)).json() for path in ("/v1/tasks", "/v1/questions")]
     assert [answer.status_code for answer in tried] == [404] * 4
     assert lists == [{"tasks": []}, {"questions": []}]
 
@@ -168,7 +167,7 @@ async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
         is_child = UserMessage("look around") in prompt.messages
         return says("all quiet") if is_child else says("", call("delegate", work="look around"))
 
-    async with served(tmp_path, first, says("thanks")) as (_, url, _), client(url) as owner:
+    async with serving_home(tmp_path, first, says("thanks")) as (_, url, _), client(url) as owner:
         await rest(owner, await begin(owner))
         task = await only_task(owner)
         output = await owner.get(f"/v1/tasks/{task['id']}/output")
@@ -177,29 +176,29 @@ async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
     assert [entry["text"] for entry in child.json()["entries"] if "text" in entry] == ["look around", "all quiet"]
 
 
-async def test_a_question_is_listed_answered_once_and_its_turn_goes_on(tmp_path: Path) -> None:
-    asking = says("", call("shell", command="echo allowed", needs=["network"], why="to see"))
+async def test_a_question_is_listed_and_answered_once_and_its_turn_continues(tmp_path: Path) -> None:
+    request = says("", call("shell", command="echo allowed", needs=["network"], why="to see"))
     async with (
-        served(tmp_path, asking, says("thank you"), rules=ASKED) as (_, url, model),
+        serving_home(tmp_path, request, says("thank you"), rules=ASKED) as (_, url, model),
         client(url) as owner,
-        client(url, "guest", "chat") as guest,
+        client(url, "other", "chat") as other_person,
     ):
         path = await begin(owner)
-        ask = await first_ask(owner, path)
-        answering = f"{path}/questions/{ask['ask']}"
+        question = await first_question(owner, path)
+        path_of_answer = f"{path}/questions/{question['id']}"
         answers = [
-            await guest.post(answering, json={"answer": "once"}),
-            await owner.post(answering, json={"answer": "perhaps"}),
-            await owner.post(answering, json={"answer": "once"}),
-            await owner.post(answering, json={"answer": "no"}),
+            await other_person.post(path_of_answer, json={"answer": "once"}),
+            await owner.post(path_of_answer, json={"answer": "perhaps"}),
+            await owner.post(path_of_answer, json={"answer": "once"}),
+            await owner.post(path_of_answer, json={"answer": "no"}),
         ]
         entries = await rest(owner, path)
         left = (await owner.get("/v1/questions")).json()
-    assert (ask["session"], ask["name"], ask["needs"]) == (path.rpartition("/")[2], "work", ["network"])
-    assert ask["choices"] == ["once", "session", "workspace", "no"]
+    assert (question["session"], question["name"], question["needs"]) == (path.rpartition("/")[2], "work", ["network"])
+    assert question["choices"] == ["once", "session", "workspace", "no"]
     assert [answer.status_code for answer in answers] == [404, 400, 200, 404]
-    assert answers[2].json() == {"id": ask["id"], "answer": "once"}
+    assert answers[2].json() == {"id": question["id"], "answer": "once"}
     assert left == {"questions": []}
     assert entries[-1]["outcome"] == "done"
-    told = [message for message in model.prompts[-1].messages if isinstance(message, ToolMessage)]
-    assert "allowed" in told[0].results[0].text
+    results = [message for message in model.prompts[-1].messages if isinstance(message, ToolMessage)]
+    assert "allowed" in results[0].results[0].text

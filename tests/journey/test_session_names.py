@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 import outrider
-from outrider.channels.http import app as routes
+from outrider.channels.http.app import ENDPOINTS
 from outrider.core.errors import Refused
 from outrider.testing.scripted_model import ScriptedModel, says
 from tests.journey.support import Person
@@ -29,7 +29,7 @@ async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path)
     model = ScriptedModel(says("one"))
     async with (
         outrider.open(tmp_path / "home", model=model) as agent,
-        serving(agent, routes.ROUTES) as url,
+        serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
         garden = (await owner.post("/v1/sessions", json={"name": "garden"})).json()
@@ -54,7 +54,7 @@ async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path)
 async def test_a_session_with_any_name_is_reached_over_http(tmp_path: Path, name: str) -> None:
     async with (
         outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
-        serving(agent, routes.ROUTES) as url,
+        serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
         made = (await owner.post("/v1/sessions", json={"name": name})).json()
@@ -79,7 +79,7 @@ async def test_what_means_something_else_in_a_url_is_no_name(tmp_path: Path, nam
 async def test_a_misspelt_field_begins_no_session(tmp_path: Path) -> None:
     async with (
         outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
-        serving(agent, routes.ROUTES) as url,
+        serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
         refused = await owner.post("/v1/sessions", json={"nam": "garden"})

@@ -1,4 +1,4 @@
-"""A line that breaks: a proxy on a loopback port that cuts every connection after a while or after some bytes."""
+"""An unreliable network: a proxy on a loopback port that cuts every connection after some time or some bytes."""
 
 import random
 import select
@@ -15,8 +15,8 @@ MOST_SECONDS = 0.4
 PATIENCE = 120.0
 
 
-class Line:
-    """Where to connect, and how often the line broke so far."""
+class CuttingProxy:
+    """Where to connect, and how many connections were cut so far."""
 
     def __init__(self, listener: socket.socket, port: int, seed: int) -> None:
         self.port = listener.getsockname()[1]
@@ -27,24 +27,24 @@ class Line:
         self._random = random.Random(seed)
         self._open: list[threading.Thread] = []
 
-    def carry(self) -> None:
-        """Take connections until the listener is closed."""
+    def accept_connections(self) -> None:
+        """Accept connections until the listener is closed."""
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
                 bounds = self._random.randint(1, MOST_BYTES), self._random.uniform(0.05, MOST_SECONDS)
-                thread = threading.Thread(target=self._pass_on, args=(near, *bounds), daemon=True)
+                thread = threading.Thread(target=self._pass_on, args=(client, *bounds), daemon=True)
                 self._open.append(thread)
                 thread.start()
         for thread in self._open:
             thread.join(PATIENCE)
 
-    def _pass_on(self, near: socket.socket, most: int, seconds: float) -> None:
-        """At most so many bytes in both directions, for at most so long."""
+    def _pass_on(self, client: socket.socket, most: int, seconds: float) -> None:
+        """Forward at most so many bytes in both directions, for at most so many seconds."""
         end = time.monotonic() + seconds
-        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 5) as far:
-            others = {near: far, far: near}
-            while ready := select.select([near, far], [], [], max(0.0, end - time.monotonic()))[0]:
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 5) as server:
+            others = {client: server, server: client}
+            while ready := select.select([client, server], [], [], max(0.0, end - time.monotonic()))[0]:
                 for side in ready:
                     piece = side.recv(65_536)[:most]
                     if not piece and most:
@@ -52,12 +52,12 @@ class Line:
                     others[side].sendall(piece)
                     most -= len(piece)
                     if not most:
-                        self._cut(near, far)
+                        self._cut(client, server)
                         return
-            self._cut(near, far)
+            self._cut(client, server)
 
     def _cut(self, *sides: socket.socket) -> None:
-        """Sometimes in the manner of a lost network, sometimes of a server that ends."""
+        """Cut, in turn like a lost network and like a server that ends."""
         self.cuts += 1
         if self.cuts % 2:
             for side in sides:
@@ -65,16 +65,16 @@ class Line:
 
 
 @contextmanager
-def cutting(port: int, seed: int = 1) -> Generator[Line]:
-    """A line to this port for as long as the block runs; whatever listens there may come and go."""
+def cutting(port: int, seed: int = 1) -> Generator[CuttingProxy]:
+    """A proxy to this port while the block runs; the server behind it may restart."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        line = Line(listener, port, seed)
-        thread = threading.Thread(target=line.carry, daemon=True)
+        proxy = CuttingProxy(listener, port, seed)
+        thread = threading.Thread(target=proxy.accept_connections, daemon=True)
         thread.start()
         try:
-            yield line
+            yield proxy
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE)
@@ -84,8 +84,8 @@ T = TypeVar("T")
 
 
 def until(attempt: Callable[[], T | None]) -> T:
-    """Try again and again, until something comes of it."""
+    """Repeat until there is a result."""
     deadline = time.monotonic() + PATIENCE
     while (result := attempt()) is None:
-        assert time.monotonic() < deadline, "nothing came of it"
+        assert time.monotonic() < deadline, "no result in time"
     return result

@@ -1,25 +1,22 @@
-"""The HTTP channel on a loopback port, in the event loop of the test; and clients of it, one for each person."""
+"""The HTTP channel on a loopback port, in the event loop of the test, and clients for it."""
 
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 import httpx2
 import uvicorn
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.app.agent import Agent
-from outrider.channels.http.app import build_app
-from outrider.channels.http.inputs import Caller, HttpContext
+from outrider.channels.http.app import Middleware, build_app
+from outrider.channels.http.endpoints import Caller, Endpoint, HttpContext
 from outrider.testing.scripted_server.server import LoopbackServer
-
-Guard = Callable[[ASGIApp], ASGIApp]
 
 
 def key_of(person: str = "owner", scopes: str = "chat,admin") -> str:
-    """A key that `any_key` takes: it says whose it is and what it may do."""
+    """A key that `any_key` accepts: it names its person and scopes."""
     return f"{person}/{scopes}"
 
 
@@ -29,8 +26,8 @@ class _AnyKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
-            person, _, scopes = given.partition("/")
+            key = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+            person, _, scopes = key.partition("/")
             if person:
                 caller = Caller(person, "test", frozenset(scopes.split(",")))
                 scope.setdefault("state", {})["caller"] = caller
@@ -38,20 +35,22 @@ class _AnyKey:
 
 
 def any_key(app: ASGIApp) -> ASGIApp:
-    """A guard that believes every key made by `key_of`."""
+    """Middleware that accepts every key made by `key_of`."""
     return _AnyKey(app)
 
 
 @asynccontextmanager
-async def serving(agent: Agent, routes: Sequence[Route], guards: Sequence[Guard] = (any_key,)) -> AsyncGenerator[str]:
-    """Serve these routes over an open home for as long as the block runs: their base URL, without a slash behind."""
-    async with serving_app(build_app(HttpContext(agent, "test"), routes, guards)) as url:
+async def serving(
+    agent: Agent, endpoints: Sequence[Endpoint], middleware: Sequence[Middleware] = (any_key,)
+) -> AsyncGenerator[str]:
+    """Serve these endpoints over an open home while the block runs: their base URL, without a trailing slash."""
+    async with serving_app(build_app(HttpContext(agent, "test"), endpoints, middleware)) as url:
         yield url
 
 
 @asynccontextmanager
 async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
-    """Serve an application, e.g. one that was built with guards of its own."""
+    """Serve an application while the block runs."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
@@ -67,7 +66,7 @@ async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def client(url: str, person: str = "owner", scopes: str = "chat,admin") -> AsyncGenerator[httpx2.AsyncClient]:
-    """Somebody with a key. An empty person has none."""
+    """A client with a key of this person; without a key for an empty person."""
     headers = {"authorization": f"Bearer {key_of(person, scopes)}"} if person else {}
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as session:
         yield session

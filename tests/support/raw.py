@@ -1,4 +1,4 @@
-"""A connection that sends exactly what it is told to, and what the kernel says of a process."""
+"""A raw connection that sends exact bytes, and facts about a process from the kernel."""
 
 import socket
 from contextlib import suppress
@@ -10,7 +10,7 @@ CLOSE = "connection: close"
 
 
 class Wire:
-    """A socket, and nothing that would correct what is sent through it."""
+    """A socket without anything that would correct what is sent."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
@@ -22,7 +22,7 @@ class Wire:
         self.socket.close()
 
     def sends(self, content: bytes, most: int = 1) -> int:
-        """Send it so many times, or until the other side refuses to take more: how many bytes were taken."""
+        """Send it so many times, or until the server accepts no more: the number of bytes sent."""
         sent = 0
         with suppress(ConnectionError):
             for _ in range(most):
@@ -31,40 +31,40 @@ class Wire:
         return sent
 
     def hears(self, end: bytes = b"") -> bytes:
-        """Everything until this comes, or until the other side closes."""
-        heard = b""
+        """Everything up to `end`, or until the server closes."""
+        received = b""
         with suppress(ConnectionError):
-            while not (end and end in heard) and (piece := self.socket.recv(65_536)):
-                heard += piece
-        return heard
+            while not (end and end in received) and (piece := self.socket.recv(65_536)):
+                received += piece
+        return received
 
     def status(self) -> int:
-        """What the one answer was, before the other side closed; 0 for none."""
-        heard = self.hears()
-        starts = heard.count(b"HTTP/1.1 ") - heard.count(b"not HTTP/1.1 as")
-        assert starts <= 1, heard
-        return int(heard[9:12]) if heard else 0
+        """The status of the one response before the server closed; 0 for none."""
+        received = self.hears()
+        starts = received.count(b"HTTP/1.1 ")
+        assert starts <= 1, received
+        return int(received[9:12]) if received else 0
 
 
 def head(target: str, *lines: str, key: str = "", host: str = "127.0.0.1", method: str = "POST") -> bytes:
-    """The head of a request: its first line, a host, a key and these lines. What is empty is left out."""
-    named = [f"host: {host}"] if host else []
-    opened = [f"authorization: Bearer {key}"] if key else []
-    return "\r\n".join([f"{method} {target} HTTP/1.1", *named, *opened, *lines, "", ""]).encode("latin-1")
+    """The head of a request: its first line, a host, a key and these lines. Empty ones are omitted."""
+    host_lines = [f"host: {host}"] if host else []
+    key_lines = [f"authorization: Bearer {key}"] if key else []
+    return "\r\n".join([f"{method} {target} HTTP/1.1", *host_lines, *key_lines, *lines, "", ""]).encode("latin-1")
 
 
 def memory(process: int) -> int:
-    """Bytes of memory it has now."""
+    """The resident memory in bytes."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not say")
+    raise AssertionError("no VmRSS in /proc")
 
 
 def sockets(process: int) -> int:
-    """How many it has open."""
-    found = 0
+    """The number of open sockets."""
+    count = 0
     for each in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
-            found += str(each.readlink()).startswith("socket:")
-    return found
+            count += str(each.readlink()).startswith("socket:")
+    return count

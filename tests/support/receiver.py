@@ -1,4 +1,4 @@
-"""Somebody's server that webhooks are sent to, on a loopback port, in a thread of its own."""
+"""A server that receives webhooks, on a loopback port, in its own thread."""
 
 import json
 import threading
@@ -15,16 +15,16 @@ SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
 
 class Answer(Struct, frozen=True):
-    """How one request is answered."""
+    """The response to one request."""
 
     status: int = 204
     headers: Mapping[str, str] = {}
     until: threading.Event | None = None
-    """Not before this."""
+    """When to respond."""
 
 
-class Heard(Struct, frozen=True):
-    """One request, as it came in."""
+class ReceivedRequest(Struct, frozen=True):
+    """One received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -36,42 +36,42 @@ class Heard(Struct, frozen=True):
 
     @property
     def response(self) -> str:
-        """The response it tells of, whoever signed it."""
+        """The id of the response in the event, without checking the signature."""
         return json.loads(self.body)["data"]["id"]
 
     def event(self, secret: str = SECRET) -> Any:
-        """What the official client makes of it. Raises when the signature is not right."""
+        """The event as the official client parses it. Raises for a wrong signature."""
         with openai.OpenAI(api_key="none") as client:
             return client.webhooks.unwrap(self.body, self.headers, secret=secret)
 
 
 class Receiver:
-    """Answers as it is told, in order, then 204; remembers what it heard."""
+    """Gives these responses in order, then 204, and records the requests."""
 
     def __init__(self, port: int, answers: Sequence[Answer]) -> None:
         self._answers = list(answers)
-        self._news = threading.Condition()
-        self.heard: list[Heard] = []
+        self._changed = threading.Condition()
+        self.requests: list[ReceivedRequest] = []
         receiver = self
 
-        class Hears(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                receiver.answer(self, Heard(self.path, headers, body))
+                receiver.answer(self, ReceivedRequest(self.path, headers, body))
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Hears)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = False
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hooks/t0k3n-in-the-path"
 
-    def answer(self, request: BaseHTTPRequestHandler, heard: Heard) -> None:
-        with self._news:
-            self.heard.append(heard)
+    def answer(self, request: BaseHTTPRequestHandler, requests: ReceivedRequest) -> None:
+        with self._changed:
+            self.requests.append(requests)
             answer = self._answers.pop(0) if self._answers else Answer()
-            self._news.notify_all()
+            self._changed.notify_all()
         if answer.until:
             answer.until.wait(PATIENCE)
         try:
@@ -79,21 +79,21 @@ class Receiver:
             for name, value in {"content-length": "0", **answer.headers}.items():
                 request.send_header(name, value)
             request.end_headers()
-        except ConnectionError:  # whoever sent it did not wait
+        except ConnectionError:  # the sender did not wait
             request.close_connection = True
 
-    def wait(self, count: int) -> Sequence[Heard]:
-        """Everything heard, once there are so many."""
-        with self._news:
-            assert self._news.wait_for(lambda: len(self.heard) >= count, PATIENCE), self.heard
-            return tuple(self.heard)
+    def wait(self, count: int) -> Sequence[ReceivedRequest]:
+        """All requests, once there are so many."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.requests) >= count, PATIENCE), self.requests
+            return tuple(self.requests)
 
-    def wait_for(self, *responses: str) -> Sequence[Heard]:
-        """Everything heard, once all of these were told of."""
-        with self._news:
-            done = self._news.wait_for(lambda: {*responses} <= {one.response for one in self.heard}, PATIENCE)
-            assert done, (responses, self.heard)
-            return tuple(self.heard)
+    def wait_for(self, *responses: str) -> Sequence[ReceivedRequest]:
+        """All requests, once all of these responses are in them."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: {*responses} <= {one.response for one in self.requests}, PATIENCE)
+            assert done, (responses, self.requests)
+            return tuple(self.requests)
 
     def run(self) -> None:
         self._server.serve_forever(0.01)
@@ -105,7 +105,7 @@ class Receiver:
 
 @contextmanager
 def receiving(*answers: Answer, port: int = 0) -> Generator[Receiver]:
-    """Listens for as long as the block runs. What is still held then must have been let go."""
+    """Receive webhooks while the block runs. Every `until` must be set before it ends."""
     receiver = Receiver(port, answers)
     thread = threading.Thread(target=receiver.run)
     thread.start()

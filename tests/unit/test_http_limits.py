@@ -1,4 +1,4 @@
-"""How often, how many at once and how much: what the HTTP channel takes from one caller, and how it says no."""
+"""Limits of the HTTP channel: rate, concurrency and sizes, and their error responses."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from outrider.channels.http.errors import HttpError
 from outrider.channels.http.middleware import BodyLimitMiddleware
 from outrider.channels.http.rate_limits import RateLimiter, RequestLimits
 from outrider.testing.scripted_model import ScriptedModel
-from tests.support.gate import Gate, told
+from tests.support.gate import Gate, error_of
 from tests.support.http import serving_app
 
 pytestmark = pytest.mark.anyio
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncGenerator[outrider.Agent]:
-    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as opened:
-        yield opened
+    async with outrider.open(tmp_path / "home", model=ScriptedModel(), workspace=tmp_path) as home:
+        yield home
 
 
 @pytest.fixture
@@ -30,31 +30,31 @@ def gate(agent: outrider.Agent) -> Gate:
     return Gate(agent)
 
 
-async def test_more_headers_than_anybody_needs_are_refused(gate: Gate) -> None:
+async def test_too_many_headers_are_refused(gate: Gate) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.get("/who", headers={f"x-{number}": "1" for number in range(100)})
-    assert told(answer) == (431, "too_many_headers")
+    assert error_of(answer) == (431, "too_many_headers")
 
 
-async def test_a_key_has_so_many_requests_a_minute(gate: Gate) -> None:
+async def test_a_keys_rate_is_limited(gate: Gate) -> None:
     slow, other = await gate.key("slow", rate=2), await gate.key("other")
     async with gate.client(slow) as client, gate.client(other) as beside:
         answers = [await client.get("/who") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert (told(answers[2])[1], answers[2].headers["retry-after"]) == ("rate_limit_exceeded", "30")
+        assert (error_of(answers[2])[1], answers[2].headers["retry-after"]) == ("rate_limit_exceeded", "30")
         assert (await beside.get("/who")).status_code == 200
         gate.now += 30
         assert [(await client.get("/who")).status_code for _ in range(2)] == [200, 429]
 
 
-async def test_whoever_has_no_key_has_a_pace_too(agent: outrider.Agent) -> None:
+async def test_requests_without_a_key_are_rate_limited_too(agent: outrider.Agent) -> None:
     gate = Gate(agent, limits=RequestLimits(rate=2))
     async with gate.client() as client, gate.client(peer="10.0.0.2") as other:
         assert [(await client.get("/health")).status_code for _ in range(3)] == [200, 200, 429]
         assert (await other.get("/health")).status_code == 200
 
 
-async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
+async def test_a_keys_concurrency_is_limited(gate: Gate) -> None:
     key = await gate.key(concurrent=1)
     async with gate.client(key) as client, anyio.create_task_group() as group:
 
@@ -65,15 +65,15 @@ async def test_a_key_has_so_many_requests_at_once(gate: Gate) -> None:
         with anyio.fail_after(10):
             await gate.inside.wait()
         answer = await client.get("/who")
-        assert (told(answer), answer.headers["retry-after"]) == ((429, "concurrency_limit"), "1")
+        assert (error_of(answer), answer.headers["retry-after"]) == ((429, "concurrency_limit"), "1")
         gate.go_on.set()
     async with gate.client(key) as client:
         assert (await client.get("/who")).status_code == 200
 
 
-def test_what_is_remembered_of_callers_is_bounded() -> None:
+def test_the_rate_limiter_remembers_a_bounded_number_of_callers() -> None:
     now = 0.0
-    buckets = RateLimiter(most=100, now=lambda: now)
+    buckets = RateLimiter(max_names=100, now=lambda: now)
     for number in range(10_000):
         assert buckets.take(f"peer {number}", 1) == 0.0
     assert len(buckets) == 100
@@ -84,19 +84,19 @@ def test_what_is_remembered_of_callers_is_bounded() -> None:
     assert [buckets.take("peer 9999", 1) > 0 for _ in range(2)] == [False, True]
 
 
-async def test_a_body_that_says_it_is_too_long_is_refused_unread(gate: Gate) -> None:
+async def test_a_body_with_a_declared_length_that_is_too_large_is_refused_unread(gate: Gate) -> None:
     async def never() -> AsyncIterator[bytes]:
         raise AssertionError("the body was read")
         yield b""
 
     async with gate.client(await gate.key()) as client:
         for length, answer in (("10485761", 413), ("9" * 30, 413), ("-1", 400), ("ten", 400)):
-            found = await client.post("/take", content=never(), headers={"content-length": length})
-            assert (told(found)[0], found.headers["connection"]) == (answer, "close")
+            response = await client.post("/take", content=never(), headers={"content-length": length})
+            assert (error_of(response)[0], response.headers["connection"]) == (answer, "close")
         assert (await client.post("/take", content=b'{"text": "hello"}')).text == "taken"
 
 
-async def test_a_body_that_only_turns_out_too_long_is_cut_off(gate: Gate) -> None:
+async def test_a_body_that_turns_out_too_large_is_refused(gate: Gate) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -115,12 +115,12 @@ async def test_a_body_that_only_turns_out_too_long_is_cut_off(gate: Gate) -> Non
         except httpx2.TransportError:  # the connection may be closed before the client has read why
             pass
         else:
-            assert told(answer) == (413, "body_too_large")
+            assert error_of(answer) == (413, "body_too_large")
         assert sent < 40 * 1024 * 1024
         assert (await client.post("/take", content=b"{}", headers=headers)).text == "taken"
 
 
-async def test_the_longest_body_is_let_through_whole() -> None:
+async def test_the_largest_allowed_body_is_accepted() -> None:
     seen: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -140,7 +140,7 @@ async def test_the_longest_body_is_let_through_whole() -> None:
     assert seen == [5, 5]
 
 
-async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
+async def test_all_bodies_together_are_limited_and_their_memory_is_released() -> None:
     held, statuses = anyio.Event(), list[int]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -158,7 +158,7 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    bounded = BodyLimitMiddleware(app, 10, together=12)
+    bounded = BodyLimitMiddleware(app, 10, max_total=12)
     scope: dict[str, Any] = {"type": "http", "headers": []}
     async with anyio.create_task_group() as group:
         for _ in range(3):
@@ -175,8 +175,8 @@ async def test_all_bodies_together_are_bounded_and_room_comes_back() -> None:
     [b"[" * 100_000, b'{"text":' * 100_000, b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"x":' * 100_000],
     ids=["open lists", "open objects", "closed lists", "unknown fields"],
 )
-async def test_a_body_nested_a_hundred_thousand_deep_is_a_bad_request(gate: Gate, body: bytes) -> None:
+async def test_a_deeply_nested_body_is_a_bad_request(gate: Gate, body: bytes) -> None:
     async with gate.client(await gate.key()) as client:
         answer = await client.post("/take", content=body)
-        assert told(answer)[0] == 400
+        assert error_of(answer)[0] == 400
         assert (await client.post("/take", content=b"{}")).text == "taken"

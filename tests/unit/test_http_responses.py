@@ -1,4 +1,4 @@
-"""How a response is read from a request and told from a journal."""
+"""Responses without a server: parsing requests, anchors in a journal, event streams."""
 
 import json
 import random
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.openai.conversation import AssistantTurn, ToolOutput, UserTurn, parse_responses_request
+from outrider.channels.http.openai.conversation import AssistantTurn, ToolOutput, UserTurn
 from outrider.channels.http.openai.response_object import (
     ResponseAnchor,
     ResponseBuilder,
@@ -16,13 +16,14 @@ from outrider.channels.http.openai.response_object import (
     response_id,
 )
 from outrider.channels.http.openai.response_stream import (
-    CHECK,
     MAX_NUMBER,
-    NTH,
+    POSITION_SHIFT,
+    RETRACTED_SHIFT,
     ResponseStream,
     is_valid_number,
     split_text,
 )
+from outrider.channels.http.openai.responses import parse_responses_request
 from outrider.core.events import Body, Delta, Ended, Entry, Event, Input, Reply, Result, Resumed, Started
 from outrider.core.plan import Bounds, fold
 from outrider.core.types import Call, ToolSpec
@@ -33,27 +34,27 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "ring", "arguments": '
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ding"}
 
 
-def parse(given: Any, **more: Any) -> Any:
-    return parse_responses_request(json.dumps({"input": given, **more}).encode(), 1_000)
+def parse(input: Any, **more: Any) -> Any:
+    return parse_responses_request(json.dumps({"input": input, **more}).encode(), 1_000)
 
 
 def journal(*bodies: Body) -> list[Entry]:
     return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
 
 
-def telling(entries: list[Entry], after: int = -1) -> ResponseStream:
+def stream_of(entries: list[Entry], after: int = -1) -> ResponseStream:
     frame = ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds())
     return ResponseStream(frame, is_live=True, after=after)
 
 
-def told(entries: list[Entry], happened: list[Event], after: int = -1) -> list[dict[str, Any]]:
-    stream = telling(entries, after)
+def events_of(entries: list[Entry], happened: list[Event], after: int = -1) -> list[dict[str, Any]]:
+    stream = stream_of(entries, after)
     raw = [*stream.begin()] + [one for event in happened for one in stream.add(event)]
     return [json.loads(line[6:]) for one in raw for line in one.decode().splitlines() if line.startswith("data: ")]
 
 
-def test_items_are_the_messages_of_a_conversation() -> None:
-    given: list[Any] = [
+def test_input_items_become_a_conversation() -> None:
+    input: list[Any] = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "input_text", "text": "ring"}]},
         {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -61,7 +62,7 @@ def test_items_are_the_messages_of_a_conversation() -> None:
         CALL,
         OUTPUT,
     ]
-    order = parse(given, instructions="speak plainly").conversation
+    order = parse(input, instructions="speak plainly").conversation
     assert order.instructions == "speak plainly\n\nbe brief"
     assert order.items == (
         UserTurn("ring"),
@@ -70,15 +71,18 @@ def test_items_are_the_messages_of_a_conversation() -> None:
     )
 
 
-def test_results_may_come_without_their_calls_when_a_session_knows_those() -> None:
-    going_on, named = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
-    assert (going_on.conversation.tool_outputs, going_on.conversation.is_silent) == ((ToolOutput("c1", "ding"),), True)
-    assert (going_on.needs_calls, named.needs_calls, named.conversation) == (True, True, "s")
+def test_outputs_may_come_without_their_calls_when_the_session_has_them() -> None:
+    by_response, by_name = parse([OUTPUT], previous_response_id="resp_x"), parse([OUTPUT], conversation="s")
+    assert (by_response.conversation.tool_outputs, by_response.conversation.has_no_message) == (
+        (ToolOutput("c1", "ding"),),
+        True,
+    )
+    assert (by_response.needs_calls, by_name.needs_calls, by_name.conversation_id) == (True, True, "s")
     assert parse([{"role": "user", "content": "ring"}, CALL, OUTPUT], conversation={"id": "s"}).needs_calls is False
 
 
 @pytest.mark.parametrize(
-    ("given", "more", "words"),
+    ("input", "more", "words"),
     [
         ([OUTPUT], {}, "tool call"),
         ([{"type": "item_reference", "id": "x"}], {}, "item_reference"),
@@ -91,23 +95,23 @@ def test_results_may_come_without_their_calls_when_a_session_knows_those() -> No
         ("hi", {"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ("hi", {"tool_choice": "required"}, "tool_choice"),
         ("x" * 1_001, {}, "at most 1,000"),
-        (7, {}, "no responses request"),
-        ([], {}, "nobody's words"),
+        (7, {}, "invalid responses request"),
+        ([], {}, "no message"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_in_words(given: Any, more: dict[str, Any], words: str) -> None:
+def test_an_unsupported_request_is_refused_with_a_reason(input: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(HttpError, match=words) as caught:
-        parse(given, **more)
+        parse(input, **more)
     assert caught.value.status == 400
 
 
-def test_an_id_leads_back_to_its_place_and_nothing_else_does() -> None:
+def test_an_id_includes_its_session_and_entry_and_nothing_else_is_an_id() -> None:
     assert parse_response_id(response_id(SESSION, 12)) == (SESSION, 12)
     for id in ("", "resp_x_1", f"resp_{SESSION}_", f"resp_{SESSION}_1\n", f"resp_{SESSION}_²", f"chat_{SESSION}_1"):
         assert parse_response_id(id) is None
 
 
-def test_a_past_belongs_to_its_input_and_results_of_lent_tools_are_a_place_of_their_own() -> None:
+def test_a_history_belongs_to_its_input_and_outputs_of_client_tools_have_an_anchor_of_their_own() -> None:
     entries = journal(
         Input("earlier", address="responses:a"),
         Started(),
@@ -132,7 +136,7 @@ def test_a_past_belongs_to_its_input_and_results_of_lent_tools_are_a_place_of_th
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: int) -> None:
+def test_numbers_follow_from_the_journal_and_not_from_how_it_was_streamed(size: int) -> None:
     first, second = "let me look", "it is empty: «nothing» 🦉"
     entries = journal(
         Input("look", address="responses:a", tools=(RING,)),
@@ -146,25 +150,25 @@ def test_numbers_follow_from_the_record_and_not_from_how_it_was_streamed(size: i
     live += entries[2:4]
     live += [Delta(second[at : at + size]) for at in range(0, len(second), size)]
     live += entries[4:]
-    streamed = told(entries, live)
-    assert streamed == told(entries, [*entries[1:]])
+    streamed = events_of(entries, live)
+    assert streamed == events_of(entries, [*entries[1:]])
     assert "".join(one["delta"] for one in streamed if "output_text.delta" in one["type"]) == f"{first}\n\n{second}"
     numbers = [one["sequence_number"] for one in streamed]
     assert numbers == sorted(set(numbers))
     assert all(map(is_valid_number, numbers))
     for at, number in enumerate(numbers):
-        assert told(entries, [*entries[1:]], number) == streamed[at + 1 :]
-        assert told(entries, live, number) == streamed[at + 1 :]
-    assert numbers[-1] >> CHECK == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
+        assert events_of(entries, [*entries[1:]], number) == streamed[at + 1 :]
+        assert events_of(entries, live, number) == streamed[at + 1 :]
+    assert numbers[-1] >> POSITION_SHIFT == 3 + len(f"{first}\n\n{second}") + 1 + 3 + 4
 
 
-def test_a_number_that_nobody_was_told_is_hardly_ever_taken() -> None:
+def test_a_number_that_was_never_sent_is_rarely_valid() -> None:
     assert not any(map(is_valid_number, (999_999_999, 10**12, MAX_NUMBER)))
     made_up = random.Random(7).sample(range(1 << 20, MAX_NUMBER), 10_000)
     assert sum(map(is_valid_number, made_up)) < len(made_up) // 50
 
 
-def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -> None:
+def test_deltas_are_words_of_limited_length_and_the_last_waits_for_more() -> None:
     assert [*split_text("one two\n\n  three")] == ["one ", "two\n\n  "]
     assert [*split_text("x" * 150)] == ["x" * 64, "x" * 64]
     assert [[*split_text(words)] for words in ("", "one", "one ")] == [[], [], []]
@@ -173,9 +177,9 @@ def test_pieces_are_words_and_never_long_and_the_last_waits_for_what_follows() -
 WRONG, RIGHT = "a long wrong beginning that was lost", "short and right"
 
 
-def taken_back(heard: list[dict[str, Any]], rest: list[dict[str, Any]], right: str = RIGHT) -> None:
-    """The rest closes the message that was begun and tells the right one, under numbers that go on growing."""
-    numbers = [one["sequence_number"] for one in heard + rest]
+def check_retracted(received: list[dict[str, Any]], rest: list[dict[str, Any]], right: str = RIGHT) -> None:
+    """Check that the rest ends the open message and sends the right one, with increasing numbers."""
+    numbers = [one["sequence_number"] for one in received + rest]
     assert numbers == sorted(set(numbers))
     void, item = rest[0], rest[1]["item"]["id"]
     assert (void["type"], void["output_index"], void["item"]["status"]) == (
@@ -183,7 +187,7 @@ def taken_back(heard: list[dict[str, Any]], rest: list[dict[str, Any]], right: s
         0,
         "incomplete",
     )
-    words = [one for one in heard + rest if one["type"] == "response.output_text.delta"]
+    words = [one for one in received + rest if one["type"] == "response.output_text.delta"]
     assert "".join(one["delta"] for one in words if one["item_id"] == item) == right
     output = rest[-1]["response"]["output"]
     assert [(one["id"], len(one["content"])) for one in output] == [(void["item"]["id"], 0), (item, 1)]
@@ -191,39 +195,39 @@ def taken_back(heard: list[dict[str, Any]], rest: list[dict[str, Any]], right: s
 
 
 @pytest.mark.parametrize("right", [RIGHT, RIGHT + " and longer than all that was said before it was lost"])
-def test_words_that_were_lost_are_taken_back_from_a_client_that_heard_them(right: str) -> None:
+def test_lost_text_is_retracted_for_a_client_that_received_it(right: str) -> None:
     entries = journal(Input("go", address="responses:a"), Started(), Resumed(), Reply(right, 1), Ended("done", 1))
-    heard = told(entries, [entries[1], Delta(WRONG)])
-    assert heard[-1]["type"] == "response.output_text.delta"
-    assert all(is_valid_number(one["sequence_number"]) for one in heard)
-    rest = told(entries, [*entries[1:]], heard[-1]["sequence_number"])
-    taken_back(heard, rest, right)
+    received = events_of(entries, [entries[1], Delta(WRONG)])
+    assert received[-1]["type"] == "response.output_text.delta"
+    assert all(is_valid_number(one["sequence_number"]) for one in received)
+    rest = events_of(entries, [*entries[1:]], received[-1]["sequence_number"])
+    check_retracted(received, rest, right)
     assert all(is_valid_number(one["sequence_number"]) for one in rest)
     for at, one in enumerate(rest):  # and cut again
-        assert told(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
-    whole = told(entries, [*entries[1:]])
-    assert [one["sequence_number"] >> NTH for one in whole] == [0] * len(whole)
+        assert events_of(entries, [*entries[1:]], one["sequence_number"]) == rest[at + 1 :]
+    whole = events_of(entries, [*entries[1:]])
+    assert [one["sequence_number"] >> RETRACTED_SHIFT for one in whole] == [0] * len(whole)
 
 
-def test_words_that_are_taken_back_within_a_stream_are_told_anew_in_it() -> None:
+def test_retracted_text_is_replaced_within_the_stream() -> None:
     entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
     live = [entries[1], Delta(WRONG), Delta("", "reset"), Delta(RIGHT), *entries[2:]]
-    streamed = told(entries, live)
+    streamed = events_of(entries, live)
     at = next(n for n, one in enumerate(streamed) if one["type"] == "response.output_item.done")
-    taken_back(streamed[:at], streamed[at:])
+    check_retracted(streamed[:at], streamed[at:])
     for n, one in enumerate(streamed[at:], at):
-        assert told(entries, [*entries[1:]], one["sequence_number"]) == streamed[n + 1 :]
+        assert events_of(entries, [*entries[1:]], one["sequence_number"]) == streamed[n + 1 :]
 
 
-def test_words_that_are_lost_before_a_client_heard_them_are_never_told() -> None:
+def test_text_that_is_lost_before_it_was_sent_is_never_sent() -> None:
     entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
     live = [entries[1], Delta("wrong"), Delta("", "reset"), *entries[2:]]
-    assert told(entries, live) == told(entries, [*entries[1:]])
+    assert events_of(entries, live) == events_of(entries, [*entries[1:]])
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 4096])
-def test_a_number_from_before_any_words_gives_all_of_them(after: int) -> None:
+def test_a_number_before_any_text_resumes_with_all_of_it(after: int) -> None:
     entries = journal(Input("go", address="responses:a"), Started(), Reply(RIGHT, 1), Ended("done", 1))
-    rest = told(entries, [*entries[1:]], after)
+    rest = events_of(entries, [*entries[1:]], after)
     assert "".join(one["delta"] for one in rest if "output_text.delta" in one["type"]) == RIGHT
     assert rest[-1]["type"] == "response.completed"

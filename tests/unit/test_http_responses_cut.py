@@ -1,4 +1,4 @@
-"""Any stream of a response, cut anywhere, with words lost on the way: what was heard is sound as a whole."""
+"""Any response stream, cut anywhere, with lost text: what the client receives is consistent as a whole."""
 
 import json
 from typing import Any
@@ -20,14 +20,14 @@ PARSE: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 SESSION = "ab" * 16
 WORDS = st.lists(st.sampled_from(["so ", "it goes ", "on\n\n", "and-on-and-on-" * 6, "é"]), max_size=5).map("".join)
 LOST = st.tuples(WORDS, st.booleans())
-"""Words of a reply that was not finished, and whether the process died of it; else the model was asked again."""
+"""Text of an unfinished reply, and whether the process died; else the model was asked again."""
 STEPS = st.lists(st.tuples(st.lists(LOST, max_size=2), WORDS), min_size=1, max_size=3)
 CUTS = st.lists(st.integers(0, 12), max_size=8)
-"""How many events a client hears before its line breaks, again and again."""
+"""How many events a client receives before each cut."""
 
 
-def happened(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | None]:
-    """A turn as it went; None where the process died."""
+def turn_log(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | None]:
+    """The events of a turn; None where the process died."""
     log: list[Event | None] = []
 
     def add(body: Any) -> int:
@@ -52,49 +52,49 @@ def happened(steps: list[tuple[list[tuple[str, bool]], str]]) -> list[Event | No
     return log
 
 
-def hear(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
-    """A stream that begins at this place of the log: all that is told, and where it ends."""
+def stream_from(log: list[Event | None], start: int, after: int) -> tuple[list[dict[str, Any]], int]:
+    """The events of a stream that begins at this position of the log, and where it ends."""
     entries = [one for one in log if isinstance(one, Entry)]
-    telling = ResponseStream(
+    stream = ResponseStream(
         ResponseBuilder(SESSION, entries[0], fold(entries[:1]), Bounds()), is_live=start == 0, after=after
     )
-    frames, is_in_step = [*telling.begin()], start == 0
+    frames, is_in_step = [*stream.begin()], start == 0
     for one in log[:start]:
         if isinstance(one, Entry) and one.seq > 1:
-            frames += telling.add(one)
+            frames += stream.add(one)
     for at, one in enumerate(log[max(1, start) :], max(1, start)):
-        if one is None or telling.is_over:
-            return [said(frame) for frame in frames], at + 1
+        if one is None or stream.is_over:
+            return [data_of(frame) for frame in frames], at + 1
         is_in_step = is_in_step or isinstance(one, Entry) or one.kind == "reset"
         if is_in_step:
-            frames += telling.add(one)
-    return [said(frame) for frame in frames], len(log)
+            frames += stream.add(one)
+    return [data_of(frame) for frame in frames], len(log)
 
 
-def said(frame: bytes) -> dict[str, Any]:
+def data_of(frame: bytes) -> dict[str, Any]:
     return json.loads(frame.partition(b"data: ")[2])
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(STEPS, CUTS, st.lists(st.integers(0, 60), max_size=8))
-def test_what_is_heard_over_any_cuts_is_one_sound_stream(
+def test_what_is_received_over_any_cuts_is_one_consistent_stream(
     steps: list[tuple[list[tuple[str, bool]], str]], cuts: list[int], absences: list[int]
 ) -> None:
-    log, heard, place = happened(steps), list[dict[str, Any]](), 0
+    log, received, position = turn_log(steps), list[dict[str, Any]](), 0
     for cut, absence in zip(cuts, absences, strict=False):
-        told, end = hear(log, place, heard[-1]["sequence_number"] if heard else -1)
-        heard += told[:cut]
-        place = min(len(log), max(place + absence, end if len(told) <= cut else place))
-    while not heard or heard[-1]["type"] != "response.completed":
-        told, place = hear(log, place, heard[-1]["sequence_number"] if heard else -1)
-        heard += told
-    numbers = [one["sequence_number"] for one in heard]
+        events, end = stream_from(log, position, received[-1]["sequence_number"] if received else -1)
+        received += events[:cut]
+        position = min(len(log), max(position + absence, end if len(events) <= cut else position))
+    while not received or received[-1]["type"] != "response.completed":
+        events, position = stream_from(log, position, received[-1]["sequence_number"] if received else -1)
+        received += events
+    numbers = [one["sequence_number"] for one in received]
     assert numbers == sorted(set(numbers))
     state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
-    for one in heard:
+    for one in received:
         state.handle_event(PARSE.validate_python(one))
-    output = heard[-1]["response"]["output"]
-    deltas = [one for one in heard if one["type"] == "response.output_text.delta"]
+    output = received[-1]["response"]["output"]
+    deltas = [one for one in received if one["type"] == "response.output_text.delta"]
     for item in output:
         words = "".join(one["delta"] for one in deltas if one["item_id"] == item["id"])
         assert item["content"] == [] or words == item["content"][0]["text"]

@@ -1,4 +1,4 @@
-"""How webhooks are signed, and how those that are owed are looked up."""
+"""Webhook signatures, and the queries for pending webhooks."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def test_the_published_example_is_signed_as_published() -> None:
     }
 
 
-def test_the_same_end_is_the_same_event_to_the_byte() -> None:
+def test_the_same_end_is_the_same_event_byte_for_byte() -> None:
     hook = WebhookDelivery("wh_1", "5e55", "ann", 3, 1)
     assert render_webhook_event(hook, "failed", 1_700_000_000_999) == (
         b'{"id":"evt_1","object":"event","created_at":1700000000,"type":"response.failed","data":{"id":"resp_5e55_3"}}'
@@ -34,18 +34,18 @@ def test_the_same_end_is_the_same_event_to_the_byte() -> None:
 @pytest.mark.parametrize(
     "text", ["", "whsec_", "whsec_c2hvcnQ=", "whsec_é", "whsec_" + "A" * 200, "WHSEC_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
 )
-def test_what_is_no_secret_is_refused_without_being_shown(text: str) -> None:
-    with pytest.raises(Refused, match=r"webhook.secret is not valid: it begins with whsec_") as refused:
+def test_an_invalid_secret_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(Refused, match=r"webhook.secret is not valid: it must be whsec_ followed by") as refused:
         parse_secret(Secret(text))
     assert not text[6:] or text[6:] not in str(refused.value)
 
 
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
-    opened = sqlite3.connect(":memory:", isolation_level=None)
-    apply_migrations(opened, load_migrations(MIGRATIONS))
-    yield opened
-    opened.close()
+    home = sqlite3.connect(":memory:", isolation_level=None)
+    apply_migrations(home, load_migrations(MIGRATIONS))
+    yield home
+    home.close()
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def db() -> Iterator[sqlite3.Connection]:
         (sql_hooks.DELETE_WEBHOOKS, "hooks_by_input (session=?)"),
     ],
 )
-def test_no_question_about_webhooks_reads_all_of_them(db: sqlite3.Connection, statement: str, index: str) -> None:
+def test_no_webhook_query_scans_the_whole_table(db: sqlite3.Connection, statement: str, index: str) -> None:
     plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?"))]
     assert [step for step in plan if f"INDEX {index}" in step], plan

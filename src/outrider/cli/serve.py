@@ -9,8 +9,8 @@ import anyio
 from outrider import __version__
 from outrider.app.agent import Agent
 from outrider.app.api import OpenMode
-from outrider.channels.http.app import ROUTES, build_app
-from outrider.channels.http.inputs import HttpContext
+from outrider.channels.http.app import ENDPOINTS, build_app
+from outrider.channels.http.endpoints import HttpContext
 from outrider.channels.http.middleware import key_store, middleware_for
 from outrider.channels.http.server import HttpServer, is_loopback, listen, url_of
 from outrider.channels.http.webhooks import configure_webhooks
@@ -116,7 +116,7 @@ async def _serve_home(config: Config, owner: OwnerServer, listener: socket.socke
     url = url_of(listener)
     webhooks = await configure_webhooks(agent)
     server = HttpServer(
-        build_app(HttpContext(agent, __version__, webhooks=webhooks), ROUTES, middleware_for(agent)), listener
+        build_app(HttpContext(agent, __version__, webhooks=webhooks), ENDPOINTS, middleware_for(agent)), listener
     )
     async with anyio.create_task_group() as group:
         if webhooks:

@@ -1,73 +1,83 @@
-"""The HTTP application: which routes there are, and what every request passes before it reaches one.
-
-Everything that is served.
-"""
+"""The HTTP application: its endpoints, and the middleware that every request passes before it reaches one."""
 
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.channels.http import admin, health, questions, sessions, tasks
+from outrider.channels.http.endpoints import (
+    ApiCall,
+    Endpoint,
+    EndpointRoute,
+    HttpContext,
+    endpoint,
+    json_response,
+    openapi_document,
+)
 from outrider.channels.http.errors import HttpError, error_response
-from outrider.channels.http.inputs import HttpContext
 from outrider.channels.http.openai import chat, models, responses
+
+Middleware = Callable[[ASGIApp], ASGIApp]
 
 
 class RequestIdMiddleware:
-    """Gives every request an id, told in `x-request-id`, and counts how requests were answered."""
+    """Gives every request an id, which its response has in `x-request-id`, and counts responses by status."""
 
-    def __init__(self, app: ASGIApp, answers: Counter[int]) -> None:
+    def __init__(self, app: ASGIApp, responses: Counter[int]) -> None:
         self._app = app
-        self._responses = answers
+        self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name = "req_" + secrets.token_hex(12)
-        scope.setdefault("state", {})["request_id"] = name
+        id = "req_" + secrets.token_hex(12)
+        scope.setdefault("state", {})["request_id"] = id
 
-        async def named(message: dict[str, object]) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._responses[int(str(message["status"]))] += 1
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]  # type: ignore[misc]
+                self._responses[message["status"]] += 1
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", id.encode())]
             await send(message)
 
-        await self._app(scope, receive, named)  # type: ignore[arg-type]
+        await self._app(scope, receive, send_with_id)
 
 
-def build_app(context: HttpContext, routes: Sequence[Route], guards: Sequence[Callable[[ASGIApp], ASGIApp]]) -> ASGIApp:
-    """The application over an open home. Guards are passed from the first to the last, then a route is found."""
+def build_app(context: HttpContext, endpoints: Sequence[Endpoint], middleware: Sequence[Middleware]) -> ASGIApp:
+    """The application over an open home. A request passes the middleware from the first to the last."""
 
-    async def missing(request: Request, error: Exception) -> Response:
-        return error_response(request, HttpError(404, f"there is nothing at {request.url.path}", "not_found"))
+    async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        error = HttpError(404, f"there is nothing at {request.url.path}", "not_found")
+        await error_response(request, error)(scope, receive, send)
 
-    async def wrong_method(request: Request, error: Exception) -> Response:
-        return error_response(request, HttpError(405, f"{request.method} is not for {request.url.path}", "method"))
-
-    app = Starlette(routes=list(routes), exception_handlers={404: missing, 405: wrong_method})
-    app.router.redirect_slashes = False  # a path with a slash too many is nothing's path, not a way to another
-    app.state.context = context
-    whole: ASGIApp = app
-    for guard in reversed(guards):
-        whole = guard(whole)
-    return RequestIdMiddleware(whole, context.health.responses)
+    routes = [EndpointRoute(one, context) for one in endpoints]
+    # A path with a trailing slash is another path, so Starlette must not redirect it.
+    app: ASGIApp = Router(routes, redirect_slashes=False, default=not_found)
+    for wrap in reversed(middleware):
+        app = wrap(app)
+    return RequestIdMiddleware(app, context.health.responses)
 
 
-ROUTES: tuple[Route, ...] = (
-    *health.ROUTES,
-    *sessions.ROUTES,
-    *sessions.EVENT_ROUTES,
-    *tasks.ROUTES,
-    *questions.ROUTES,
-    *chat.ROUTES,
-    *models.ROUTES,
-    *responses.ROUTES,
-    *admin.ROUTES,
+@endpoint("GET", "/openapi.json", scope="read")
+async def get_openapi(call: ApiCall) -> Response:
+    """Describe this API in OpenAPI."""
+    return json_response(openapi_document(ENDPOINTS, call.context.version))
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *health.ENDPOINTS,
+    get_openapi,
+    *sessions.ENDPOINTS,
+    *tasks.ENDPOINTS,
+    *questions.ENDPOINTS,
+    *chat.ENDPOINTS,
+    *models.ENDPOINTS,
+    *responses.ENDPOINTS,
+    *admin.ENDPOINTS,
 )

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status, a type, a message of one line, and the request's id."""
+"""Error responses in the shape of OpenAI's API: a status, a type, a one-line message, and the request's id."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from outrider.core.errors import HomeBusy, NameTaken, QueueFull, Refused, StoreD
 
 
 class HttpError(Exception):
-    """A request that is answered with an error. Its text is for whoever sent the request."""
+    """An error response; its text is for the client."""
 
     def __init__(self, status: int, message: str, code: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -20,10 +20,10 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
 
-QUOTA, QUOTA_FOR_GOOD = "insufficient_quota", "billing_hard_limit_reached"
-"""A key has spent what it may: until another day or month begins, or for good."""
+QUOTA, PERMANENT_QUOTA = "insufficient_quota", "billing_hard_limit_reached"
+"""A key has reached its spending limit: until the next day or month, or permanently."""
 QUEUE_RETRY_SECONDS = 5
-"""Seconds after which to look whether a session has worked off some of what waits in it."""
+"""Seconds after which a client may try a full session again."""
 _ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -36,19 +36,19 @@ _ERROR_TYPES = {
 
 def error_body(status: int, message: str, code: str, request_id: str) -> dict[str, Any]:
     kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    kind = QUOTA if code in (QUOTA, QUOTA_FOR_GOOD) else kind
+    kind = QUOTA if code in (QUOTA, PERMANENT_QUOTA) else kind
     return {"error": {"message": message, "type": kind, "code": code or None, "param": None}, "request_id": request_id}
 
 
 def request_id(request: Request) -> str:
-    """The id this request was given when it came in."""
+    """The id that `RequestIdMiddleware` gave this request."""
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
 def error_response(request: Request, error: Exception) -> Response:
-    """The answer to a request that failed. Nothing of the inside is told: no trace, no path, no secret."""
+    """The response to a request that failed. It has no traceback, path or secret."""
     status, code, headers = 500, "internal_error", dict[str, str]()
-    message = "something went wrong inside; the log has more under this request's id"
+    message = "internal error; see the log for this request's id"
     match error:
         case HttpError():
             status, code, message, headers = error.status, error.code, str(error), error.headers
@@ -57,7 +57,7 @@ def error_response(request: Request, error: Exception) -> Response:
             after = getattr(error, "retry_after", None)
             headers = {"retry-after": str(max(1, int(after or 1)))}
         case StoreDamaged():
-            code, message = "damaged", "the store is damaged; `outrider doctor` says more on the machine it is on"
+            code, message = "damaged", "the store is damaged; run `outrider doctor` on the server"
         case QueueFull():
             status, code, message, headers = 429, "queue_full", str(error), {"retry-after": str(QUEUE_RETRY_SECONDS)}
         case NameTaken():
@@ -65,7 +65,7 @@ def error_response(request: Request, error: Exception) -> Response:
         case Refused():
             status, code, message = 400, "refused", str(error)
         case RecursionError():
-            status, code, message = 400, "nested_too_deep", "the body is nested too deep"
+            status, code, message = 400, "nested_too_deep", "the body is nested too deeply"
         case ClientDisconnect():
             status, code, message = 400, "cut_short", "the request ended before its body did"
         case _:

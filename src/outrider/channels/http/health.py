@@ -1,107 +1,77 @@
-"""How this Outrider is, for whoever watches over it; and what its API looks like."""
+"""`/health` and `/metrics`: whether the server works, determined by trying."""
 
-from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.app.health import HealthMonitor, HealthSnapshot
-from outrider.channels.http.endpoints import (
-    EndpointRoute,
-    EndpointSpec,
-    json_response,
-    openapi_document,
-    reader_agent,
-    route,
-)
-from outrider.channels.http.inputs import Caller, context
+from outrider.app.health import HealthSnapshot
+from outrider.channels.http.endpoints import ANONYMOUS, ApiCall, HttpContext, endpoint, json_response
 from outrider.channels.http.schemas import HealthStatus, HealthView, StoreHealth
 from outrider.channels.http.webhooks import webhook_store
 
 _METRICS = "text/plain; version=0.0.4"
 
 
-async def health(request: Request) -> Response:
-    here = context(request)
-    finding = await here.health.check(here.agent.health, lambda: webhook_store(here.agent).count_webhooks())
-    has_key = isinstance(request.scope.get("state", {}).get("caller"), Caller)
-    found = _health_view(finding, here.health, here.version) if has_key else HealthView(_health_status(finding))
-    return json_response(found, 200 if found.status == "ok" else 503)
+@endpoint("GET", "/health", scope="public", results={200: HealthView, 503: HealthView})
+async def get_health(call: ApiCall) -> Response:
+    """Check whether the server works; 503 when it does not. A key gets the details."""
+    snapshot = await _check(call.context)
+    status: HealthStatus = "failing" if snapshot.problem else "ok"
+    view = HealthView(status) if call.caller is ANONYMOUS else _health_view(snapshot, status, call.context)
+    return json_response(view, 503 if snapshot.problem else 200)
 
 
-def _health_status(finding: HealthSnapshot) -> HealthStatus:
-    return "failing" if finding.problem else "ok"
+@endpoint("GET", "/metrics", scope="read", media_types=["text/plain"])
+async def get_metrics(call: ApiCall) -> Response:
+    """Get metrics for Prometheus."""
+    lines = _metrics(await _check(call.context), call.context)
+    return Response("\n".join([*lines, ""]), media_type=_METRICS)
 
 
-def _health_view(finding: HealthSnapshot, pulse: HealthMonitor, version: str) -> HealthView:
-    vitals = finding.report
+async def _check(context: HttpContext) -> HealthSnapshot:
+    return await context.health.check(context.agent.health, lambda: webhook_store(context.agent).count_webhooks())
+
+
+def _health_view(snapshot: HealthSnapshot, status: HealthStatus, context: HttpContext) -> HealthView:
+    report = snapshot.report
     return HealthView(
-        status=_health_status(finding),
-        version=version,
-        uptime=round(pulse.uptime, 3),
-        problem=finding.problem,
-        store=StoreHealth(pulse.seconds_since_ok, vitals and vitals.read, vitals and vitals.write),
-        is_carrying=vitals and vitals.is_worker_running,
-        sessions_waiting=vitals and vitals.waiting,
-        turns_running=vitals and vitals.turns,
-        tasks_open=vitals and vitals.tasks,
-        webhooks_pending=vitals and finding.webhooks.pending,
-        webhooks_failed=vitals and finding.webhooks.failed,
+        status=status,
+        version=context.version,
+        uptime=round(context.health.uptime, 3),
+        problem=snapshot.problem,
+        store=StoreHealth(context.health.seconds_since_ok, report and report.read, report and report.write),
+        is_worker_running=report and report.is_worker_running,
+        sessions_waiting=report and report.waiting,
+        turns_running=report and report.turns,
+        tasks_open=report and report.tasks,
+        webhooks_pending=report and snapshot.webhooks.pending,
+        webhooks_failed=report and snapshot.webhooks.failed,
     )
 
 
-async def metrics(request: Request) -> Response:
-    reader_agent(request)
-    here = context(request)
-    finding = await here.health.check(here.agent.health, lambda: webhook_store(here.agent).count_webhooks())
-    return Response("\n".join([*_metrics(finding, here.health), ""]), media_type=_METRICS)
-
-
-def _metrics(finding: HealthSnapshot, pulse: HealthMonitor) -> list[str]:
-    vitals = finding.report
+def _metrics(snapshot: HealthSnapshot, context: HttpContext) -> list[str]:
+    report, uptime = snapshot.report, round(context.health.uptime, 3)
     lines = [
-        *_metric("outrider_up", "gauge", "1 when the store answers and turns are carried", 0 if finding.problem else 1),
-        *_metric("outrider_uptime_seconds", "gauge", "since this process began to serve", round(pulse.uptime, 3)),
+        *_metric("outrider_up", "gauge", "1 when the store responds and turns run", 0 if snapshot.problem else 1),
+        *_metric("outrider_uptime_seconds", "gauge", "seconds since this process began to serve", uptime),
     ]
-    if vitals:
+    if report:
+        webhooks = snapshot.webhooks
         lines += [
-            *_metric("outrider_sessions_waiting", "gauge", "sessions that have something to do", vitals.waiting),
-            *_metric("outrider_turns_running", "gauge", "sessions being carried", vitals.turns),
-            *_metric("outrider_tasks_open", "gauge", "tasks that have not ended", vitals.tasks),
-            *_metric("outrider_webhooks_pending", "gauge", "webhooks still to be sent", finding.webhooks.pending),
-            *_metric("outrider_webhooks_failed", "gauge", "webhooks that were given up", finding.webhooks.failed),
-            *_metric("outrider_store_read_seconds", "gauge", "what the last trial read took", vitals.read),
-            *_metric("outrider_store_write_seconds", "gauge", "what the last trial write took", vitals.write),
+            *_metric("outrider_sessions_waiting", "gauge", "sessions that have work", report.waiting),
+            *_metric("outrider_turns_running", "gauge", "turns that are running", report.turns),
+            *_metric("outrider_tasks_open", "gauge", "tasks that have not ended", report.tasks),
+            *_metric("outrider_webhooks_pending", "gauge", "webhooks still to be sent", webhooks.pending),
+            *_metric("outrider_webhooks_failed", "gauge", "webhooks that were given up", webhooks.failed),
+            *_metric("outrider_store_read_seconds", "gauge", "duration of the last test read", report.read),
+            *_metric("outrider_store_write_seconds", "gauge", "duration of the last test write", report.write),
         ]
     name = "outrider_http_requests_total"
-    lines += [f"# HELP {name} requests by the status they were answered with", f"# TYPE {name} counter"]
-    return lines + [f'{name}{{status="{status}"}} {count}' for status, count in sorted(pulse.responses.items())]
+    lines += [f"# HELP {name} requests by response status", f"# TYPE {name} counter"]
+    responses = sorted(context.health.responses.items())
+    return lines + [f'{name}{{status="{status}"}} {count}' for status, count in responses]
 
 
-def _metric(name: str, kind: str, what: str, value: float) -> tuple[str, str, str]:
-    return f"# HELP {name} {what}", f"# TYPE {name} {kind}", f"{name} {value}"
+def _metric(name: str, kind: str, help: str, value: float) -> tuple[str, str, str]:
+    return f"# HELP {name} {help}", f"# TYPE {name} {kind}", f"{name} {value}"
 
 
-async def openapi(request: Request) -> Response:
-    found = [each for one in request.app.routes if isinstance(one, EndpointRoute) for each in one.operations]
-    return json_response(openapi_document(found, context(request).version))
-
-
-ROUTES = (
-    route(
-        "/health",
-        health,
-        "GET",
-        about=EndpointSpec(
-            summary="Whether this Outrider works, found out by trying; 503 when not. More with a key",
-            answer=HealthView,
-            others={503: HealthView},
-            needs_key=False,
-        ),
-    ),
-    route(
-        "/metrics",
-        metrics,
-        "GET",
-        about=EndpointSpec(summary="Numbers for Prometheus", media="text/plain"),
-    ),
-    route("/openapi.json", openapi, "GET", about=EndpointSpec(summary="This description")),
-)
+ENDPOINTS = (get_health, get_metrics)

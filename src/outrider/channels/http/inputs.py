@@ -1,83 +1,52 @@
-"""What every route stands on, and the one place where a request becomes an input."""
+"""Inputs over HTTP: `accept_input` is the one place where a request becomes an input of a session.
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from weakref import WeakValueDictionary
+Every endpoint that can start or continue a turn calls it. It determines person, session and address, checks what the
+key may spend, and returns when the input is durable.
+"""
 
-import anyio
-from msgspec import Struct, field
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 from msgspec.structs import replace
-from starlette.requests import Request
 
 from outrider.app.agent import Agent
-from outrider.app.health import HealthMonitor
 from outrider.app.runtimes import apply_settings, settings_of
+from outrider.channels.http.endpoints import ApiCall, Caller
 from outrider.channels.http.errors import HttpError
 from outrider.channels.http.openai.model_names import check_client_tools
 from outrider.channels.http.rate_limits import spending_error
-from outrider.channels.http.webhooks import Webhooks
 from outrider.core.errors import NameTaken, Refused
 from outrider.core.events import Body, Changed, Entry, Input, Result
 from outrider.core.plan import State, fold
-from outrider.core.store_port import Session, SpendLimit
+from outrider.core.store_port import Session
 from outrider.core.types import ToolSpec
 
-CLIENT_MOVED_ON = "not run: the client went on"
+CLIENT_MOVED_ON = "not run: the client continued without a result"
 """The result of a call that its client never answered."""
-
-
-class Caller(Struct, frozen=True):
-    """Who sent a request: the person behind its key, and what that key may do."""
-
-    person: str
-    key: str
-    """The key's id, never the key."""
-    scopes: frozenset[str]
-    spend: SpendLimit | None = None
-    """What it may spend."""
-
-    def may(self, scope: str) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
-
-
-class HttpContext(Struct, frozen=True):
-    """An open home, as routes see it."""
-
-    agent: Agent
-    version: str
-    health: HealthMonitor = field(default_factory=HealthMonitor)
-    webhooks: Webhooks | None = None
-    """None when nobody is to be told of what ends."""
-    wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    """Milliseconds since 1970."""
-    session_locks: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary[str, anyio.Lock])
-
-    def session_lock(self, session: str) -> anyio.Lock:
-        """Held by whoever looks at a session's end and then writes there. It is one for as long as somebody has it."""
-        return self.session_locks.setdefault(session, anyio.Lock())
+KEY_HEADER = "Idempotency-Key"
+_MAX_KEY_CHARS = 255
 
 
 class InputRequest(Struct, frozen=True, kw_only=True):
-    """What a request wants said."""
+    """What a request adds to a session."""
 
     channel: str
-    """Its address's channel: `chat`, `responses` or `sessions`. How words reach the caller later follows from it."""
+    """The channel of its address: `chat`, `responses` or `sessions`. It decides how later messages reach the caller."""
     address_id: str
-    """Where in that channel, e.g. the response's id."""
+    """The rest of the address, e.g. the id of the response."""
     text: str
-    session: str = ""
-    """The session's name or id; empty for a new one."""
+    session: str
+    """The session's id."""
     images: Sequence[bytes] = ()
-    idempotency_key: str | None = None
-    """An idempotency key, if the caller gave one."""
+    idempotency_key: str = ""
     tools: Sequence[ToolSpec] = ()
-    """Tools of the caller's own."""
+    """Tools that the caller runs itself."""
     results: Sequence[Result] = ()
-    """Results of calls of such tools. Without a text, the turn that waits for them goes on."""
+    """Results of calls of such tools. Without a text, the turn that waits for them continues."""
     history: Sequence[Body] = ()
-    """What a session begins with when it is empty. Without a text, the turn that it leaves open goes on."""
+    """What an empty session begins with. Without a text, the turn that it leaves open continues."""
     settings: Mapping[str, str] = {}
-    """What to set for the session before."""
+    """Settings of the session to change first."""
 
     @property
     def has_no_message(self) -> bool:
@@ -87,67 +56,52 @@ class InputRequest(Struct, frozen=True, kw_only=True):
 class AcceptedInput(Struct, frozen=True):
     """A request that has become part of a journal."""
 
-    agent: Agent
     session: Session
     entry: Entry
-    """Its input; or the last of the results or of the past it came with. What it asked for comes after this."""
+    """The input; or the last of the results or of the history it came with. Its turn comes after this entry."""
     is_next: bool = True
-    """Whether whatever the model says next is about this; not so while it still answers an earlier input."""
-
-    async def state(self) -> State:
-        """As of that entry."""
-        return fold(await self.agent.journal(self.session, 0, self.entry.seq))
+    """Whether the model's next words answer this; not so while it still answers an earlier input."""
 
 
-def caller(request: Request) -> Caller:
-    """Who sent this request; the middleware has checked the key."""
-    found = request.scope.get("state", {}).get("caller")
-    if not isinstance(found, Caller):
-        raise HttpError(401, "no key: send it as `Authorization: Bearer …`; `outrider key` shows how", "no_key")
-    return found
+def idempotency_key(call: ApiCall) -> str:
+    """The key under which the client may repeat this request without running it twice; empty when it has none."""
+    key = call.request.headers.get(KEY_HEADER)
+    if key is None:
+        return ""
+    if not key.strip() or len(key) > _MAX_KEY_CHARS or not key.isprintable():
+        message = f"an {KEY_HEADER} must have 1 to {_MAX_KEY_CHARS} printable characters"
+        raise HttpError(400, message, "idempotency_key")
+    return key.strip()
 
 
-def context(request: Request) -> HttpContext:
-    return request.app.state.context
-
-
-def agent_of(request: Request, scope: str = "chat") -> Agent:
-    """The agent, acting for whoever sent this request. Raises 403 when the key does not have this scope."""
-    who = caller(request)
-    if not who.may(scope):
-        raise HttpError(403, f"this key may not do that: it lacks the scope {scope!r}", "missing_scope")
-    return context(request).agent.for_person(who.person, who.key)
-
-
-async def open_session(request: Request, name: str = "") -> Session:
-    """The session of this whole name or id. One is begun if there is none, unless the key cannot pay for its turn."""
-    agent = agent_of(request)
-    if error := await _find_spending_error(request):
+async def open_session(call: ApiCall, name: str = "") -> Session:
+    """The session of this whole name or id, created if there is none and the key may still pay for a turn."""
+    if error := await _find_spending_error(call):
         try:
-            return await agent.find(name)
+            return await call.agent.find(name)
         except Refused:
             raise error from None
-    return await agent.session(name)
+    return await call.agent.session(name)
 
 
-async def accept_input(request: Request, input_request: InputRequest) -> AcceptedInput:
-    """The one door of HTTP: every route that can start a turn goes through here. It fixes person, session and address.
+async def accept_input(call: ApiCall, input_request: InputRequest) -> AcceptedInput:
+    """Add an input, or results of the caller's tools, to a session. Durable when this returns.
 
-    What was handed in is durable when this returns. Calls of the caller's tools that wait in the session and are given
-    no result are told that the caller went on.
+    Calls of the caller's tools that wait in the session and get no result are answered as not run.
     """
-    agent = agent_of(request)
+    agent = call.agent
     session = await agent.session(input_request.session)
     address = f"{input_request.channel}:{input_request.address_id}"
-    await _check_spending(request, session, input_request, address)
+    await _check_spending(call, session, input_request, address)
     await _check_session_tools(agent, session, input_request)
     await apply_settings(agent, session, input_request.settings)
     if input_request.history and not session.head:
-        await agent.seed(session, [_with_address(body, caller(request), address) for body in input_request.history])
-    journal = await agent.journal(session) if session.is_open or input_request.idempotency_key else ()
-    if input_request.has_no_message and (input_request.results or input_request.history):
-        return await _resume_turn(agent, session, input_request, fold(journal))
+        await agent.seed(session, [_with_address(body, call.caller, address) for body in input_request.history])
+    key = input_request.idempotency_key
+    journal = await agent.journal(session) if session.is_open or key else ()
     state = fold(journal)
+    if input_request.has_no_message and (input_request.results or input_request.history):
+        return await _resume_turn(agent, session, input_request, state)
     if not _was_sent_from(journal, address):
         await agent.record_results(session, _results_for_unanswered(state, input_request))
     await agent.record_results(session, input_request.results)
@@ -156,80 +110,66 @@ async def accept_input(request: Request, input_request: InputRequest) -> Accepte
             input_request.text,
             session=session,
             images=input_request.images,
-            key=f"{input_request.channel}/{input_request.idempotency_key}"
-            if input_request.idempotency_key
-            else None,  # no caller may take a key of ours, e.g. a task's
+            # Prefixed, so that no caller can take a key of ours, such as a task's.
+            key=f"{input_request.channel}/{key}" if key else None,
             address=address,
             tools=input_request.tools,
         )
     except NameTaken as error:
-        message = f"Idempotency-Key {input_request.idempotency_key!r} was given before, with other words; use another for these"
+        message = f"{KEY_HEADER} {key!r} was used before with a different message; use a new one"
         raise HttpError(400, message, "idempotency_key") from error
-    is_next = not session.has_work or _awaits_client_tools(state)
-    return AcceptedInput(agent, session, entry, is_next)
+    return AcceptedInput(session, entry, is_next=not session.has_work or _awaits_client_tools(state))
 
 
 async def _check_session_tools(agent: Agent, session: Session, input_request: InputRequest) -> None:
-    """Tools of the caller are refused where whatever carries the session cannot use them."""
+    """Refuse the caller's tools where the session's runtime cannot use them."""
     if input_request.tools:
-        begins = {body.name: body.value for body in input_request.history if isinstance(body, Changed)}
-        known = settings_of(await agent.journal(session)) if session.head else begins
-        check_client_tools({**known, **input_request.settings}, agent.default_runtime)
+        initial = {body.name: body.value for body in input_request.history if isinstance(body, Changed)}
+        settings = settings_of(await agent.journal(session)) if session.head else initial
+        check_client_tools({**settings, **input_request.settings}, agent.default_runtime)
 
 
 async def _resume_turn(agent: Agent, session: Session, input_request: InputRequest, state: State) -> AcceptedInput:
-    """Without a new input: the turn goes on from the results, or from the end of the past."""
-    given = {result.call for result in input_request.results}
-    if any(call.id in given for call in state.calls):
+    """Continue the turn from the results, or from the end of the history, without a new input."""
+    calls = {result.call for result in input_request.results}
+    if any(call.id in calls for call in state.calls):
         await agent.record_results(session, _results_for_unanswered(state, input_request))
     await agent.submit_results(session, input_request.results)
     journal = await agent.journal(session)
-    known = [one for one in journal if isinstance(one.body, Result) and one.body.call in given]
-    entry = known[-1] if known else journal[len(input_request.history) - 1]
-    return AcceptedInput(agent, session, entry)
+    recorded = [one for one in journal if isinstance(one.body, Result) and one.body.call in calls]
+    return AcceptedInput(session, recorded[-1] if recorded else journal[len(input_request.history) - 1])
 
 
 def _results_for_unanswered(state: State, input_request: InputRequest) -> list[Result]:
-    """What is said to calls that wait for this caller and get nothing from it."""
-    given = {result.call for result in input_request.results}
+    """Results for the calls that wait for this caller and get none from it."""
+    answered = {result.call for result in input_request.results}
     waiting = state.calls if _awaits_client_tools(state) else ()
-    return [Result(call.id, CLIENT_MOVED_ON, failed=True) for call in waiting if call.id not in given]
+    return [Result(call.id, CLIENT_MOVED_ON, failed=True) for call in waiting if call.id not in answered]
 
 
 def _awaits_client_tools(state: State) -> bool:
     return bool(state.calls) and not state.questions and all(call.tool in state.client_tools for call in state.calls)
 
 
-def _with_address(body: Body, who: Caller, address: str) -> Body:
-    return replace(body, person=who.person, address=address, payer=who.key) if isinstance(body, Input) else body
+def _with_address(body: Body, caller: Caller, address: str) -> Body:
+    if not isinstance(body, Input):
+        return body
+    return replace(body, person=caller.person, address=address, payer=caller.key)
 
 
-async def _find_spending_error(request: Request) -> HttpError | None:
-    who, here = caller(request), context(request)
-    return await spending_error(here.agent.home.store, who.key, who.spend, here.wall_clock())
+async def _find_spending_error(call: ApiCall) -> HttpError | None:
+    caller, context = call.caller, call.context
+    return await spending_error(context.agent.home.store, caller.key, caller.spend, context.wall_clock())
 
 
-async def _check_spending(request: Request, session: Session, input_request: InputRequest, address: str) -> None:
-    """A key that has spent what it may begins no turn. One under way goes on, and what was asked before is answered."""
-    begins = not input_request.has_no_message or (input_request.history and not session.head)
-    if begins and (error := await _find_spending_error(request)):
-        is_one_request = input_request.idempotency_key and input_request.address_id != session.id
-        if not is_one_request or not _was_sent_from(await agent_of(request).journal(session), address):
+async def _check_spending(call: ApiCall, session: Session, input_request: InputRequest, address: str) -> None:
+    """A key that has reached its limit starts no turn. A running turn continues; a repeated request is answered."""
+    starts_turn = not input_request.has_no_message or (input_request.history and not session.head)
+    if starts_turn and (error := await _find_spending_error(call)):
+        is_repeatable = input_request.idempotency_key and input_request.address_id != session.id
+        if not is_repeatable or not _was_sent_from(await call.agent.journal(session), address):
             raise error
 
 
 def _was_sent_from(journal: Sequence[Entry], address: str) -> bool:
-    """Whether something was handed in from this address before."""
     return any(isinstance(one.body, Input) and one.body.address == address for one in journal)
-
-
-KEY_HEADER = "idempotency-key"
-MAX_KEY_CHARS = 255
-
-
-def idempotency_key(request: Request) -> str:
-    """What the client calls this request, so that sending it again does it once; empty when it did not say."""
-    key = request.headers.get(KEY_HEADER, "").strip()
-    if len(key) > MAX_KEY_CHARS:
-        raise HttpError(400, f"an Idempotency-Key has at most {MAX_KEY_CHARS} characters", "idempotency_key")
-    return key

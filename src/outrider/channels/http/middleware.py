@@ -1,7 +1,4 @@
-"""What every request passes before it reaches a route: where it was sent, who sent it, how often, how much it holds.
-
-A guard is made with the application behind it. `guards()` gives them in the order in which `app.build` wants them.
-"""
+"""ASGI middleware: host and origin checks, authentication, rate limits, and limits on request bodies."""
 
 import logging
 import re
@@ -16,8 +13,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.app.agent import Agent
+from outrider.channels.http.endpoints import ANONYMOUS, NO_KEY, Caller, now_ms
 from outrider.channels.http.errors import HttpError, error_response
-from outrider.channels.http.inputs import Caller
 from outrider.channels.http.rate_limits import (
     ConcurrencyLimiter,
     MonotonicClock,
@@ -32,37 +29,35 @@ from outrider.store.keys import KEY_PATTERN, digest_of, secret_matches, split_ke
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 PUBLIC_PATHS = frozenset({"/health"})
-"""Answered without a key too; the route sees that there is no caller, and tells no more than that it is there."""
+"""Paths that need no key."""
 ENVIRONMENT_KEY_ID = "environment"
-"""In place of an id, for the key in OUTRIDER_API_KEY."""
+"""The id of the key in OUTRIDER_API_KEY."""
 _log = logging.getLogger("outrider.http")
 _KEY_PARAMETERS = frozenset({"key", "api_key", "apikey", "api-key", "access_token", "token"})
 _MIN_UNGUESSABLE_CHARS = 32
-"""Characters from which on a key that a person chose counts as one that nobody guesses."""
+"""A key of this length that a person chose counts as impossible to guess."""
 _MINUTE_MS = 60_000
 _CLOSE_HEADER = {"connection": "close"}
 _MAX_LENGTH_DIGITS = 18
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?", re.ASCII)
-_ANONYMOUS_KEY = KeySpec("", "", ())
 MiddlewareFactory = Callable[[ASGIApp], ASGIApp]
 
 
 class AccessPolicy(Struct, frozen=True):
-    """What the guards go by."""
+    """What the middleware allows."""
 
     keys: KeyStore
     names: tuple[str, ...] = ()
-    """Hosts, besides our own addresses, that requests may be sent to. No ports; an IPv6 address stands in brackets."""
+    """Host names for requests, besides our own addresses, without ports; IPv6 addresses in brackets."""
     environment: Secret = Secret("")
-    """One more key that may do everything: OUTRIDER_API_KEY."""
+    """The key in OUTRIDER_API_KEY, which has every scope."""
     limits: RequestLimits = RequestLimits()
     now: MonotonicClock = time.monotonic
-    wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    """Milliseconds since 1970."""
+    wall_clock: Callable[[], int] = now_ms
 
 
 def middleware_for(agent: Agent) -> Sequence[MiddlewareFactory]:
-    """The guards of an open home, by its settings and its keys."""
+    """The middleware for an open home, from its settings and keys."""
     config = agent.config
     return build_middleware(
         AccessPolicy(key_store(agent), config.http.names, config.keys.get("OUTRIDER_API_KEY", Secret(""))),
@@ -70,26 +65,25 @@ def middleware_for(agent: Agent) -> Sequence[MiddlewareFactory]:
 
 
 def key_store(agent: Agent) -> KeyStore:
-    """Where an open home keeps its keys."""
     return agent.home.store
 
 
 def build_middleware(policy: AccessPolicy) -> Sequence[MiddlewareFactory]:
-    """All of them, the first to be passed first."""
-    crowd, rates, failures = ConcurrencyLimiter(), RateLimiter(now=policy.now), RateLimiter(now=policy.now)
+    """All middleware, outermost first."""
+    concurrency, rates, failures = ConcurrencyLimiter(), RateLimiter(now=policy.now), RateLimiter(now=policy.now)
     return (
         lambda app: HostMiddleware(app, policy.names, policy.limits.headers),
         lambda app: AuthMiddleware(app, policy, failures),
-        lambda app: RateLimitMiddleware(app, policy.limits, rates, crowd),
+        lambda app: RateLimitMiddleware(app, policy.limits, rates, concurrency),
         lambda app: BodyLimitMiddleware(app, policy.limits.body, policy.limits.bodies),
     )
 
 
 class HostMiddleware:
-    """Lets in what was sent to this server on purpose: not what a page elsewhere, or a name made up for us, sent."""
+    """Refuses requests for other host names and from pages of other sites."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str], most: int) -> None:
-        self._app, self._max_headers = app, most
+    def __init__(self, app: ASGIApp, names: Iterable[str], max_headers: int) -> None:
+        self._app, self._max_headers = app, max_headers
         self._names = frozenset(name.lower() for name in (*LOOPBACK_HOSTS, *names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,29 +101,29 @@ class HostMiddleware:
 
     def _rejection(self, scope: Scope) -> HttpError | None:
         if len(scope["headers"]) > self._max_headers:
-            return HttpError(431, f"a request has at most {self._max_headers} headers", "too_many_headers")
+            return HttpError(431, f"a request may have at most {self._max_headers} headers", "too_many_headers")
         hosts = Headers(scope=scope).getlist("host")
-        found = _host(hosts[0]) if len(hosts) == 1 else None
-        if found is None:
-            return HttpError(400, "a request names the one host it is for", "bad_host")
-        if found[0] not in self._names and found[0] != _own_address(scope):
-            return HttpError(403, "this is no name of this server; `http.names` in its settings lists them", "bad_host")
+        host = _host(hosts[0]) if len(hosts) == 1 else None
+        if host is None:
+            return HttpError(400, "a request must name one host", "bad_host")
+        if host[0] not in self._names and host[0] != _own_address(scope):
+            return HttpError(403, "this is not a name of this server; add it to the setting http.names", "bad_host")
         if scope["method"] == "OPTIONS":
             allow = {"allow": "GET, HEAD, POST, PATCH, DELETE"}
-            return HttpError(405, "OPTIONS is for pages of other sites, and those are not let in", "method", allow)
-        if any(not _is_same(origin, found) for origin in Headers(scope=scope).getlist("origin")):
-            return HttpError(403, "pages of other sites are not let in", "bad_origin")
+            return HttpError(405, "OPTIONS is for pages of other sites, which are not allowed", "method", allow)
+        if any(not _is_same(origin, host) for origin in Headers(scope=scope).getlist("origin")):
+            return HttpError(403, "requests from pages of other sites are not allowed", "bad_origin")
         return None
 
 
 def _host(text: str) -> tuple[str, str] | None:
-    """A host in lower case and its port, which may be missing; None when it is no host."""
-    found = _HOST.fullmatch(text.strip().lower())
-    return (found[1], found[2] or "") if found else None
+    """A host in lower case and its port, which may be empty; None for an invalid host."""
+    match = _HOST.fullmatch(text.strip().lower())
+    return (match[1], match[2] or "") if match else None
 
 
 def _own_address(scope: Scope) -> str:
-    """The address of ours that this connection came to: nobody else's name, so nothing can be made to lead here."""
+    """The address that this connection was made to. It is not a name, so no DNS record can be pointed at it."""
     host = str((scope.get("server") or ("",))[0])
     return f"[{host}]" if ":" in host else host
 
@@ -140,18 +134,15 @@ def _is_same(origin: str, host: tuple[str, str]) -> bool:
         parsed = urlsplit(origin)
     except ValueError:
         return False
-    usual = {"http": "80", "https": "443"}.get(parsed.scheme)
-    found = _host(parsed.netloc)
-    if usual is None or found is None or parsed.path or parsed.query or parsed.fragment:
+    default_port = {"http": "80", "https": "443"}.get(parsed.scheme)
+    origin_host = _host(parsed.netloc)
+    if default_port is None or origin_host is None or parsed.path or parsed.query or parsed.fragment:
         return False
-    return (found[0], found[1] or usual) == (host[0], host[1] or usual)
+    return (origin_host[0], origin_host[1] or default_port) == (host[0], host[1] or default_port)
 
 
 class AuthMiddleware:
-    """Lets in whoever has a key, and says in `scope["state"]["caller"]` whose it is.
-
-    What goes on for long asks `scope["state"]["holds"]` now and then whether that key still holds.
-    """
+    """Refuses requests without a valid key, and sets `scope["state"]["caller"]` for the others."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy, failures: RateLimiter) -> None:
         self._app, self._policy, self._failures = app, policy, failures
@@ -170,58 +161,63 @@ class AuthMiddleware:
 
     async def _authenticate(self, scope: Scope) -> None:
         if _has_key_in_url(scope):
-            message = "a key does not belong into a URL, where others may see it: send `Authorization: Bearer …`"
-            raise HttpError(400, f"{message}, and make a new one", "key_in_url")
-        given = Headers(scope=scope).getlist("authorization")
-        if not given and scope["path"] in PUBLIC_PATHS:
+            message = "a URL must not contain a key, because others may see it: create a new key, and send it as"
+            raise HttpError(400, f"{message} `Authorization: Bearer …`", "key_in_url")
+        headers = Headers(scope=scope).getlist("authorization")
+        if not headers and scope["path"] in PUBLIC_PATHS:
             return
-        key = await self._find_key(given, f"from {peer_address(scope)}")
-        state = scope.setdefault("state", {})
-        state["caller"] = Caller(key.spec.person, key.id, frozenset(key.spec.scopes), key.spec.spend)
-        state["key"] = key.spec
-        if key.id != ENVIRONMENT_KEY_ID:
-            state["holds"] = lambda: self._is_valid(key.id)
+        key = await self._find_key(headers, f"from {peer_address(scope)}")
+        scope.setdefault("state", {})["caller"] = Caller(
+            key.spec.person,
+            key.id,
+            frozenset(key.spec.scopes),
+            key.spec.spend,
+            key.spec.rate,
+            key.spec.concurrent,
+            None if key.id == ENVIRONMENT_KEY_ID else lambda: self._is_valid(key.id),
+        )
 
     async def _is_valid(self, id: str) -> bool:
-        """Whether a key that was let in has not been taken back since."""
+        """Whether a key that was accepted has not been revoked since."""
         try:
-            found = await self._policy.keys.find_key(id)
-        except (Refused, Unavailable):  # nobody is sent away for what cannot be found out
+            key = await self._policy.keys.find_key(id)
+        except (Refused, Unavailable):  # not known to be revoked
             return True
-        return found is not None and not found.revoked
+        return key is not None and not key.revoked
 
-    async def _find_key(self, headers: Sequence[str], whence: str) -> Key:
+    async def _find_key(self, headers: Sequence[str], peer: str) -> Key:
         if not headers:
-            raise _unauthorized("no key: send it as `Authorization: Bearer …`; `outrider key` shows how", "no_key")
+            raise _unauthorized(NO_KEY, "no_key")
         scheme, _, text = headers[0].strip().partition(" ")
         rate = self._policy.limits.failures
         if len(headers) == 1 and scheme.lower() == "bearer":
-            # Header values come as Latin-1, whatever they were written in.
+            # Header values are decoded as Latin-1, whatever their encoding is.
             text = text.strip().encode("latin-1").decode("utf-8", "surrogateescape")
-            ours = split_key(text)
-            if found := (await self._find_stored_key(*ours) if ours else None) or self._from_environment(text, whence):
-                return found
-        if seconds := self._failures.take(whence, rate):
+            parts = split_key(text)
+            if key := (await self._find_stored_key(*parts) if parts else None) or self._from_environment(text, peer):
+                return key
+        if seconds := self._failures.take(peer, rate):
             raise too_many_requests("too many wrong keys from this address; wait", seconds, "too_many_failures")
-        raise _unauthorized("this key is wrong or was revoked; `outrider key` shows how to get one", "invalid_api_key")
+        raise _unauthorized("this key is wrong or revoked; `outrider key create` makes a new one", "invalid_api_key")
 
     async def _find_stored_key(self, id: str, secret: str) -> Key | None:
-        """One of the store's, if it still holds. Always checked, however many wrong ones came: these nobody guesses."""
+        """The key in the store, unless it is revoked. Always tried: generated keys cannot be guessed."""
         try:
-            found = await self._policy.keys.find_key(id)
+            key = await self._policy.keys.find_key(id)
         except (Refused, Unavailable) as error:
-            _log.info("a key could not be looked up: %s", error)
-            after = {"retry-after": "5"}
-            raise HttpError(503, "keys cannot be looked up now; try again later", "unavailable", after) from error
-        if not secret_matches(secret, found.digest if found else digest_of("")) or not found or found.revoked:
+            _log.info("cannot look up a key: %s", error)
+            headers = {"retry-after": "5"}
+            raise HttpError(503, "keys cannot be looked up now; try again later", "unavailable", headers) from error
+        # Compared even when there is no such key, so that the time it takes does not tell.
+        if not secret_matches(secret, key.digest if key else digest_of("")) or not key or key.revoked:
             return None
-        if abs(self._policy.wall_clock() - found.used) >= _MINUTE_MS:
+        if abs(self._policy.wall_clock() - key.used) >= _MINUTE_MS:
             await self._touch(id)
-        return found
+        return key
 
-    def _from_environment(self, secret: str, whence: str) -> Key | None:
-        """The one a person chose, which may be short: who has guessed wrong too often may not try it for a while."""
-        seconds = self._failures.retry_after(whence, self._policy.limits.failures)
+    def _from_environment(self, secret: str, peer: str) -> Key | None:
+        """The key in the environment. A short one is not tried for addresses that sent too many wrong keys."""
+        seconds = self._failures.retry_after(peer, self._policy.limits.failures)
         if (
             self._environment_digest is None
             or (self._is_guessable and seconds)
@@ -234,8 +230,8 @@ class AuthMiddleware:
         try:
             await self._policy.keys.touch_key(id)
         except (Refused, Unavailable) as error:
-            # When a key was used is good to know, and no reason to turn its owner away.
-            _log.info("the use of key %s was not written down: %s", id, error)
+            # The time of last use is no reason to refuse a valid key.
+            _log.info("cannot record the use of key %s: %s", id, error)
 
 
 def _unauthorized(message: str, code: str) -> HttpError:
@@ -250,16 +246,17 @@ def _has_key_in_url(scope: Scope) -> bool:
 
 
 def peer_address(scope: Scope) -> str:
-    """The address a request came from."""
     client = scope.get("client")
     return client[0] if client else "nowhere"
 
 
 class RateLimitMiddleware:
-    """Lets each key in so often, and so many times at once; and each address that comes without one."""
+    """Limits the rate and the concurrency of requests for each key, or for each address without one."""
 
-    def __init__(self, app: ASGIApp, limits: RequestLimits, rates: RateLimiter, crowd: ConcurrencyLimiter) -> None:
-        self._app, self._limits, self._rates, self._concurrency = app, limits, rates, crowd
+    def __init__(
+        self, app: ASGIApp, limits: RequestLimits, rates: RateLimiter, concurrency: ConcurrencyLimiter
+    ) -> None:
+        self._app, self._limits, self._rates, self._concurrency = app, limits, rates, concurrency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as stack:
@@ -273,24 +270,23 @@ class RateLimitMiddleware:
 
     @contextmanager
     def _admit(self, scope: Scope) -> Generator[None]:
-        state, limits = scope.get("state", {}), self._limits
-        name = state["caller"].key if "caller" in state else f"from {peer_address(scope)}"
-        wish = state.get("key", _ANONYMOUS_KEY)
-        rate = wish.rate or limits.rate
-        with self._concurrency.slot(name, wish.concurrent or limits.concurrent):
+        caller: Caller = scope.get("state", {}).get("caller", ANONYMOUS)
+        name = caller.key or f"from {peer_address(scope)}"
+        rate = caller.rate or self._limits.rate
+        with self._concurrency.slot(name, caller.concurrent or self._limits.concurrent):
             if seconds := self._rates.take(name, rate):
                 raise too_many_requests(f"more than {rate} requests a minute; wait", seconds, "rate_limit_exceeded")
             yield
 
 
 class BodyLimitMiddleware:
-    """Lets a body in up to so many bytes, and so many of all that are held at once.
+    """Limits the bytes of one request body, and of all bodies in memory.
 
-    One that says it is longer is refused before any of it is read.
+    A body whose declared length is too large is refused before any of it is read.
     """
 
-    def __init__(self, app: ASGIApp, most: int, together: int = RequestLimits().bodies) -> None:
-        self._app, self._max_body_bytes, self._max_held_bytes = app, most, together
+    def __init__(self, app: ASGIApp, max_bytes: int, max_total: int = RequestLimits().bodies) -> None:
+        self._app, self._max_body_bytes, self._max_held_bytes = app, max_bytes, max_total
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -310,7 +306,7 @@ class BodyLimitMiddleware:
             if size > self._max_body_bytes:
                 raise self._too_long()
             if self._held_bytes > self._max_held_bytes:
-                busy = "too much is being sent by all together; come back in a moment"
+                busy = "too many large requests at once; try again in a moment"
                 raise HttpError(503, busy, "busy", {"retry-after": "1", **_CLOSE_HEADER})
             return message
 
@@ -323,10 +319,12 @@ class BodyLimitMiddleware:
         if not lengths:
             return None
         if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
-            return HttpError(400, "content-length is one whole number", "bad_length", _CLOSE_HEADER)
+            return HttpError(400, "content-length must be one whole number", "bad_length", _CLOSE_HEADER)
         return (
             self._too_long() if len(lengths[0]) > _MAX_LENGTH_DIGITS or int(lengths[0]) > self._max_body_bytes else None
         )
 
     def _too_long(self) -> HttpError:
-        return HttpError(413, f"a request has at most {self._max_body_bytes} bytes", "body_too_large", _CLOSE_HEADER)
+        return HttpError(
+            413, f"a request body may have at most {self._max_body_bytes} bytes", "body_too_large", _CLOSE_HEADER
+        )

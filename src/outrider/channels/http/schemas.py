@@ -1,25 +1,25 @@
-"""Our own API's values as they travel: what requests hold (`New…`, `…Query`), and what is given back."""
+"""Bodies and queries of our own API: requests (`New…`, `…Query`) and results (`…View`, `…List`)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from outrider.core.events import Asked, Body, Delta, Entry, render_entry, render_event
 from outrider.core.store_port import SearchHit, Session, SessionStatus, session_status
 from outrider.core.tasks import Task
 
 MAX_ITEMS = 1_000
-"""Items of one list."""
-Limit = Annotated[int, Meta(ge=1, le=MAX_ITEMS, description="at most so many")]
-Cursor = Annotated[int, Meta(ge=0, description="only entries after the one of this number")]
+"""Of one list."""
+Limit = Annotated[int, Meta(ge=1, le=MAX_ITEMS, description="maximum number of items")]
+Cursor = Annotated[int, Meta(ge=0, description="only entries after this number")]
 ModelName = Annotated[
-    str, Meta(description="a model, or a runtime such as `codex` or `codex:gpt-5.5`; `GET /v1/models` lists them")
+    str, Meta(description="a model or a runtime, such as `codex` or `codex:gpt-5.5`; `GET /v1/models` lists them")
 ]
 _ENTRY: dict[str, Any] = {
     "title": "Entry",
-    "description": "One line of the journal: `type` says what happened, and which fields there are besides these.",
+    "description": "One entry of the journal. `type` says what happened and which other fields there are.",
     "type": "object",
     "properties": {
         "type": {"enum": [kind.__struct_config__.tag for kind in get_args(Body)]},
@@ -36,7 +36,7 @@ class ListQuery(Struct, frozen=True):
 
 
 class SessionSearchQuery(Struct, frozen=True):
-    q: Annotated[str, Meta(min_length=1, max_length=1_000, description="words to look for")]
+    q: Annotated[str, Meta(min_length=1, max_length=1_000, description="words to search for")]
     limit: Limit = 20
 
 
@@ -48,47 +48,47 @@ class EntriesQuery(Struct, frozen=True):
 class EventsQuery(Struct, frozen=True):
     after: Cursor = 0
     until: Annotated[
-        Literal["", "idle"], Meta(description="`idle`: end the stream when nothing is left to do in the session")
+        Literal["", "idle"], Meta(description="`idle`: end the stream when the session has no more work")
     ] = ""
 
 
 class TasksQuery(Struct, frozen=True):
-    session: Annotated[str, Meta(description="only this session's")] = ""
-    open: Annotated[bool, Meta(description="only those that have not ended")] = False
+    session: Annotated[str, Meta(description="only tasks of this session")] = ""
+    open: Annotated[bool, Meta(description="only tasks that have not ended")] = False
     limit: Limit = 100
 
 
 class OutputQuery(Struct, frozen=True):
-    start: Annotated[int, Meta(ge=-(2**53), le=2**53, description="from this byte on; negative: from the end")] = 0
-    most: Annotated[int, Meta(ge=1, le=1_048_576, description="at most so many bytes")] = 65_536
+    start: Annotated[int, Meta(ge=-(2**53), le=2**53, description="first byte; negative: counted from the end")] = 0
+    most: Annotated[int, Meta(ge=1, le=1_048_576, description="maximum number of bytes")] = 65_536
 
 
 class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
-    """A session to begin. Without a name it gets one; a name that is known gives that session."""
+    """A session to create. Without a name it gets one; an existing name returns that session."""
 
     name: str = ""
     model: ModelName = ""
 
 
 class SessionPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session is to be called, and what is to answer in it; what is left out stays."""
+    """Changes to a session; what is omitted stays."""
 
     name: str | None = None
     model: ModelName = ""
 
 
 class NewInput(Struct, frozen=True, forbid_unknown_fields=True):
-    """Something to say in a session."""
+    """A message for a session."""
 
     text: str = ""
-    images: Annotated[tuple[bytes, ...], Meta(max_length=20, description="pictures, each in base64")] = ()
+    images: Annotated[tuple[bytes, ...], Meta(max_length=20, description="images, each in base64")] = ()
 
 
 class StopRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to stop besides the turn and the commands it waits for."""
+    """What to stop in addition to the turn and the commands it waits for."""
 
     tasks: bool = False
-    """Whether tasks in the background are ended too."""
+    """Whether to end background tasks too."""
 
 
 class NewAnswer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,11 +98,11 @@ class NewAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewTaskInput(Struct, frozen=True, forbid_unknown_fields=True):
-    """Something for a command to read."""
+    """Input for a command."""
 
     text: str = ""
     close: bool = False
-    """Whether that is all it will ever be given."""
+    """Whether to close the command's input after this."""
 
 
 class SessionView(Struct, frozen=True):
@@ -118,7 +118,7 @@ class SessionView(Struct, frozen=True):
     head: int
     """The number of its last entry."""
     runtime: str = ""
-    """What carries its turns, e.g. `native` or `codex:gpt-5.5`. Not told in lists."""
+    """What runs its turns, e.g. `native` or `codex:gpt-5.5`. Empty in lists."""
 
 
 class SessionList(Struct, frozen=True):
@@ -127,7 +127,7 @@ class SessionList(Struct, frozen=True):
 
 
 class SearchHitView(Struct, frozen=True):
-    """One place where words were found."""
+    """An entry that matches a search."""
 
     session: str
     name: str
@@ -137,11 +137,11 @@ class SearchHitView(Struct, frozen=True):
 
 
 class SearchHitList(Struct, frozen=True):
-    found: list[SearchHitView]
+    hits: list[SearchHitView] = field(name="found")
 
 
 class InputReceipt(Struct, frozen=True):
-    """An input that is kept, and will be dealt with."""
+    """An input that is durable and will be answered."""
 
     session: str
     seq: int
@@ -151,7 +151,7 @@ class InputReceipt(Struct, frozen=True):
 class EntryList(Struct, frozen=True):
     entries: list[EntryJson]
     head: int
-    """The number of the session's last entry; there is more when the last one here is before it."""
+    """The number of the session's last entry; there are more entries when the last one here is before it."""
 
 
 class StopResult(Struct, frozen=True):
@@ -182,7 +182,7 @@ class AnswerReceipt(Struct, frozen=True):
 
 
 class TaskView(Struct, frozen=True):
-    """A task: a command, or a session that works for another."""
+    """A task: a command or a child session."""
 
     id: str
     kind: str
@@ -198,13 +198,14 @@ class TaskView(Struct, frozen=True):
     why: str
     address: str
     notify: str
-    is_told: bool
+    is_delivered: bool = field(name="is_told")
+    """Whether its session was notified of its end."""
     is_interactive: bool
-    """Whether it can be given something to read while it runs."""
+    """Whether its input can be written to while it runs."""
     watch: str
     grants: tuple[str, ...]
     child: str
-    """The session that is this task's body."""
+    """The child session, for a task that is one."""
 
 
 class TaskList(Struct, frozen=True):
@@ -216,30 +217,27 @@ HealthStatus = Literal["ok", "failing"]
 
 
 class StoreHealth(Struct, frozen=True):
-    well: float | None
-    """Seconds since a read and a write last came back."""
+    seconds_since_ok: float | None = field(name="well")
+    """Since a read and a write last succeeded."""
     read: float | None
     """Seconds the last read took."""
     write: float | None
 
 
 class HealthView(Struct, frozen=True, omit_defaults=True):
-    """Whether this Outrider works. Without a key, only `status`."""
+    """Whether the server works. Without a key, only `status`."""
 
     status: HealthStatus
     version: str = ""
     uptime: float = 0.0
     problem: str = ""
     store: StoreHealth | None = None
-    is_carrying: bool | None = None
-    """Whether turns are carried."""
+    is_worker_running: bool | None = field(default=None, name="is_carrying")
     sessions_waiting: int | None = None
     turns_running: int | None = None
     tasks_open: int | None = None
     webhooks_pending: int | None = None
-    """Still to be sent."""
     webhooks_failed: int | None = None
-    """Given up."""
 
 
 def render_session(session: Session, runtime: str = "") -> SessionView:
@@ -256,8 +254,8 @@ def render_session(session: Session, runtime: str = "") -> SessionView:
     )
 
 
-def render_search_hit(found: SearchHit) -> SearchHitView:
-    return SearchHitView(found.session, found.name, found.seq, found.at, found.excerpt)
+def render_search_hit(hit: SearchHit) -> SearchHitView:
+    return SearchHitView(hit.session, hit.name, hit.seq, hit.at, hit.excerpt)
 
 
 def render_question(session: Session, asked: Asked) -> QuestionView:
@@ -273,32 +271,32 @@ def render_question(session: Session, asked: Asked) -> QuestionView:
 
 
 def render_task(task: Task) -> TaskView:
-    wish = task.spec
+    spec = task.spec
     return TaskView(
         id=task.id,
-        kind=wish.kind,
+        kind=spec.kind,
         state=task.state,
         session=task.session,
-        command=wish.command,
-        description=wish.description,
+        command=spec.command,
+        description=spec.description,
         workspace=task.workspace,
-        workdir=wish.workdir,
+        workdir=spec.workdir,
         created=task.created,
         ended=task.ended,
         exit_code=task.exit_code,
         why=task.why,
-        address=wish.address,
-        notify=wish.notify,
-        is_told=task.is_delivered,
-        is_interactive=wish.keeps_stdin_open,
-        watch=wish.watch,
-        grants=wish.grants,
+        address=spec.address,
+        notify=spec.notify,
+        is_delivered=task.is_delivered,
+        is_interactive=spec.keeps_stdin_open,
+        watch=spec.watch,
+        grants=spec.grants,
         child=task.child,
     )
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The same entry is always the same bytes, whenever and wherever it is read."""
+    """The same entry is always the same bytes."""
     return msgspec.json.encode(render_entry(entry))
 
 
@@ -307,5 +305,5 @@ def encode_delta(delta: Delta) -> bytes:
 
 
 def encode_stream_notice(kind: str, fields: Mapping[str, object]) -> bytes:
-    """What a stream says of itself, e.g. that it is over."""
+    """An event about the stream itself, e.g. that it ends."""
     return msgspec.json.encode({"type": kind, **fields})

@@ -1,4 +1,9 @@
-"""Listens: uvicorn's protocol in an event loop of ours, with bounds on all that a client may hold up."""
+"""The HTTP server: uvicorn's protocol in our event loop, with limits on what a client may occupy.
+
+`BoundedConnection` extends uvicorn's `HttpToolsProtocol`, because its parser refuses requests that other parsers
+accept and that could be used for request smuggling. `tests/unit/test_http_server.py` fails when a new version of
+uvicorn changes what is relied on here.
+"""
 
 import asyncio
 import errno
@@ -22,33 +27,33 @@ from outrider.channels.http.errors import error_body
 from outrider.core.errors import Refused, Unavailable
 
 _FLUSH_SECONDS = 0.5
-"""Seconds that what was written last may take to leave the machine."""
+"""Seconds to send what was written before the end."""
 _RESERVED_FILES = 128
-"""Open files that are kept for everything but connections."""
+"""Open files reserved for everything except connections."""
 _UNLIMITED = 2**30
 
 
 class ServerLimits(Struct, frozen=True):
-    """How much of us one client, and all of them together, may take."""
+    """Limits for one connection and for all of them."""
 
     head_bytes: int = 65_536
     head_seconds: float = 10.0
     body_seconds: float = 120.0
-    """For the whole body, however it trickles in."""
+    """For the whole body, however slowly it arrives."""
     leftover_bytes: int = 10 * 1024 * 1024
     leftover_seconds: float = 5.0
-    """How much, and how long, may still come of a body whose request has been answered."""
+    """How much of a body, and for how long, may still arrive after its request was answered."""
     idle_seconds: int = 75
-    """How long a connection is kept open for a next request."""
+    """How long a connection stays open without a request."""
     unread_seconds: float = 60.0
-    """How long a client may leave what we send unread before it counts as gone."""
+    """How long a client may not read a response before its connection is cut."""
     connections: int = 1_000
-    """When there are so many, the one that has asked for nothing for the longest time makes room for a new one."""
+    """When there are this many, a new one replaces the one that has been idle for longest."""
     backlog: int = 1_024
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach a server on this host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -56,9 +61,9 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int, backlog: int = ServerLimits().backlog) -> socket.socket:
-    """Take a port; clients that come early wait in its backlog. Raises Refused or Unavailable in words."""
+    """Listen on a port; early clients wait in its backlog. Raises Refused or Unavailable."""
     family, address = _resolve(host, port)
-    # Named by its protocol, or asyncio leaves small writes waiting for one another.
+    # asyncio sets TCP_NODELAY only for sockets that name their protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,7 +73,7 @@ def listen(host: str, port: int, backlog: int = ServerLimits().backlog) -> socke
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"port {port} of {host} is in use; end what uses it, or name another with --port"
+                f"port {port} of {host} is in use; stop what uses it, or choose another with --port"
             ) from None
         raise Refused(f"port {port} of {host} cannot be used: {error.strerror}") from None
     return listener
@@ -76,15 +81,15 @@ def listen(host: str, port: int, backlog: int = ServerLimits().backlog) -> socke
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise Refused(f"{host!r} is no address of this machine; --host takes one, e.g. 127.0.0.1") from None
-    family, _, _, _, address = min(found, key=lambda each: each[0] is not socket.AF_INET)
+        raise Refused(f"{host!r} is not an address of this machine; use --host with one, e.g. 127.0.0.1") from None
+    family, _, _, _, address = min(addresses, key=lambda each: each[0] is not socket.AF_INET)
     return family, (str(address[0]), port)
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where clients reach this socket; on every address of the machine, that is also loopback."""
+    """The URL of this socket; loopback for one that listens on every address."""
     host, port = listener.getsockname()[:2]
     if ip_address(host).is_unspecified:
         host = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
@@ -92,7 +97,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _ignore_cancellation(app: ASGIApp) -> ASGIApp:
-    """The application, for requests that are cancelled when the server ends: their clients have been told by then."""
+    """The application, without an error for requests that are cancelled at shutdown: their clients have a response."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(asyncio.CancelledError):
@@ -102,19 +107,19 @@ def _ignore_cancellation(app: ASGIApp) -> ASGIApp:
 
 
 def _raise_file_limit(connections: int) -> int:
-    """How many connections there may be. More open files are asked for where the system lets us."""
+    """The number of connections that the limit on open files allows, after raising that as far as possible."""
     soft, hard = (
         _UNLIMITED if one == resource.RLIM_INFINITY else one for one in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
-    wanted = min(connections + _RESERVED_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    files = max(soft, wanted)
+    needed = min(connections + _RESERVED_FILES, hard)
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    files = max(soft, needed)
     return min(connections, max(files - _RESERVED_FILES, files // 2))
 
 
 class HttpServer:
-    """Answers requests on a socket until closed. Signals are somebody else's."""
+    """Serves HTTP on a socket until closed. It handles no signals."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, limits: ServerLimits = ServerLimits()) -> None:  # noqa: B008 (frozen)
         self._config = uvicorn.Config(
@@ -131,17 +136,19 @@ class HttpServer:
         self._limits = limits
         self._listener = listener
         self._state = ServerState()
-        self._idle_connections: dict[BoundedConnection, None] = {}
         self._asyncio_server: asyncio.Server | None = None
         self._closed = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until closed or cancelled; then end those that are left."""
-        self._limits = replace(self._limits, connections=_raise_file_limit(self._limits.connections))
+        """Serve until closed or cancelled, then end the requests that are left."""
+        limits = replace(self._limits, connections=_raise_file_limit(self._limits.connections))
+        connections: dict[BoundedConnection, None] = {}
         self._config.load()
         loop = asyncio.get_running_loop()
         self._asyncio_server = await loop.create_server(
-            self._connect, sock=self._listener, backlog=self._limits.backlog
+            lambda: BoundedConnection(limits, self._config, self._state, connections),
+            sock=self._listener,
+            backlog=limits.backlog,
         )
         task_status.started()
         try:
@@ -152,7 +159,7 @@ class HttpServer:
                 await self._end_requests()
 
     async def close(self, grace: float) -> None:
-        """Take no new connection, let requests end by themselves for so many seconds, then end those that are left."""
+        """Accept no new connection, wait up to `grace` seconds for requests to end, then end those that are left."""
         if self._asyncio_server:
             self._asyncio_server.close()
         for connection in tuple(self._state.connections):
@@ -162,40 +169,37 @@ class HttpServer:
                 await asyncio.wait(tuple(self._state.tasks))
         self._closed.set()
 
-    def _connect(self) -> "BoundedConnection":
-        return BoundedConnection(self._limits, self._config, self._state, self._idle_connections)
-
     async def _end_requests(self) -> None:
         connections: list[BoundedConnection] = [
             each for each in self._state.connections if isinstance(each, BoundedConnection)
         ]
         for connection in connections:
             connection.close_for_shutdown()
-        left = tuple(self._state.tasks)
-        for request in left:
+        requests = tuple(self._state.tasks)
+        for request in requests:
             request.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*requests, return_exceptions=True)
         with anyio.move_on_after(_FLUSH_SECONDS):
-            while self._state.connections:  # noqa: ASYNC110 (the set is uvicorn's, and tells nobody)
+            while self._state.connections:  # noqa: ASYNC110 (uvicorn's set raises no event)
                 await anyio.sleep(_FLUSH_SECONDS / 20)
         for connection in connections:
             connection.transport.abort()
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One client's connection. What takes too long or grows too big is answered as an error and closed."""
+    """One client's connection. A request that is too slow or too large gets an error, and the connection is closed."""
 
     def __init__(
-        self, limits: ServerLimits, config: uvicorn.Config, state: ServerState, quiet: "dict[BoundedConnection, None]"
+        self, limits: ServerLimits, config: uvicorn.Config, state: ServerState, idle: "dict[BoundedConnection, None]"
     ) -> None:
         super().__init__(config, state, {})
         self._limits = limits
-        self._idle_connections = quiet
-        """Those that owe us a request, the longest waiting first."""
+        self._idle_connections = idle
+        """Connections without a request, the longest idle first. All connections share it."""
         self._awaits_head = True
         self._is_rejected = False
         self._overhead_bytes = 0
-        """Bytes since a request began, or since its body last grew: the head; what is between and after its pieces."""
+        """Bytes since a request began or its body last grew: the head, chunk extensions, trailers."""
         self._leftover_bytes = 0
         self._deadline: TimerHandle | None = None
         self._unread_timer: TimerHandle | None = None
@@ -204,7 +208,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self._limits.connections:
             if not self._idle_connections:
-                self._reject(503, "too many connections are open; come back later", "busy")
+                self._reject(503, "too many connections are open; try again later", "busy")
                 return
             next(iter(self._idle_connections)).evict()
         self._idle_connections[self] = None
@@ -228,7 +232,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._too_long()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._awaits_head:  # what follows a body is no header, whatever it is called
+        if self._awaits_head:  # a trailer after the body is not a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -236,9 +240,9 @@ class BoundedConnection(HttpToolsProtocol):
         if head > self._limits.head_bytes:
             self._too_long()
         elif any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-            self._reject(501, "a body comes as it is, or in chunks", "transfer_encoding")
+            self._reject(501, "the only supported transfer-encoding is chunked", "transfer_encoding")
         elif not self._target_matches_host():
-            self._reject(400, "a request names the one host it is for", "bad_host")
+            self._reject(400, "a request must name one host", "bad_host")
         else:
             self._awaits_head, self._overhead_bytes, self._leftover_bytes = False, 0, 0
             self._idle_connections.pop(self, None)
@@ -246,7 +250,7 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_headers_complete()
 
     def _target_matches_host(self) -> bool:
-        """Whether a target that is a whole URL names the host that the headers name."""
+        """Whether a request target that is a whole URL has the same host as the host header."""
         if self.url.startswith((b"/", b"*")):
             return True
         host = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
@@ -274,20 +278,20 @@ class BoundedConnection(HttpToolsProtocol):
         if self._awaits_head and self.cycle.response_complete and not self.transport.is_closing():
             self._idle_connections[self] = None
         if self._is_answered_early:
-            if self.cycle.waiting_for_100_continue:  # then nobody knows whether the body will come
+            if self.cycle.waiting_for_100_continue:  # the body may or may not come
                 self.transport.close()
             self._start_deadline(self._limits.leftover_seconds, "the request's body")
 
     @property
     def _is_answered_early(self) -> bool:
-        """Whether a request has its answer while its body is still to come."""
+        """Whether a request has its response before its whole body has arrived."""
         return not self._awaits_head and self.cycle.response_complete
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing to warn of: who asks for another protocol, as some clients always do, is answered in this one."""
+        """No warning: some clients always ask for another protocol, and get a response in this one."""
 
     def send_400_response(self, msg: str) -> None:
-        self._reject(400, "this is not HTTP/1.1 as we understand it", "bad_request")
+        self._reject(400, "this is not valid HTTP/1.1", "bad_request")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -300,19 +304,18 @@ class BoundedConnection(HttpToolsProtocol):
             self._unread_timer = None
 
     def close_for_shutdown(self) -> None:
-        """The server ends: say so to a client that has no answer yet, and close."""
-        is_answered = not self.cycle or self.cycle.response_complete
-        if is_answered:
+        """Close, with an error for a request that has no response yet."""
+        if not self.cycle or self.cycle.response_complete:
             self.transport.close()
             return
-        self._reject(503, "Outrider is restarting; ask again in a moment", "unavailable")
-        self.cycle.disconnected = True
+        self._reject(503, "Outrider is restarting; try again in a moment", "unavailable")
+        self.cycle.disconnected = True  # uvicorn then sends nothing more
 
     def evict(self) -> None:
-        """Leave for another connection; one that was about to ask is told so."""
+        """Close in favour of another connection, with an error if a request has begun."""
         self._idle_connections.pop(self, None)
         if self._overhead_bytes:
-            self._reject(503, "too many connections are open; come back later", "busy")
+            self._reject(503, "too many connections are open; try again later", "busy")
         self.transport.close()
 
     def _start_deadline(self, seconds: float, what: str) -> None:
@@ -325,20 +328,20 @@ class BoundedConnection(HttpToolsProtocol):
             self._deadline = None
 
     def _too_long(self) -> None:
-        self._reject(431, f"a request's head has at most {self._limits.head_bytes:,} bytes", "head_too_long")
+        self._reject(431, f"a request's head may have at most {self._limits.head_bytes:,} bytes", "head_too_long")
 
     def _too_slow(self, what: str) -> None:
         self._deadline = None
         self._reject(408, what, "too_slow")
 
     def _reject(self, status: int, message: str, code: str) -> None:
-        """Answer with an error, unless an answer is under way already or was given, and close."""
+        """Close, with an error response unless a response has already begun."""
         self._cancel_deadline()
         self._is_rejected = True
         if self.transport.is_closing():
             return
-        is_owed = not self.cycle or self.cycle.response_complete or not self.cycle.response_started
-        if is_owed and not (self.cycle and self._is_answered_early):
+        has_no_response = not self.cycle or self.cycle.response_complete or not self.cycle.response_started
+        if has_no_response and not (self.cycle and self._is_answered_early):
             content = msgspec.json.encode(error_body(status, message, code, ""))
             fields = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(content)
             if status == 503:

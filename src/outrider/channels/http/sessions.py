@@ -1,30 +1,20 @@
-"""Sessions over HTTP: list, begin, read, say something in one, rename, stop, delete.
+"""`/v1/sessions`: list, create, read, rename, stop and delete sessions, add inputs, and follow their events.
 
-A session as a stream: every entry once and in order, whenever and however often the client comes back.
+An event stream has every entry once and in order, however often the client reconnects.
 """
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from outrider.app.addresses import SESSIONS
 from outrider.app.agent import Agent
 from outrider.app.runtimes import apply_settings, runtime_of, settings_of
-from outrider.channels.http.endpoints import (
-    EndpointSpec,
-    find_session,
-    json_response,
-    parse_body,
-    parse_query,
-    reader_agent,
-    route,
-    session_from_path,
-)
+from outrider.channels.http.endpoints import EVENT_STREAM, ApiCall, endpoint, find_session, json_response
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.inputs import InputRequest, accept_input, agent_of
+from outrider.channels.http.inputs import KEY_HEADER, InputRequest, accept_input, idempotency_key
 from outrider.channels.http.openai.model_names import OUTRIDER, settings_for_model
 from outrider.channels.http.schemas import (
     EntriesQuery,
@@ -52,27 +42,111 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Changed, Delta, Ended, Entry
 from outrider.core.store_port import Session
 
-_KEY_HEADER = "Idempotency-Key"
-_MAX_KEY_CHARS = 255
+PAGE_ENTRIES = 100
+"""Entries read at once from a journal that is not followed."""
+_CURSOR_HEADER = "Last-Event-ID"
 
 
-async def list_sessions(request: Request) -> Response:
-    query = parse_query(request, ListQuery)
-    sessions = await reader_agent(request).sessions(query.limit)
-    return json_response(SessionList([render_session(session) for session in sessions]))
+@endpoint("GET", "/v1/sessions", scope="read")
+async def list_sessions(call: ApiCall, query: ListQuery) -> SessionList:
+    """List your sessions, latest first."""
+    return SessionList([render_session(session) for session in await call.agent.sessions(query.limit)])
 
 
-async def create_session(request: Request) -> Response:
-    agent = agent_of(request)
-    wish = await parse_body(request, NewSession)
-    settings = _settings_for_model(agent, wish.model)
+@endpoint("POST", "/v1/sessions", results={201: SessionView, 200: SessionView})
+async def create_session(call: ApiCall, body: NewSession) -> Response:
+    """Create a session, or return the one of this name (200)."""
+    settings = _settings_for_model(call.agent, body.model)
     with suppress(HttpError):
-        return json_response(await _apply_settings(agent, await find_session(agent, wish.name), settings))
-    return json_response(await _apply_settings(agent, await agent.session(wish.name), settings), 201)
+        return json_response(await _apply_settings(call.agent, await find_session(call.agent, body.name), settings))
+    return json_response(await _apply_settings(call.agent, await call.agent.session(body.name), settings), 201)
+
+
+@endpoint("GET", "/v1/sessions/search", scope="read")
+async def search_sessions(call: ApiCall, query: SessionSearchQuery) -> SearchHitList:
+    """Search the text of your sessions."""
+    return SearchHitList([render_search_hit(hit) for hit in await call.agent.search(query.q, query.limit)])
+
+
+@endpoint("GET", "/v1/sessions/{id}", scope="read")
+async def get_session(call: ApiCall, id: str) -> SessionView:
+    """Get one session."""
+    return await _apply_settings(call.agent, await find_session(call.agent, id), {})
+
+
+@endpoint("PATCH", "/v1/sessions/{id}")
+async def update_session(call: ApiCall, id: str, body: SessionPatch) -> SessionView:
+    """Rename a session, or change its model or runtime."""
+    settings = _settings_for_model(call.agent, body.model)
+    session = await find_session(call.agent, id)
+    if body.name is not None:
+        session = await call.agent.rename(session, body.name)
+    return await _apply_settings(call.agent, session, settings)
+
+
+@endpoint("DELETE", "/v1/sessions/{id}")
+async def delete_session(call: ApiCall, id: str) -> None:
+    """Stop a session, end its tasks, and delete it with its journal."""
+    await call.agent.delete(await find_session(call.agent, id))
+
+
+@endpoint(
+    "POST",
+    "/v1/sessions/{id}/inputs",
+    status=202,
+    headers={KEY_HEADER: "a request repeated with the same key adds its input once"},
+)
+async def add_input(call: ApiCall, id: str, body: NewInput) -> InputReceipt:
+    """Send a message to a session; it is durable when this responds, and its turn runs by itself."""
+    session = await find_session(call.agent, id)
+    accepted = await accept_input(
+        call,
+        InputRequest(
+            channel=SESSIONS,
+            address_id=session.id,
+            text=body.text,
+            session=session.id,
+            images=body.images,
+            idempotency_key=idempotency_key(call),
+        ),
+    )
+    return InputReceipt(accepted.session.id, accepted.entry.seq, accepted.entry.at)
+
+
+@endpoint("GET", "/v1/sessions/{id}/entries", scope="read")
+async def list_entries(call: ApiCall, id: str, query: EntriesQuery) -> EntryList:
+    """Read part of a session's journal, oldest entry first."""
+    session = await find_session(call.agent, id)
+    entries = await call.agent.journal(session, _check_cursor(query.after, session), query.limit)
+    head = (await find_session(call.agent, session.id)).head
+    return EntryList([msgspec.Raw(encode_entry(entry)) for entry in entries], head)
+
+
+@endpoint("POST", "/v1/sessions/{id}/stop")
+async def stop_session(call: ApiCall, id: str, body: StopRequest) -> StopResult:
+    """Stop a session's turn and the commands it waits for."""
+    return StopResult(await call.agent.stop(await find_session(call.agent, id), tasks=body.tasks))
+
+
+@endpoint(
+    "GET",
+    "/v1/sessions/{id}/events",
+    scope="read",
+    headers={_CURSOR_HEADER: "the id of the last event received; the stream continues after it"},
+    media_types=[EVENT_STREAM],
+)
+async def stream_events(call: ApiCall, id: str, query: EventsQuery) -> Response:
+    """Follow a session: each entry once and in order, with its number as the event's id, and deltas in between."""
+    session = await find_session(call.agent, id)
+    after = _check_cursor(_cursor(call, query.after), session)
+    if call.request.method == "HEAD":
+        return Response(media_type=EVENT_STREAM)
+    events = _session_events(call.agent, session, after, until_idle=query.until == "idle")
+    return EventStreamResponse(_with_error_event(events))
 
 
 def _settings_for_model(agent: Agent, model: str) -> Mapping[str, str]:
-    """What a session is set to by this name, which has to mean something. Raises HttpError."""
+    """The settings that a model's name stands for. Raises 404 for a name that stands for nothing."""
     settings = settings_for_model(agent.config, model)
     if model and not settings and model != OUTRIDER:
         raise HttpError(404, f"there is no model {model[:100]!r}; `GET /v1/models` lists them", "model_not_found")
@@ -80,193 +154,31 @@ def _settings_for_model(agent: Agent, model: str) -> Mapping[str, str]:
 
 
 async def _apply_settings(agent: Agent, session: Session, settings: Mapping[str, str]) -> SessionView:
-    """The session, with this set."""
     if await apply_settings(agent, session, settings):
         session = await find_session(agent, session.id)
-    known = settings_of(await agent.journal(session))
-    return render_session(session, str(runtime_of(known, agent.default_runtime)))
+    current = settings_of(await agent.journal(session))
+    return render_session(session, str(runtime_of(current, agent.default_runtime)))
 
 
-async def search_sessions(request: Request) -> Response:
-    query = parse_query(request, SessionSearchQuery)
-    found = await reader_agent(request).search(query.q, query.limit)
-    return json_response(SearchHitList([render_search_hit(one) for one in found]))
-
-
-async def get_session(request: Request) -> Response:
-    agent = reader_agent(request)
-    return json_response(await _apply_settings(agent, await session_from_path(request, agent), {}))
-
-
-async def update_session(request: Request) -> Response:
-    agent = agent_of(request)
-    wish = await parse_body(request, SessionPatch)
-    settings = _settings_for_model(agent, wish.model)
-    session = await session_from_path(request, agent)
-    return json_response(
-        await _apply_settings(
-            agent, await agent.rename(session, wish.name) if wish.name is not None else session, settings
-        )
-    )
-
-
-async def delete_session(request: Request) -> Response:
-    agent = agent_of(request)
-    await agent.delete(await session_from_path(request, agent))
-    return Response(status_code=204)
-
-
-async def add_input(request: Request) -> Response:
-    session = await session_from_path(request, agent_of(request))
-    wish = await parse_body(request, NewInput)
-    entered = await accept_input(
-        request,
-        InputRequest(
-            channel=SESSIONS,
-            address_id=session.id,
-            text=wish.text,
-            session=session.id,
-            images=wish.images,
-            idempotency_key=_idempotency_key(request),
-        ),
-    )
-    return json_response(InputReceipt(entered.session.id, entered.entry.seq, entered.entry.at), 202)
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get(_KEY_HEADER)
-    if key is None:
-        return None
-    if not key.strip() or len(key) > _MAX_KEY_CHARS or not key.isprintable():
-        raise HttpError(400, f"{_KEY_HEADER} has 1 to {_MAX_KEY_CHARS} printable characters", "idempotency_key")
-    return key
-
-
-async def list_entries(request: Request) -> Response:
-    agent = reader_agent(request)
-    session = await session_from_path(request, agent)
-    query = parse_query(request, EntriesQuery)
-    found = await agent.journal(session, check_cursor(query.after, session), query.limit)
-    page = EntryList(
-        [msgspec.Raw(encode_entry(entry)) for entry in found], (await find_session(agent, session.id)).head
-    )
-    return json_response(page)
-
-
-def check_cursor(after: int, session: Session) -> int:
-    """Refuses a cursor beyond the end: whoever holds one read another journal than this."""
+def _check_cursor(after: int, session: Session) -> int:
+    """Refuse a cursor beyond the end: it belongs to another journal."""
     if after > session.head:
         raise HttpError(400, f"there is no entry {after} yet: the last one is {session.head}", "invalid_cursor")
     return after
 
 
-async def stop_session(request: Request) -> Response:
-    agent = agent_of(request)
-    session = await session_from_path(request, agent)
-    wish = await parse_body(request, StopRequest)
-    return json_response(StopResult(await agent.stop(session, tasks=wish.tasks)))
-
-
-ROUTES = (
-    route(
-        "/v1/sessions",
-        list_sessions,
-        "GET",
-        about=EndpointSpec(summary="Your sessions, latest first", query=ListQuery, answer=SessionList),
-    ),
-    route(
-        "/v1/sessions",
-        create_session,
-        "POST",
-        about=EndpointSpec(
-            summary="Begin a session, or find the one of this name (200)",
-            body=NewSession,
-            answer=SessionView,
-            status=201,
-            others={200: SessionView},
-        ),
-    ),
-    route(
-        "/v1/sessions/search",
-        search_sessions,
-        "GET",
-        about=EndpointSpec(
-            summary="Where words were said in your sessions", query=SessionSearchQuery, answer=SearchHitList
-        ),
-    ),
-    route("/v1/sessions/{id}", get_session, "GET", about=EndpointSpec(summary="One session", answer=SessionView)),
-    route(
-        "/v1/sessions/{id}",
-        update_session,
-        "PATCH",
-        about=EndpointSpec(
-            summary="Call a session otherwise, or have another model or runtime answer in it",
-            body=SessionPatch,
-            answer=SessionView,
-        ),
-    ),
-    route(
-        "/v1/sessions/{id}",
-        delete_session,
-        "DELETE",
-        about=EndpointSpec(summary="Stop a session, end its tasks, and delete it with its journal", status=204),
-    ),
-    route(
-        "/v1/sessions/{id}/inputs",
-        add_input,
-        "POST",
-        about=EndpointSpec(
-            summary="Say something in a session; it is durable when this is answered, and its turn goes on by itself",
-            body=NewInput,
-            headers={_KEY_HEADER: "the same key again is the same input, taken once"},
-            answer=InputReceipt,
-            status=202,
-        ),
-    ),
-    route(
-        "/v1/sessions/{id}/entries",
-        list_entries,
-        "GET",
-        about=EndpointSpec(summary="A part of the journal, oldest first", query=EntriesQuery, answer=EntryList),
-    ),
-    route(
-        "/v1/sessions/{id}/stop",
-        stop_session,
-        "POST",
-        about=EndpointSpec(
-            summary="Stop the session's turn and the commands it waits for", body=StopRequest, answer=StopResult
-        ),
-    ),
-)
-PAGE_ENTRIES = 100
-"""Entries that are read at once from a journal that is already there."""
-_CURSOR_HEADER = "Last-Event-ID"
-
-
-async def stream_events(request: Request) -> Response:
-    agent = reader_agent(request)
-    session = await session_from_path(request, agent)
-    query = parse_query(request, EventsQuery)
-    after = check_cursor(_cursor(request, query.after), session)
-    if request.method == "HEAD":
-        return Response(media_type=EventStreamResponse.media_type)
-    return EventStreamResponse(
-        _with_error_event(_session_events(agent, session, after, is_brief=query.until == "idle"))
-    )
-
-
-def _cursor(request: Request, after: int) -> int:
-    """The header wins: a client that comes back by itself repeats its first query."""
-    given = request.headers.get(_CURSOR_HEADER, "").strip()
-    if not given:
+def _cursor(call: ApiCall, after: int) -> int:
+    """The header overrides the query: a client that reconnects by itself repeats its first query."""
+    cursor = call.request.headers.get(_CURSOR_HEADER, "").strip()
+    if not cursor:
         return after
-    if not (given.isascii() and given.isdigit() and len(given) < 16):
-        raise HttpError(400, f"{_CURSOR_HEADER} is the number of an entry", "invalid_cursor")
-    return int(given)
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
+        raise HttpError(400, f"{_CURSOR_HEADER} must be the number of an entry", "invalid_cursor")
+    return int(cursor)
 
 
 async def _with_error_event(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The events; trouble that ends them is told as the last one."""
+    """The events; an error that ends them becomes the last one."""
     async with aclosing(events):
         try:
             async for one in events:
@@ -275,33 +187,35 @@ async def _with_error_event(events: AsyncGenerator[bytes, None]) -> AsyncGenerat
             yield format_event(encode_stream_notice("error", {"message": str(error)}))
 
 
-async def _session_events(agent: Agent, session: Session, after: int, *, is_brief: bool) -> AsyncGenerator[bytes, None]:
-    known = session.head
-    if is_brief and not session.has_work:
+async def _session_events(
+    agent: Agent, session: Session, after: int, *, until_idle: bool
+) -> AsyncGenerator[bytes, None]:
+    head = session.head
+    if until_idle and not session.has_work:
         while page := await agent.journal(session, after, PAGE_ENTRIES):
             for entry in page:
-                known = after = entry.seq
+                head = after = entry.seq
                 yield _entry_event(entry)
         if await _is_idle(agent, session, after):
             yield _idle_event(after)
             return
-    async with aclosing(agent.follow(session, after)) as stream:
-        async for happened in stream:
-            if isinstance(happened, Delta):
-                yield format_event(encode_delta(happened))
+    async with aclosing(agent.follow(session, after)) as events:
+        async for event in events:
+            if isinstance(event, Delta):
+                yield format_event(encode_delta(event))
                 continue
-            yield _entry_event(happened)
-            # Nothing else can be the last entry of a session at rest.
-            may_be_last = is_brief and happened.seq > known and isinstance(happened.body, Ended | Changed)
-            if may_be_last and await _is_idle(agent, session, happened.seq):
-                yield _idle_event(happened.seq)
+            yield _entry_event(event)
+            # No other entry can be the last one of an idle session.
+            may_be_last = until_idle and event.seq > head and isinstance(event.body, Ended | Changed)
+            if may_be_last and await _is_idle(agent, session, event.seq):
+                yield _idle_event(event.seq)
                 return
 
 
 async def _is_idle(agent: Agent, session: Session, seq: int) -> bool:
-    """Whether nothing is left to do, and nothing to read after this entry."""
-    now = await agent.find(session.id)
-    return not now.has_work and now.head <= seq
+    """Whether the session has no work, and no entry after this one."""
+    current = await agent.find(session.id)
+    return not current.has_work and current.head <= seq
 
 
 def _entry_event(entry: Entry) -> bytes:
@@ -312,16 +226,16 @@ def _idle_event(seq: int) -> bytes:
     return format_event(encode_stream_notice("idle", {"seq": seq}))
 
 
-EVENT_ROUTES = (
-    route(
-        "/v1/sessions/{id}/events",
-        stream_events,
-        "GET",
-        about=EndpointSpec(
-            summary="Follow a session: entries, each once and in order with its number as id, and deltas in between",
-            query=EventsQuery,
-            headers={_CURSOR_HEADER: "the id of the last event that was seen; the stream goes on after it"},
-            media="text/event-stream",
-        ),
-    ),
+# A literal path precedes a path with a parameter that would match it.
+ENDPOINTS = (
+    list_sessions,
+    create_session,
+    search_sessions,
+    get_session,
+    update_session,
+    delete_session,
+    add_input,
+    list_entries,
+    stop_session,
+    stream_events,
 )

@@ -1,4 +1,4 @@
-"""Server-sent events that a proxy keeps open and a slow reader cannot make us hoard."""
+"""Server-sent events: kept open through proxies, with backpressure from slow clients."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -7,8 +7,10 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from outrider.channels.http.endpoints import ANONYMOUS, EVENT_STREAM
+
 KEEP_ALIVE_SECONDS = 10.0
-"""Seconds of silence after which a comment is sent, and between two looks at whether the caller's key still holds."""
+"""Seconds of silence before a comment is sent, and between two checks of whether the caller's key is revoked."""
 _CHUNK_BYTES = 65_536
 _OPENING_COMMENT = b": hello\n\n"
 _KEEP_ALIVE_COMMENT = b": still here\n\n"
@@ -26,20 +28,20 @@ def format_event(data: bytes | str, *, name: str = "", id: str = "") -> bytes:
 
 
 async def _wait_until_revoked(scope: Scope) -> None:
-    """Returns when the caller's key has been taken back."""
-    holds = scope.get("state", {}).get("holds")
-    while holds is None or await holds():  # noqa: ASYNC110 (a key tells nobody)
+    """Return when the caller's key has been revoked."""
+    is_valid = scope.get("state", {}).get("caller", ANONYMOUS).is_valid
+    while is_valid is None or await is_valid():  # noqa: ASYNC110 (a revoked key raises no event)
         await anyio.sleep(KEEP_ALIVE_SECONDS)
 
 
 class EventStreamResponse(Response):
-    """Sends events as they come: the first byte at once, a comment after every silence, until they or the client end.
+    """Sends events as they come, with a comment after every silence, until they end or the client disconnects.
 
-    When the client reads slowly, the events are not asked for; whoever makes them must bound what waits.
-    When its key is taken back, the stream is cut.
+    The first byte is sent at once. While the client does not read, the next event is not requested from the source,
+    which must limit what it buffers. When the client's key is revoked, the stream is cut.
     """
 
-    media_type = "text/event-stream"
+    media_type = EVENT_STREAM
 
     def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
@@ -47,27 +49,26 @@ class EventStreamResponse(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        turn = anyio.Lock()
-        spoke = anyio.Event()
+        lock = anyio.Lock()
+        sent = anyio.Event()
 
-        async def say(content: bytes) -> None:
-            async with turn:
-                for start in range(
-                    0, len(content), _CHUNK_BYTES
-                ):  # so that a reader who stops has us hold little twice
-                    piece = content[start : start + _CHUNK_BYTES]
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async def send_body(content: bytes) -> None:
+            async with lock:
+                # In chunks, so that little is buffered twice for a client that stops reading.
+                for start in range(0, len(content), _CHUNK_BYTES):
+                    chunk = content[start : start + _CHUNK_BYTES]
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
         async def keep_alive() -> None:
-            nonlocal spoke
+            nonlocal sent
             while True:
-                spoke = anyio.Event()
+                sent = anyio.Event()
                 with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
-                    await spoke.wait()
+                    await sent.wait()
                 if silence.cancelled_caught:
-                    await say(_KEEP_ALIVE_COMMENT)
+                    await send_body(_KEEP_ALIVE_COMMENT)
 
-        async def until_gone() -> None:
+        async def until_disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
             group.cancel_scope.cancel()
@@ -77,14 +78,14 @@ class EventStreamResponse(Response):
             group.cancel_scope.cancel()
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await say(_OPENING_COMMENT)
+        await send_body(_OPENING_COMMENT)
         async with anyio.create_task_group() as group:
             group.start_soon(keep_alive)
-            group.start_soon(until_gone)
+            group.start_soon(until_disconnected)
             group.start_soon(until_revoked)
             async with aclosing(self._events) as events:
-                async for one in events:
-                    await say(one)
-                    spoke.set()
+                async for event in events:
+                    await send_body(event)
+                    sent.set()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             group.cancel_scope.cancel()

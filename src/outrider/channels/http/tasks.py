@@ -1,42 +1,37 @@
-"""Tasks over HTTP: list, show, read their output, write to them, end them."""
+"""`/v1/tasks`: list and read tasks, read their output, write to their input, kill them."""
 
 import anyio.to_thread
-from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.channels.http.endpoints import (
-    EndpointSpec,
-    find_session,
-    json_response,
-    parse_body,
-    parse_query,
-    reader_agent,
-    route,
-    task_from_path,
-)
+from outrider.app.agent import Agent
+from outrider.channels.http.endpoints import ApiCall, endpoint, find_session, not_found
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.inputs import agent_of
 from outrider.channels.http.schemas import NewTaskInput, OutputQuery, TaskList, TasksQuery, TaskView, render_task
+from outrider.core.errors import Refused
 from outrider.core.tasks import Task
 
-
-async def list_tasks(request: Request) -> Response:
-    agent = reader_agent(request)
-    query = parse_query(request, TasksQuery)
-    session = await find_session(agent, query.session) if query.session else None
-    tasks = await agent.tasks(session, open_only=query.open, limit=query.limit)
-    return json_response(TaskList([render_task(task) for task in tasks]))
+_BYTES = "application/octet-stream"
 
 
-async def get_task(request: Request) -> Response:
-    return json_response(render_task(await task_from_path(request, reader_agent(request))))
+@endpoint("GET", "/v1/tasks", scope="read")
+async def list_tasks(call: ApiCall, query: TasksQuery) -> TaskList:
+    """List your tasks, latest first."""
+    session = await find_session(call.agent, query.session) if query.session else None
+    tasks = await call.agent.tasks(session, open_only=query.open, limit=query.limit)
+    return TaskList([render_task(task) for task in tasks])
 
 
-async def get_task_output(request: Request) -> Response:
-    agent = reader_agent(request)
-    task = _require_command(await task_from_path(request, agent))
-    query = parse_query(request, OutputQuery)
-    commands = agent.commands
+@endpoint("GET", "/v1/tasks/{id}", scope="read")
+async def get_task(call: ApiCall, id: str) -> TaskView:
+    """Get one task."""
+    return render_task(await _find_task(call.agent, id))
+
+
+@endpoint("GET", "/v1/tasks/{id}/output", scope="read", media_types=[_BYTES])
+async def get_task_output(call: ApiCall, id: str, query: OutputQuery) -> Response:
+    """Read part of a command's output as bytes; `x-output-start` and `x-output-size` say which part of how many."""
+    task = await _find_command(call.agent, id)
+    commands = call.agent.commands
 
     def read() -> tuple[int, int, bytes]:
         size = commands.size(task)
@@ -46,60 +41,41 @@ async def get_task_output(request: Request) -> Response:
 
     start, size, content = await anyio.to_thread.run_sync(read)
     headers = {"x-output-start": str(start), "x-output-size": str(size), "x-content-type-options": "nosniff"}
-    return Response(content, headers=headers, media_type="application/octet-stream")
+    return Response(content, headers=headers, media_type=_BYTES)
 
 
-async def write_task_input(request: Request) -> Response:
-    agent = agent_of(request)
-    task = _require_command(await task_from_path(request, agent))
-    wish = await parse_body(request, NewTaskInput)
-    await anyio.to_thread.run_sync(lambda: agent.commands.write(task, wish.text.encode(), close=wish.close))
-    return json_response(render_task(task))
+@endpoint("POST", "/v1/tasks/{id}/input")
+async def write_task_input(call: ApiCall, id: str, body: NewTaskInput) -> TaskView:
+    """Write to the standard input of an interactive command."""
+    task = await _find_command(call.agent, id)
+    await anyio.to_thread.run_sync(lambda: call.agent.commands.write(task, body.text.encode(), close=body.close))
+    return render_task(task)
 
 
-def _require_command(task: Task) -> Task:
-    if task.spec.kind != "command":
-        raise HttpError(
-            409, f"task {task.id} is a session, {task.child or 'not begun yet'}: read it there", "no_command"
-        )
+@endpoint("POST", "/v1/tasks/{id}/kill")
+async def kill_task(call: ApiCall, id: str) -> TaskView:
+    """Kill a task and everything it started; it has ended when this responds."""
+    return render_task(await call.agent.kill_task(await _find_task(call.agent, id)))
+
+
+async def _find_task(agent: Agent, id: str) -> Task:
+    """The task of this whole id. Raises 404."""
+    message = f"there is no task {id!r}"
+    try:
+        task = await agent.find_task(id)
+    except Refused as error:
+        raise not_found(error, message) from error
+    if task.id != id:  # only a person at a terminal may shorten an id
+        raise HttpError(404, message, "not_found")
     return task
 
 
-async def kill_task(request: Request) -> Response:
-    agent = agent_of(request)
-    return json_response(render_task(await agent.kill_task(await task_from_path(request, agent))))
+async def _find_command(agent: Agent, id: str) -> Task:
+    task = await _find_task(agent, id)
+    if task.spec.kind != "command":
+        child = f"{task.child}: read it there" if task.child else "not started yet"
+        raise HttpError(409, f"task {task.id} is a session, {child}", "no_command")
+    return task
 
 
-ROUTES = (
-    route(
-        "/v1/tasks",
-        list_tasks,
-        "GET",
-        about=EndpointSpec(summary="Your tasks, latest first", query=TasksQuery, answer=TaskList),
-    ),
-    route("/v1/tasks/{id}", get_task, "GET", about=EndpointSpec(summary="One task", answer=TaskView)),
-    route(
-        "/v1/tasks/{id}/output",
-        get_task_output,
-        "GET",
-        about=EndpointSpec(
-            summary="A part of what a command wrote, as bytes; `x-output-start` and `x-output-size` say where that is",
-            query=OutputQuery,
-            media="application/octet-stream",
-        ),
-    ),
-    route(
-        "/v1/tasks/{id}/input",
-        write_task_input,
-        "POST",
-        about=EndpointSpec(summary="Give an interactive command something to read", body=NewTaskInput, answer=TaskView),
-    ),
-    route(
-        "/v1/tasks/{id}/kill",
-        kill_task,
-        "POST",
-        about=EndpointSpec(
-            summary="End a task and all it started; it has ended when this is answered", answer=TaskView
-        ),
-    ),
-)
+ENDPOINTS = (list_tasks, get_task, get_task_output, write_task_input, kill_task)

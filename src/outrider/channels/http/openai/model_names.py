@@ -1,4 +1,4 @@
-"""Which model or runtime a request means by its `model`, and which names it may use."""
+"""Names of models and runtimes: which a request may use in `model`, and which settings they stand for."""
 
 from collections.abc import Mapping
 
@@ -18,36 +18,36 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 
 OUTRIDER = "outrider"
-"""Whatever model this home or session is set to."""
+"""The name of the model that the home or session is set to."""
 
 
 def known_models(config: Config) -> tuple[str, ...]:
-    """The names to offer: what is set here, and a good one of every provider whose key is found."""
-    found = [OUTRIDER]
+    """The names to offer: the configured models, and the default model of every provider that has a key."""
+    names = [OUTRIDER]
     try:
-        found += [choice.name for choice in choose_models(config, wires=plugins.names("models"))]
-    except Refused:  # what is set here does not work; whoever asks it is told why
-        found.append(default_model(config).name)
-    found += [
+        names += [choice.name for choice in choose_models(config, wires=plugins.names("models"))]
+    except Refused:  # the configured model cannot be used; a request that names it gets the reason
+        names.append(default_model(config).name)
+    names += [
         f"{p.name}:{p.default_model}"
         for p in PROVIDERS
         if p.default_model and any(key in config.keys for key in p.key_variables)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def settings_for_model(config: Config, name: str) -> Mapping[str, str]:
-    """What a session is to be set to by this name: a runtime, or a model, which our own loop asks.
+    """The session settings that this name stands for: a runtime, or a model of the native runtime.
 
-    `codex` is a runtime, `codex:gpt-5.5` has it ask that model. Raises HttpError 404 for what cannot be used here.
+    `codex` is a runtime, `codex:gpt-5.5` that runtime with this model. Raises 404 for a name that cannot be used here.
     """
     if name.partition(":")[0] in runtime_names():
         try:
-            wanted = parse_runtime(name)
-            find_program(config, wanted.name)
+            runtime = parse_runtime(name)
+            find_program(config, runtime.name)
         except Refused as error:
             raise _unusable(name, error) from error
-        return wanted.settings
+        return runtime.settings
     model = _qualified_model(config, name)
     if not model:
         return {}
@@ -55,30 +55,24 @@ def settings_for_model(config: Config, name: str) -> Mapping[str, str]:
 
 
 def reported_model(settings: Mapping[str, str]) -> str:
-    """What an answer says under `model`, when this was set."""
-    wanted = runtime_of(settings, NATIVE)
-    return settings.get("model") or OUTRIDER if wanted.name == NATIVE else str(wanted)
+    """The `model` of a response, for a session with these settings."""
+    runtime = runtime_of(settings, NATIVE)
+    return settings.get("model") or OUTRIDER if runtime.name == NATIVE else str(runtime)
 
 
 def check_client_tools(settings: Mapping[str, str], default: str) -> None:
-    """Refuses tools of a client for what carries a session with these settings, where it cannot use them."""
+    """Raise 400 when the runtime of a session with these settings cannot use tools of the client."""
     name = runtime_of(settings, default).name
     if not takes_client_tools(name):
-        told = f"{name} cannot use tools of its client: leave out `tools`, or name another model (`GET /v1/models`)"
-        raise HttpError(400, told, "tools_not_used")
-
-
-def model_setting(config: Config, name: str) -> str:
-    """The model a session is to use; empty for whatever it is set to."""
-    wanted = _qualified_model(config, name)
-    return "" if wanted and wanted == _default(config) else wanted
+        message = f"{name} cannot use tools of its client: omit `tools`, or choose another model (`GET /v1/models`)"
+        raise HttpError(400, message, "tools_not_used")
 
 
 def _qualified_model(config: Config, name: str) -> str:
-    """The model of this name, whole; empty for a name that means nothing here.
+    """The model of this name, with its provider; empty for a name without a provider.
 
-    Clients often cannot leave the name out, and send one that means nothing: that chooses nothing. A name that says
-    whose model it is must work. Raises HttpError 404 when it does not.
+    Clients that cannot omit the name send any: such a name chooses nothing. A name with a provider must work. Raises
+    404 when it does not.
     """
     prefix, mark, _ = name.partition(":")
     if not mark and name != PRACTICE:

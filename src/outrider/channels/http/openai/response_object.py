@@ -1,4 +1,4 @@
-"""A turn as a response: its place in a journal, and the object it is on the wire. Pure."""
+"""The response object of `/v1/responses`: where it is in a journal, and its JSON."""
 
 import re
 from collections.abc import Sequence
@@ -8,40 +8,44 @@ import msgspec
 from msgspec import Struct
 
 from outrider.app.addresses import RESPONSES
+from outrider.app.agent import Agent
+from outrider.channels.http.endpoints import find_session
+from outrider.channels.http.errors import HttpError
 from outrider.channels.http.openai.model_names import reported_model
-from outrider.channels.http.openai.turn_output import TurnOutput, encode_call_id, turn_error
+from outrider.channels.http.openai.turn_output import TurnOutput, bounds_of, encode_call_id, turn_error
 from outrider.core.delivery import channel_of
 from outrider.core.events import Entry, Input, Reply, Result
 from outrider.core.plan import Bounds, State, fold
+from outrider.core.store_port import Session
 from outrider.core.types import Call, Usage
 
 _ID = re.compile(r"resp_([0-9a-f]{32})_([0-9]{1,15})", re.ASCII)
 BACKGROUND_SUFFIX = "/background"
-"""How the address of an input ends whose response is to come back for."""
+"""The end of the address of an input whose response runs in the background."""
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class ResponseAnchor(Struct, frozen=True):
-    """Where a response is asked for in a journal: its input, or the last result it goes on from."""
+    """The entry of a journal that a response begins at: its input, or the last tool output it continues from."""
 
     seq: int
     address: str
 
 
 def response_id(session: str, seq: int) -> str:
-    """It leads back to the session. No secret: whoever asks must be the session's person."""
+    """An id that includes the session's. It is no secret: only the session's person can use it."""
     return f"resp_{session}_{seq}"
 
 
 def parse_response_id(id: str) -> tuple[str, int] | None:
-    """`(session, seq)`, or None when it is not of ours."""
-    found = _ID.fullmatch(id)
-    return (found[1], int(found[2])) if found else None
+    """`(session, seq)`, or None for an id that is not ours."""
+    match = _ID.fullmatch(id)
+    return (match[1], int(match[2])) if match else None
 
 
 def response_anchors(journal: Sequence[Entry]) -> list[ResponseAnchor]:
-    """Where something was asked for, in order. A past that came along belongs to the input it came with."""
-    found: dict[str, ResponseAnchor] = {}
+    """The anchors of a journal, in order. A history belongs to the input that it came with."""
+    anchors: dict[str, ResponseAnchor] = {}
     state = State()
     for entry in journal:
         body = entry.body
@@ -52,9 +56,9 @@ def response_anchors(journal: Sequence[Entry]) -> list[ResponseAnchor]:
             key = f"results {state.saw}"
         state = fold((entry,), state)
         if key:
-            found.pop(key, None)
-            found[key] = ResponseAnchor(entry.seq, state.address)
-    return list(found.values())
+            anchors.pop(key, None)
+            anchors[key] = ResponseAnchor(entry.seq, state.address)
+    return list(anchors.values())
 
 
 def _is_client_call(state: State, call: str) -> bool:
@@ -62,7 +66,7 @@ def _is_client_call(state: State, call: str) -> bool:
 
 
 class ResponseBuilder(Struct, frozen=True):
-    """One response: what of it never changes."""
+    """Renders one response."""
 
     session: str
     entry: Entry
@@ -111,16 +115,18 @@ class ResponseBuilder(Struct, frozen=True):
             **more,
         }
 
-    def render_current(self, progress: TurnOutput, *, is_begun: bool = True, void: int = 0) -> dict[str, Any]:
-        """The response as it is after these entries; in a stream, after so many messages that were taken back."""
-        if not progress.is_over:
-            more = {"output": [self.render_message(progress.text, "in_progress")]} if progress.text else {}
-            return self.render("in_progress" if is_begun else "queued", **more)
-        status, more = _status_of(progress)
-        output = [self.render_message("", "incomplete", nth) for nth in range(void)]
-        output += [self.render_message(progress.text, _item_status(status), void)] if progress.text else []
-        output += [self.render_call(call) for call in progress.calls]
-        return self.render(status, output=output, usage=_usage(progress.usage), **more)
+    def render_current(self, output: TurnOutput, *, has_started: bool = True, retracted: int = 0) -> dict[str, Any]:
+        """The response with this output; in a stream, after so many messages that were retracted."""
+        if not output.is_over:
+            more = {"output": [self.render_message(output.text, "in_progress")]} if output.text else {}
+            return self.render("in_progress" if has_started else "queued", **more)
+        status, more = _status_of(output)
+        items = [self.render_message("", "incomplete", nth) for nth in range(retracted)]
+        if output.text:
+            item_status = "completed" if status == "completed" else "incomplete"
+            items.append(self.render_message(output.text, item_status, retracted))
+        items += [self.render_call(call) for call in output.calls]
+        return self.render(status, output=items, usage=_usage(output.usage), **more)
 
     def render_message(self, text: str, status: str, nth: int = 0) -> dict[str, Any]:
         content = [text_part(text)] if text else []
@@ -133,11 +139,11 @@ class ResponseBuilder(Struct, frozen=True):
         }
 
     def message_id(self, nth: int = 0) -> str:
-        """The id of the message; of the n-th, where a stream had to take back those before."""
+        """The id of the message; of the n-th, after a stream retracted those before it."""
         return f"msg_{self.session}_{self.entry.seq}" + (f"_{nth}" if nth else "")
 
     def input_items(self, journal: Sequence[Entry]) -> list[dict[str, Any]]:
-        """What was handed in: its words, after the results that came with them. Pictures are not told again."""
+        """What the request added: its message, after the tool outputs that came with it. Images are left out."""
         seq, items = self.entry.seq, list[dict[str, Any]]()
         tools = {call.id: call.tool for one in journal if isinstance(one.body, Reply) for call in one.body.calls}
         if isinstance(body := self.entry.body, Input):
@@ -166,17 +172,13 @@ def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _item_status(status: str) -> str:
-    return "completed" if status == "completed" else "incomplete"
-
-
-def _status_of(progress: TurnOutput) -> tuple[str, dict[str, Any]]:
-    ended = progress.ended
+def _status_of(output: TurnOutput) -> tuple[str, dict[str, Any]]:
+    ended = output.ended
     if ended and ended.outcome == "interrupted":
         return "cancelled", {}
     if ended and ended.outcome != "done":
         return "failed", {"error": {"type": "server_error", "code": "server_error", "message": str(turn_error(ended))}}
-    if reason := _REASONS.get(progress.finish_reason):
+    if reason := _REASONS.get(output.finish_reason):
         return "incomplete", {"incomplete_details": {"reason": reason}}
     return "completed", {}
 
@@ -189,3 +191,54 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
+
+
+class StoredResponse(Struct, frozen=True):
+    """A response with the journal that it is in."""
+
+    agent: Agent
+    session: Session
+    journal: Sequence[Entry]
+    anchors: Sequence[ResponseAnchor]
+    builder: ResponseBuilder
+
+    @property
+    def seq(self) -> int:
+        return self.builder.entry.seq
+
+    @property
+    def is_open(self) -> bool:
+        return self.render()["status"] in ("queued", "in_progress")
+
+    def render(self) -> dict[str, Any]:
+        output = self.builder.turn_output()
+        for entry in self.journal[self.seq :]:
+            output.add(entry)
+            if output.is_over:
+                break
+        return self.builder.render_current(output, has_started=fold(self.journal).is_open)
+
+
+def stored_response(agent: Agent, session: Session, journal: Sequence[Entry], seq: int) -> StoredResponse:
+    """The response that begins at this entry."""
+    builder = ResponseBuilder(session.id, journal[seq - 1], fold(journal[:seq]), bounds_of(agent))
+    return StoredResponse(agent, session, journal, response_anchors(journal), builder)
+
+
+async def find_response(agent: Agent, id: str) -> StoredResponse:
+    """The response of this id. Raises 404 when there is none, it was not stored, or it is another person's."""
+    missing = HttpError(404, f"there is no response {id[:100]!r}", "not_found")
+    name, seq = parse_response_id(id) or ("", 0)
+    if not name:
+        raise missing
+    try:
+        session = await find_session(agent, name)
+    except HttpError:
+        raise missing from None
+    journal = await agent.journal(session)
+    if session.id != name or not 0 < seq <= len(journal):
+        raise missing
+    response = stored_response(agent, session, journal, seq)
+    if not any(anchor.seq == seq and channel_of(anchor.address) == RESPONSES for anchor in response.anchors):
+        raise missing
+    return response

@@ -1,8 +1,8 @@
-"""A response as a stream of events that can be taken up after any of them. Pure.
+"""The event stream of a response, which can be resumed after any of its events. Pure.
 
-An event's number follows from the words up to it, never from how they came: their count, a check of them, and a seal.
-So a client that was told words which were then not recorded is noticed when it comes back, and a number that nobody was
-told is refused.
+The number of an event follows from the text up to it, not from how the text arrived: its position, a checksum of the
+text, and check bits. So a client that received text which was then not recorded is noticed when it resumes, and a
+number that was never sent is refused.
 """
 
 from collections.abc import Iterator
@@ -16,71 +16,70 @@ from outrider.channels.http.sse import format_event
 from outrider.core.events import Ended, Entry, Event, Reply
 
 CREATED, BEGUN, ITEM, PART = range(4)
-"""Where the first events stand. The text follows, then what closes it, then the calls, then the end."""
+"""Positions of the first events. The text follows, then its end, then the calls, then the end of the response."""
 PER_CALL = 4
-SEAL = 6
-"""The lowest bits of a number follow from the others."""
-WORDS = 12
-"""Bits above them that check the words."""
-CHECK = WORDS + SEAL
-"""Bits below those that say where it stands."""
-NTH = 44
-"""Bits of a number below the count of messages that were taken back."""
+CHECK_BITS = 6
+"""The lowest bits of a number, which follow from the others."""
+CHECKSUM_BITS = 12
+"""The bits above them, a checksum of the text."""
+POSITION_SHIFT = CHECKSUM_BITS + CHECK_BITS
+"""The bits below the position."""
+RETRACTED_SHIFT = 44
+"""The bits below the count of retracted messages."""
 MAX_NUMBER = (1 << 53) - 1
 """The largest number that every JSON parser reads exactly."""
 MAX_PIECE_CHARS = 64
-"""Characters of a piece at most."""
+"""Of one text delta."""
 
 
-def split_text(words: str) -> Iterator[str]:
-    """The pieces in which these words are told, the same however they came. What is left over may yet grow."""
+def split_text(text: str) -> Iterator[str]:
+    """The text in deltas, the same however it arrived. A last, unfinished one is left out."""
     start = 0
-    for at in range(1, len(words)):
-        is_next_word = words[at - 1].isspace() and not words[at].isspace()
+    for at in range(1, len(text)):
+        is_next_word = text[at - 1].isspace() and not text[at].isspace()
         if is_next_word or at - start == MAX_PIECE_CHARS:
-            yield words[start:at]
+            yield text[start:at]
             start = at
 
 
 def is_valid_number(number: int) -> bool:
-    """Whether an event may have had this number: its seal fits. What comes before any words needs none."""
-    return number < ITEM << CHECK or _sealed(number >> SEAL) == number
+    """Whether an event can have this number: its check bits fit. Numbers before any text need none."""
+    return number < ITEM << POSITION_SHIFT or _with_check_bits(number >> CHECK_BITS) == number
 
 
-def _sealed(number: int) -> int:
-    return number << SEAL | number * 0x9E3779B97F4A7C15 >> 58 & ((1 << SEAL) - 1)
+def _with_check_bits(number: int) -> int:
+    return number << CHECK_BITS | number * 0x9E3779B97F4A7C15 >> 58 & ((1 << CHECK_BITS) - 1)
 
 
 class DivergedStream(Exception):
-    """The last event that the client has is none of this stream."""
+    """The last event that the client has is not one of this stream."""
 
 
 class ResponseStream:
     """A response as events, without those up to the number `after`.
 
-    Words are told as the model writes them. When a client turns out to have heard others than were recorded, that
-    message is closed, empty and incomplete, and the next one tells the recorded words from the beginning.
+    Text is sent as the model writes it. When a client turns out to have received other text than was recorded, that
+    message is retracted: ended as empty and incomplete. The next message has the recorded text from the beginning.
     """
 
-    def __init__(self, frame: ResponseBuilder, *, is_live: bool, after: int = -1) -> None:
+    def __init__(self, builder: ResponseBuilder, *, is_live: bool, after: int = -1) -> None:
         self.number = after
         """The last event the client has."""
-        self._builder = frame
-        self._live = frame.turn_output(is_live=is_live)
-        self._record = frame.turn_output()
-        """Entries alone: what a stream that is taken up later is told from."""
+        self._builder = builder
+        self._live = builder.turn_output(is_live=is_live)
+        self._record = builder.turn_output()
+        """The output from entries alone, as a resumed stream has it."""
         self._replies: list[str] = []
-        """The recorded words, reply by reply."""
+        """The recorded text, reply by reply."""
         self._pending_text = ""
-        """Words that are no whole piece yet."""
+        """Text that is not a whole delta yet."""
         self._sent_chars, self._checksum = 0, 0
-        """How many characters of the text are told, here or before, and the check of them."""
-        self._retracted = max(0, after) >> NTH
-        """How many messages were taken back from this client."""
+        """How much of the text was sent, here or before, and its checksum."""
+        self._retracted = max(0, after) >> RETRACTED_SHIFT
+        """How many messages were retracted for this client."""
         self._sends_recorded_only = self._retracted > 0
-        """Whether only recorded words are told."""
         self._is_in_sync = after < 0
-        """Whether the client's last event has come by."""
+        """Whether the client's last event has been passed."""
 
     @property
     def is_over(self) -> bool:
@@ -92,16 +91,16 @@ class ResponseStream:
         yield from self._emit(BEGUN, "response.in_progress", response=response)
         yield from self._retract()
 
-    def add(self, happened: Event) -> Iterator[bytes]:
-        recorded = self._record.add(happened).text if isinstance(happened, Entry) else ""
+    def add(self, event: Event) -> Iterator[bytes]:
+        recorded = self._record.add(event).text if isinstance(event, Entry) else ""
         if recorded:
             self._replies.append(recorded)
-        words = recorded if self._sends_recorded_only else self._live.add(happened).text
-        is_settled = isinstance(happened, Entry) and isinstance(happened.body, Reply | Ended)
+        text = recorded if self._sends_recorded_only else self._live.add(event).text
+        is_final = isinstance(event, Entry) and isinstance(event.body, Reply | Ended)
         try:
-            if is_settled and not self._sends_recorded_only and self._live.text != self._record.text:
+            if is_final and not self._sends_recorded_only and self._live.text != self._record.text:
                 raise DivergedStream
-            yield from self._add_text(words, is_whole=is_settled)
+            yield from self._add_text(text, is_whole=is_final)
             yield from self._close()
         except DivergedStream:
             yield from self._restart()
@@ -113,37 +112,37 @@ class ResponseStream:
         if self._has_message:
             self._retracted += 1
             yield from self._retract()
-        for words in self._replies:
-            yield from self._add_text(words, is_whole=True)
+        for text in self._replies:
+            yield from self._add_text(text, is_whole=True)
 
     @property
     def _has_message(self) -> bool:
-        """Whether the client was told of a message that is still its last."""
-        return self.number & ((1 << NTH) - 1) >= ITEM << CHECK if self.number >= 0 else False
+        """Whether the client has a message that was not retracted."""
+        return self.number & ((1 << RETRACTED_SHIFT) - 1) >= ITEM << POSITION_SHIFT if self.number >= 0 else False
 
     def _retract(self) -> Iterator[bytes]:
         if self._retracted:
             item = self._builder.render_message("", "incomplete", self._retracted - 1)
             yield from self._emit(CREATED, "response.output_item.done", output_index=self._retracted - 1, item=item)
 
-    def _add_text(self, words: str, *, is_whole: bool) -> Iterator[bytes]:
-        words, start = self._pending_text + words, self._sent_chars
-        for piece in split_text(words):
-            yield from self._emit_piece(piece)
-        self._pending_text = words[self._sent_chars - start :]
+    def _add_text(self, text: str, *, is_whole: bool) -> Iterator[bytes]:
+        text, start = self._pending_text + text, self._sent_chars
+        for piece in split_text(text):
+            yield from self._emit_delta(piece)
+        self._pending_text = text[self._sent_chars - start :]
         if is_whole and self._pending_text:
-            yield from self._emit_piece(self._pending_text)
+            yield from self._emit_delta(self._pending_text)
             self._pending_text = ""
 
-    def _emit_piece(self, text: str) -> Iterator[bytes]:
+    def _emit_delta(self, text: str) -> Iterator[bytes]:
         if not self._sent_chars:
             item = self._builder.render_message("", "in_progress", self._retracted)
             yield from self._emit(ITEM, "response.output_item.added", output_index=self._retracted, item=item)
             yield from self._emit(PART, "response.content_part.added", **self._content_location, part=text_part(""))
         self._sent_chars += len(text)
         self._checksum = crc32(text.encode(errors="surrogatepass"), self._checksum)
-        place = PART + self._sent_chars
-        yield from self._emit(place, "response.output_text.delta", **self._content_location, delta=text, logprobs=[])
+        position = PART + self._sent_chars
+        yield from self._emit(position, "response.output_text.delta", **self._content_location, delta=text, logprobs=[])
 
     @property
     def _content_location(self) -> dict[str, Any]:
@@ -156,7 +155,7 @@ class ResponseStream:
     def _close(self) -> Iterator[bytes]:
         if not self.is_over:
             return
-        response, text = self._builder.render_current(self._record, void=self._retracted), self._record.text
+        response, text = self._builder.render_current(self._record, retracted=self._retracted), self._record.text
         number = PART + len(text) + 1
         output: list[dict[str, Any]] = response["output"]
         if text:
@@ -173,23 +172,27 @@ class ResponseStream:
                 number += PER_CALL
         kind = {"completed": "completed", "failed": "failed"}.get(response["status"], "incomplete")
         yield from self._emit(number, f"response.{kind}", response=response)
-        if not self._is_in_sync:  # the client heard more than there ever was
+        if not self._is_in_sync:  # the client has more than was ever recorded
             raise DivergedStream
 
     def _call(self, number: int, index: int, item: dict[str, Any]) -> Iterator[bytes]:
-        place = {"item_id": item["id"], "output_index": index}
-        written = item["arguments"]
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        yield from self._emit(number, "response.output_item.added", output_index=index, item=begun)
-        yield from self._emit(number + 1, "response.function_call_arguments.delta", **place, delta=written)
+        location = {"item_id": item["id"], "output_index": index}
+        arguments = item["arguments"]
+        empty = {**item, "arguments": "", "status": "in_progress"}
+        yield from self._emit(number, "response.output_item.added", output_index=index, item=empty)
+        yield from self._emit(number + 1, "response.function_call_arguments.delta", **location, delta=arguments)
         yield from self._emit(
-            number + 2, "response.function_call_arguments.done", **place, name=item["name"], arguments=written
+            number + 2, "response.function_call_arguments.done", **location, name=item["name"], arguments=arguments
         )
         yield from self._emit(number + 3, "response.output_item.done", output_index=index, item=item)
 
-    def _emit(self, place: int, kind: str, **fields: Any) -> Iterator[bytes]:
-        nth = 0 if kind in ("response.created", "response.in_progress") else self._retracted
-        number = _sealed(nth << NTH - SEAL | place << WORDS | self._checksum & ((1 << WORDS) - 1))
+    def _emit(self, position: int, kind: str, **fields: Any) -> Iterator[bytes]:
+        retracted = 0 if kind in ("response.created", "response.in_progress") else self._retracted
+        number = _with_check_bits(
+            retracted << RETRACTED_SHIFT - CHECK_BITS
+            | position << CHECKSUM_BITS
+            | self._checksum & ((1 << CHECKSUM_BITS) - 1)
+        )
         if number <= self.number:
             self._is_in_sync = self._is_in_sync or number == self.number
             return

@@ -1,4 +1,4 @@
-"""A home behind HTTP, with the official OpenAI client in front of it."""
+"""A home served over HTTP, with the official OpenAI client."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,8 +10,8 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from outrider.app.agent import Agent
-from outrider.channels.http.openai.chat import ROUTES as CHAT
-from outrider.channels.http.openai.models import ROUTES as MODELS
+from outrider.channels.http.openai.chat import ENDPOINTS as CHAT
+from outrider.channels.http.openai.models import ENDPOINTS as MODELS
 from outrider.testing.scripted_model import ScriptedModel
 from tests.support.http import key_of, serving
 from tests.support.tasking import opened
@@ -26,8 +26,8 @@ RING: Any = {
 }
 
 
-class Talk:
-    """A home behind HTTP and a client of it."""
+class OpenAIHome:
+    """A home served over HTTP, and a client of it."""
 
     def __init__(self, agent: Agent, client: AsyncOpenAI, url: str, model: ScriptedModel) -> None:
         self.agent, self.client, self.url, self.model = agent, client, url, model
@@ -54,11 +54,11 @@ def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[Talk]:
+async def openai_home(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[OpenAIHome]:
     model = ScriptedModel(*lines)
     async with (
         opened(folder, model, **settings) as agent,
         serving(agent, (*CHAT, *MODELS)) as url,
         client_of(url) as client,
     ):
-        yield Talk(agent, client, url, model)
+        yield OpenAIHome(agent, client, url, model)
