@@ -58,7 +58,7 @@ async def test_a_damaged_store_keeps_the_webhooks_that_can_be_read(tmp_path: Pat
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
         made = [await store.add_webhook(session.id, seq) for seq in range(1, 4)]
-        store.is_damaged = True
+        store.mark_damaged()
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("UPDATE hooks SET state = 'nonsense' WHERE id = ?", (made[0].id,))
     other.close()

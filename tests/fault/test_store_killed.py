@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from outrider.core.errors import HomeBusy
@@ -94,3 +95,21 @@ async def test_who_waits_for_a_home_gets_it_when_its_user_leaves(tmp_path: Path)
         async with open_store(tmp_path / "home", wait=60) as store:
             assert await store.list("ann") == []
         assert process.wait(20) == 0
+
+
+async def test_killed_before_a_backup_is_in_place_the_older_one_stays(tmp_path: Path) -> None:
+    for second in range(2):
+        async with open_store(tmp_path, clock=lambda: 1) as store:
+            await store.create("ann", f"s{second}", "/folder")
+            assert await store.check() == []
+    command = [sys.executable, str(CHILD), str(tmp_path), "hold"]
+    with anyio.fail_after(60):
+        killed = await anyio.run_process(command, env={"OUTRIDER_FAIL": "backup_not_renamed"}, check=False)
+    assert killed.returncode == -9
+    assert (tmp_path / "store.db.backup.unchecked").exists()
+    assert [path.name for path in tmp_path.glob("store.db.backup-*")] == ["store.db.backup-19700101"]
+    async with open_store(tmp_path) as store:
+        assert not (tmp_path / "store.db.backup.unchecked.new").exists()
+        assert (store.notices, await store.check(), len(await store.list("ann"))) == ((), [], 2)
+    assert len(list(tmp_path.glob("store.db.backup*"))) == 1
+    assert not (tmp_path / "store.db.backup-19700101").exists()

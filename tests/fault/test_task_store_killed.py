@@ -13,7 +13,7 @@ from outrider.core.events import Answered, Input
 from outrider.core.tasks import Task
 from outrider.store.sqlite import SqliteStore, open_store
 from tests.contract.stores import bodies
-from tests.support.task_child import DONE, wish
+from tests.support.task_child import DONE, command_task
 
 pytestmark = pytest.mark.anyio
 CHILD = Path(__file__).parents[1] / "support" / "task_child.py"
@@ -85,7 +85,7 @@ async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
     killed_at(tmp_path / "home", point, "flipped")
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.open_tasks()
-        assert task.spec == wish("c", waited=not is_there)
+        assert task.spec == command_task("c", is_awaited=not is_there)
         assert (await store.end_task_and_notify(task.id, DONE, task.id)).is_delivered
         assert await notices(store, task.session) == ([task.id] if is_there else [])
 
@@ -100,7 +100,7 @@ async def test_killed_at_its_beginning_a_call_still_begins_one_task(tmp_path: Pa
         session = await store.find("ann", "s")
         assert session
         before = await store.open_tasks()
-        task, is_new = await store.create_task(session.id, wish("c", waited=True), 9)
+        task, is_new = await store.create_task(session.id, command_task("c", is_awaited=True), 9)
         assert (is_new, list(before)) == (not is_there, [task] if is_there else [])
         assert task.state == ("running" if (commit, point) == ("begun", "after_commit") else "queued")
         assert await store.open_tasks() == [task]

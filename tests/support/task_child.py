@@ -23,14 +23,14 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def wish(call: str, *, waited: bool = False) -> TaskSpec:
-    return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=waited)
+def command_task(call: str, *, is_awaited: bool = False) -> TaskSpec:
+    return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=is_awaited)
 
 
 async def one(store: SqliteStore) -> None:
     session = await store.create("ann", "s", "/folder")
     say("session")
-    task, _ = await store.create_task(session.id, wish("c", waited=True), 9)
+    task, _ = await store.create_task(session.id, command_task("c", is_awaited=True), 9)
     say("task")
     await store.mark_task_started(task.id, ProcessIdentity(1, 2, "boot"))
     say("begun")
@@ -51,7 +51,7 @@ async def many(store: SqliteStore, name: str) -> None:
     number = 0
     while True:
         number += 1
-        task, _ = await store.create_task(session.id, wish(f"c{number}"), 9)
+        task, _ = await store.create_task(session.id, command_task(f"c{number}"), 9)
         await store.mark_task_started(task.id, ProcessIdentity(number, 2, "boot"))
         say("begun", task.id)
         await store.end_task_and_notify(task.id, DONE, task.id)

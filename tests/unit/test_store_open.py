@@ -159,7 +159,7 @@ async def test_a_store_from_before_there_were_tasks_is_damaged_only_if_it_is(tmp
     shutil.copy(MIGRATIONS / "0001_journal.sql", first)
     async with open_store(home, migrations=first) as store:
         await store.create("ann", "garden", "/garden")
-        store.is_damaged = True  # so that the next start looks at everything
+        store.mark_damaged()  # so that the next start looks at everything
     other = sqlite3.connect(home / "store.db", isolation_level=None)
     other.execute("UPDATE sessions SET head = ?", (5 * is_damaged,))
     other.close()
@@ -202,7 +202,7 @@ async def test_a_store_of_a_newer_outrider_is_refused_untouched(tmp_path: Path) 
     async with open_store(home, migrations=migrations(tmp_path / "sql", m9001_notes="CREATE TABLE notes (x);")):
         pass
     before = (home / "store.db").read_bytes()
-    with pytest.raises(Refused, match=r"is of version 9001, made by a newer Outrider; .*: upgrade Outrider"):
+    with pytest.raises(Refused, match=r"has version 9001, made by a newer Outrider; .*: upgrade Outrider"):
         async with open_store(home):
             pass
     assert (home / "store.db").read_bytes() == before

@@ -20,7 +20,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused, StaleClaim, Unavailable
 from outrider.store.errors import FILE_GONE, is_busy
 from outrider.system.failpoints import failpoint
-from outrider.system.files import touch_private
+from outrider.system.files import fsync_folder, touch_private
 
 Clock = Callable[[], int]
 """Microseconds since 1970."""
@@ -29,18 +29,19 @@ MIN_ID_PREFIX = 6
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for a program that reads the store beside us, say a backup."""
 _WAL_LIMIT = 16 * 1024 * 1024
+_COPY_PAGES = 2000
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     """A plain connection, statements committing on their own."""
     touch_private(path)
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
 
 
-def connect_writing(path: Path) -> sqlite3.Connection:
+def connect_writing(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     """The connection of the one writer: what it commits is on the disk."""
     return _apply_pragmas(
-        connect(path),
+        connect(path, busy_timeout),
         "journal_mode = WAL",
         "synchronous = FULL",
         "foreign_keys = ON",
@@ -80,9 +81,32 @@ def side_files(path: Path) -> tuple[Path, Path]:
 
 
 def remove_database(path: Path) -> None:
-    """Delete a file nobody has open, with what SQLite keeps beside it."""
-    for each in (*side_files(path), path):
+    """Delete a database that is not open, with its side files."""
+    for each in (*side_files(path), path.with_name(path.name + "-journal"), path):
         each.unlink(missing_ok=True)
+
+
+def copy_database(
+    source: sqlite3.Connection, target: Path, progress: Callable[[int, int, int], None] | None = None
+) -> None:
+    """Copy a database into one file, which appears under its name only when it is complete.
+
+    `progress` is called after every few megabytes, and stops the copy by raising.
+    """
+    unfinished = target.with_name(target.name + ".new")
+    remove_database(unfinished)
+    remove_database(target)
+    try:
+        copy = connect(unfinished)
+        try:
+            source.backup(copy, pages=_COPY_PAGES if progress else -1, progress=progress)
+            copy.execute("PRAGMA journal_mode = DELETE")  # no log beside it
+        finally:
+            copy.close()
+        unfinished.replace(target)
+    finally:
+        remove_database(unfinished)
+    fsync_folder(target.parent)
 
 
 T = TypeVar("T")
@@ -126,13 +150,17 @@ class DatabaseThread:
         self._thread = Thread(target=self._work, name=f"outrider-{name}", daemon=True)
         self._thread.start()
 
-    async def run(self, act: Callable[[], T]) -> T:
-        """Have this done. A caller that is cancelled stops waiting; the act may still happen."""
+    async def run(self, operation: Callable[[], T]) -> T:
+        """Run this on the thread. A caller that is cancelled stops waiting; the operation may still happen."""
+        return await self.submit(operation)
+
+    def submit(self, operation: Callable[[], T]) -> "asyncio.Future[T]":
+        """Queue this for the thread."""
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((act, future))
-        return await future
+        self._queue.put((operation, future))
+        return future
 
     async def close(self) -> None:
         """Finish what is queued, then end the thread."""

@@ -80,10 +80,6 @@ GROUP BY person ORDER BY max(active) DESC, person
 """
 
 
-# Whether a store is new enough to hold keys.
-HAS_KEYS = "SELECT count(*) FROM sqlite_schema WHERE name = 'keys'"
-
-
 # How many there are, for a salvage that carries none over.
 COUNT_KEYS = "SELECT count(*) FROM keys"
 KEY_PATTERN = re.compile(r"ork_([a-z2-7]{8})_([0-9a-f]{64})", re.ASCII)
@@ -257,9 +253,10 @@ class KeyWrites:
     def touch(self, id: str) -> None:
         self._db.execute(TOUCH_KEY, (id, self._clock() // 1000))
 
-    def add_spend(self, id: str, dollars: float, at: int) -> None:
-        """Add to what a key has spent on this day (`at` is in milliseconds), with the entry that it pays for."""
-        self._db.execute(ADD_SPEND, (id, at // DAY_MS, _billionths(dollars)))
+
+def add_spend(db: sqlite3.Connection, id: str, dollars: float, at: int) -> None:
+    """Add to what a key has spent on this day (`at`, in milliseconds), in the transaction of the entry it pays for."""
+    db.execute(ADD_SPEND, (id, at // DAY_MS, _billionths(dollars)))
 
 
 def _billionths(dollars: float) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import Refused
-from outrider.store.database import connect, connect_writing, remove_database
+from outrider.store.database import connect, connect_writing, copy_database, remove_database
 from outrider.system.files import fsync_folder
 
 # How much a store holds, compared before and after a migration.
@@ -109,19 +109,3 @@ def _rehearsal_problem(after: sqlite3.Connection, before: sqlite3.Connection) ->
         if had != has:
             return f"{had} {table} became {has}"
     return ""
-
-
-def copy_database(db: sqlite3.Connection, target: Path) -> None:
-    """A copy that appears under its name only when it is whole."""
-    making = target.with_name(target.name + ".new")
-    remove_database(making)
-    remove_database(target)
-    copy = connect(making)
-    try:
-        db.backup(copy)
-        # A copy in one file: nothing of it in a log beside it.
-        copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        copy.close()
-    making.replace(target)
-    fsync_folder(target.parent)

@@ -16,13 +16,12 @@ from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.store_port import Claim, Session
-from outrider.store import journal
 from outrider.store.database import MIN_ID_PREFIX, Clock
 from outrider.store.errors import no_such_session
-from outrider.store.journal import Journal, SessionRow, read_entries
-from outrider.store.keys import KeyWrites
-from outrider.store.tasks import TaskWrites
-from outrider.store.webhooks import WebhookWrites
+from outrider.store.journal import COUNT_UNSEEN, ENTRY_BY_KEY, Journal, SessionRow, encode_body, read_entries
+from outrider.store.keys import add_spend
+from outrider.store.tasks import DELETE_SESSION_PERMISSIONS, DELETE_TASKS
+from outrider.store.webhooks import DELETE_WEBHOOKS
 
 # One session as `core.ports.Session` shows it.
 _SESSION_COLUMNS = "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw"
@@ -116,18 +115,24 @@ def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
     return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
 
 
+def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
+    """Delete a session with all that belongs to it; its searchable entries, or None if this person has none such."""
+    if not db.execute(SESSION_BY_ID, (person, session)).fetchone():
+        return None
+    searchable = db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
+    for statement in (DELETE_TASKS, DELETE_SESSION_PERMISSIONS, DELETE_WEBHOOKS, DELETE_ENTRIES):
+        db.execute(statement, (session,))
+    db.execute(DELETE_SESSION, (session, person))
+    return searchable
+
+
 class SessionWrites:
     """All that may change the store, on the writer's connection."""
 
-    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
         self._db, self._clock = db, clock
-        self._last_numbers: dict[
-            str, int
-        ] = {}  # of each person's last session without a name: counting them takes longer
-        self._journal = Journal(db, clock)
-        self.tasks = TaskWrites(db, self._journal, clock)
-        self.keys = KeyWrites(db, clock)
-        self.webhooks = WebhookWrites(db, clock)
+        self._journal = journal
+        self._last_numbers: dict[str, int] = {}  # of each person's last unnamed session: faster than counting them
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
@@ -157,15 +162,7 @@ class SessionWrites:
         return session_of(self._db.execute(SESSION_BY_ID, (person, session)).fetchone())
 
     def delete(self, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
-        """What was searchable of it, or None when this person has no such session."""
-        if not self._db.execute(SESSION_BY_ID, (person, session)).fetchone():
-            return None
-        searchable = self._db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
-        self.tasks.delete_with_session(session)
-        self.webhooks.delete_with_session(session)
-        self._db.execute(DELETE_ENTRIES, (session,))
-        self._db.execute(DELETE_SESSION, (session, person))
-        return searchable
+        return delete_session(self._db, person, session)
 
     def accept_once(self, session: str, body: Input, key: str | None, queue: int, encoded: bytes) -> tuple[Entry, bool]:
         standing = self._journal.session_row(session)
@@ -194,11 +191,11 @@ class SessionWrites:
         standing = self._journal.session_row(session)
         if standing.generation != generation:
             raise StaleClaim(f"session {session} is at generation {standing.generation}, not {generation}")
-        if key is not None and self._db.execute(journal.ENTRY_BY_KEY, (session, key)).fetchone():
+        if key is not None and self._db.execute(ENTRY_BY_KEY, (session, key)).fetchone():
             return None
         entry = self._journal.append(session, standing, body, key, encoded)
         if isinstance(body, Reply | Compacted) and body.cost and standing.payer:
-            self.keys.add_spend(standing.payer, body.cost, entry.at)
+            add_spend(self._db, standing.payer, body.cost, entry.at)
         return entry
 
     def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
@@ -207,12 +204,12 @@ class SessionWrites:
             return None
         body = Ended("interrupted", standing.head, reason, partial)
         return self._journal.append(
-            session, replace(standing, generation=standing.generation + 1), body, None, journal.encode_body(body)
+            session, replace(standing, generation=standing.generation + 1), body, None, encode_body(body)
         )
 
     def change(self, session: str, name: str, value: str) -> Entry:
         body = Changed(name, value)
-        return self._journal.append(session, self._journal.session_row(session), body, None, journal.encode_body(body))
+        return self._journal.append(session, self._journal.session_row(session), body, None, encode_body(body))
 
     def record_client_result(self, session: str, result: Result) -> Entry | None:
         key = f"result/{result.call}"
@@ -235,5 +232,5 @@ class SessionWrites:
     def _count_unseen(self, session: str, row: SessionRow) -> int:
         if row.newest_input <= row.saw:
             return 0
-        (count,) = self._db.execute(journal.COUNT_UNSEEN, (session, row.saw)).fetchone()
+        (count,) = self._db.execute(COUNT_UNSEEN, (session, row.saw)).fetchone()
         return count

@@ -127,10 +127,6 @@ INSERT_PERMISSION = "INSERT INTO grants (id, person, scope, place, need, created
 DELETE_PERMISSION = "DELETE FROM grants WHERE person = ?1 AND id = ?2"
 
 
-# Whether a store is new enough to hold tasks.
-HAS_TASKS = "SELECT count(*) FROM sqlite_schema WHERE name IN ('tasks', 'grants')"
-
-
 # Every task and grant, to check and to salvage them: from both ends, in case the middle is torn.
 ALL_TASKS = f"SELECT {_TASK_COLUMNS} FROM tasks ORDER BY id"
 ALL_TASKS_BACKWARDS = ALL_TASKS + " DESC"
@@ -233,7 +229,7 @@ def permission_of(row: Sequence[Any]) -> Permission:
     try:
         return parse_permission(row)
     except ValueError as error:
-        raise _damaged_row(f"grant {row[0]}", error) from error
+        raise _damaged_row(f"permission {row[0]}", error) from error
 
 
 def task_update_values(task: Task) -> tuple[Any, ...]:
@@ -309,7 +305,7 @@ class TaskWrites:
     def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
         self._db, self._journal, self._clock = db, journal, clock
 
-    def create_once(self, session: str, spec: TaskSpec, most: int, encoded: bytes) -> tuple[Task, bool]:
+    def create_once(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
         if found := self._db.execute(TASK_BY_CALL, (session, spec.call)).fetchone():
             return task_of(found), False
         owner = self._db.execute(SESSION_OF_TASK, (session,)).fetchone()
@@ -332,7 +328,7 @@ class TaskWrites:
             created=self._clock() // 1000,
         )
         (number,) = self._db.execute(NEXT_TASK_NUMBER, (person,)).fetchone()
-        fixed = (task.id, session, person, number, spec.kind, spec.call, encoded, task.created)
+        fixed = (task.id, session, person, number, spec.kind, spec.call, encode_spec(spec), task.created)
         self._db.execute(INSERT_TASK, (*fixed, *task_update_values(task)[1:]))
         return task, True
 
@@ -397,10 +393,6 @@ class TaskWrites:
 
     def revoke_permission(self, person: str, permission_id: str) -> bool:
         return self._db.execute(DELETE_PERMISSION, (person, permission_id)).rowcount > 0
-
-    def delete_with_session(self, session: str) -> None:
-        self._db.execute(DELETE_TASKS, (session,))
-        self._db.execute(DELETE_SESSION_PERMISSIONS, (session,))
 
     def _get_task(self, task: str) -> Task:
         found = self._db.execute(TASK_BY_ID, (task,)).fetchone()

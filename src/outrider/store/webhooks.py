@@ -52,9 +52,6 @@ DELETE_WEBHOOKS = "DELETE FROM hooks WHERE session = ?1"
 # All of them, for a check or a salvage.
 ALL_WEBHOOKS = _SELECT_WEBHOOK + "ORDER BY id"
 
-
-# Whether a store is new enough to hold webhooks.
-HAS_WEBHOOKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'hooks'"
 WebhookState = Literal["pending", "sent", "failed"]
 
 
@@ -120,9 +117,6 @@ class WebhookWrites:
 
     def update(self, hook: WebhookDelivery) -> None:
         self._db.execute(UPDATE_WEBHOOK, (hook.id, hook.state, hook.tries, hook.due, hook.why))
-
-    def delete_with_session(self, session: str) -> None:
-        self._db.execute(DELETE_WEBHOOKS, (session,))
 
 
 def list_pending_webhooks(db: sqlite3.Connection) -> Sequence[WebhookDelivery]:
