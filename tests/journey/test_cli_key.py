@@ -53,7 +53,7 @@ def test_a_key_is_made_as_it_was_asked_for(person: Person) -> None:
     assert json.loads(person.types("key", "list", "--json").out) == [made]
     assert "$0.00 of $5.00 a day" in person.types("key", "list").out
     bad = person.types("key", "create", "other", "--spend", "5/week")
-    assert (bad.code, bad.out, "'5/week' is no limit" in bad.err) == (2, "", True)
+    assert (bad.code, bad.out, "'5/week' is not a spending limit" in bad.err) == (2, "", True)
 
 
 def test_a_revoked_key_is_listed_as_such_and_its_name_is_free_again(person: Person) -> None:

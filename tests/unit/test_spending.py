@@ -31,10 +31,10 @@ def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: SpendLim
 @pytest.mark.parametrize(
     ("meant", "told"),
     [
-        (SpendLimit(3.0), "$3.00 in all"),
+        (SpendLimit(3.0), "$3.00 in total"),
         (SpendLimit(5.5, "day"), "$5.50 a day"),
         (SpendLimit(1_000_000.0, "month"), "$1000000.00 a month"),
-        (SpendLimit(0.0001), "$0.0001 in all"),
+        (SpendLimit(0.0001), "$0.0001 in total"),
     ],
 )
 def test_a_limit_is_told_in_dollars_and_cents(meant: SpendLimit, told: str) -> None:
@@ -45,7 +45,7 @@ def test_a_limit_is_told_in_dollars_and_cents(meant: SpendLimit, told: str) -> N
     "text", ["", "0", "0/day", "-1", "5/week", "5/", "five", "1e3", "nan", "99999999", "5 /day", "٥"]
 )
 def test_what_is_no_limit_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="is no limit"):
+    with pytest.raises(Refused, match="is not a spending limit"):
         parse_spend(text)
 
 

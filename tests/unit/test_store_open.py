@@ -105,7 +105,7 @@ async def test_an_upgrade_keeps_the_store_before_it_and_says_so(tmp_path: Path) 
     newer = migrations(tmp_path / "sql", m9001_notes="CREATE TABLE notes (x);", m9002_more="DROP TABLE notes;")
     async with open_store(home, migrations=newer) as store:
         backup = home / "store.db.before-9002"
-        told = f"The store was upgraded from version {NEWEST} to 9002; the one before is kept as {backup}."
+        told = f"The store was upgraded from version {NEWEST} to 9002; the previous one is kept as {backup}."
         assert store.notices == (told,)
         assert [entry.body for entry in await store.read(session)] == [Input("hello")]
     async with open_store(home, migrations=newer) as store:
@@ -130,7 +130,7 @@ async def test_a_home_from_before_there_were_tasks_is_upgraded_and_can_go_back(t
     wish = TaskSpec(kind="command", call="c1", command="make", notify="always")
     async with open_store(home) as store:
         backup = home / f"store.db.before-{NEWEST}"
-        upgraded = f"The store was upgraded from version 1 to {NEWEST}; the one before is kept as {backup}."
+        upgraded = f"The store was upgraded from version 1 to {NEWEST}; the previous one is kept as {backup}."
         assert store.notices == (upgraded,)
         task, _ = await store.create_task(session.id, wish, most=1)
         await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), "done")
@@ -209,15 +209,12 @@ async def test_a_store_of_a_newer_outrider_is_refused_untouched(tmp_path: Path) 
     assert not list(home.glob("*damaged*"))
 
 
-async def test_a_store_that_another_program_keeps_locked_is_told_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_another_program_has_locked_is_reported_as_such(tmp_path: Path) -> None:
     await furnish(tmp_path)
-    monkeypatch.setattr("outrider.store.database.BUSY_TIMEOUT", 0.05)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
-    async with open_store(tmp_path) as store:
+    async with open_store(tmp_path, busy_timeout=0.05) as store:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Unavailable, match=r"another program keeps the store .* locked"):
+        with pytest.raises(Unavailable, match=r"another program has locked the store"):
             await store.create("ann", "b", "/folder")
         other.execute("ROLLBACK")
         assert (await store.create("ann", "b", "/folder")).name == "b"

@@ -2,11 +2,13 @@
 
 One is kept. A start that finds the store in order makes it, at most once a day and only if the store has changed since
 the last one. It is copied from one snapshot while writers continue, and it appears under its name only after it has
-passed SQLite's check. A deleted session is deleted from the backup first.
+passed SQLite's check. A deleted session is deleted from the backup first. A store of more than 1 GiB is not backed up.
 """
 
+import math
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from os import utime
 from pathlib import Path
@@ -18,11 +20,26 @@ from outrider.system.files import fsync_folder
 
 _SNAPSHOT = "SELECT count(*) FROM sqlite_schema"
 _CHECK_STEPS = 100_000
-"""Steps of SQLite's machine between two looks at whether to stop."""
+"""Steps of SQLite's virtual machine between two looks at whether to stop."""
+_MAX_SIZE = 1 << 30
+_GRACE_SECONDS = 2.0
 
 
 class BackupStopped(Exception):
     """The store is closing; there is no new backup."""
+
+
+class BackupDeadline:
+    """Ends a backup that is not complete two seconds after the store began to close."""
+
+    def __init__(self) -> None:
+        self._ends = math.inf
+
+    def start(self) -> None:
+        self._ends = time.monotonic() + _GRACE_SECONDS
+
+    def has_passed(self) -> bool:
+        return time.monotonic() >= self._ends
 
 
 def find_backup(store: Path) -> Path | None:
@@ -37,7 +54,7 @@ def backup_date(backup: Path) -> str:
 
 
 def needs_backup(store: Path) -> bool:
-    """Whether the store has changed since its backup and the disk has room. Valid while the store is closed."""
+    """Whether the store changed since its backup and there is room for a new one. Call it while the store is closed."""
     size = store.stat().st_size
     backup = find_backup(store)
     is_unchanged = (
@@ -45,7 +62,7 @@ def needs_backup(store: Path) -> bool:
         and backup.stat().st_mtime_ns == store.stat().st_mtime_ns
         and not any(each.exists() for each in side_files(store))
     )
-    return not is_unchanged and shutil.disk_usage(store.parent).free > 3 * size
+    return not is_unchanged and size <= _MAX_SIZE and shutil.disk_usage(store.parent).free > 3 * size
 
 
 def back_up(store: Path, day: str, should_stop: Callable[[], bool]) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
-from threading import Event
 from typing import Concatenate, ParamSpec, TypeVar
 
 from anyio import CancelScope
@@ -24,6 +23,7 @@ from outrider.core.store_port import Claim, Key, KeySpec, Person, SearchHit, Ses
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 from outrider.store import journal, keys, sessions, tasks, webhooks
 from outrider.store.backup import (
+    BackupDeadline,
     BackupStopped,
     back_up,
     needs_backup,
@@ -83,9 +83,9 @@ class SqliteStore:
     ) -> None:
         self._home, self._path = home, home / "store.db"
         self._threads, self._reads, self._search = threads, reads, search
-        journal = Journal(writes, clock)
-        self._sessions = SessionWrites(writes, journal, clock)
-        self._tasks = TaskWrites(writes, journal, clock)
+        journals = Journal(writes, clock)
+        self._sessions = SessionWrites(writes, journals, clock)
+        self._tasks = TaskWrites(writes, journals, clock)
         self._keys = KeyWrites(writes, clock)
         self._webhooks = WebhookWrites(writes, clock)
         self._is_damaged = False
@@ -191,8 +191,8 @@ class SqliteStore:
     async def answer(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
         return await self._write(self._tasks.answer_once, session, question_id, answer, person)
 
-    async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
-        return await self._write(self._tasks.add_permission_once, person, scope, place, need)
+    async def add_permission(self, person: str, scope: PermissionScope, applies_to: str, need: str) -> Permission:
+        return await self._write(self._tasks.add_permission_once, person, scope, applies_to, need)
 
     async def list_permissions(self, person: str) -> Sequence[Permission]:
         return await self._read(tasks.list_permissions, person)
@@ -405,14 +405,14 @@ async def open_store(
                 parts.callback(search.close)
                 background = DatabaseThread("background")
                 parts.push_async_callback(background.close)
-                closes = Event()
-                parts.callback(closes.set)
+                deadline = BackupDeadline()
+                parts.callback(deadline.start)
                 writer = DatabaseThread("writer", GroupCommit(writes, path), MAX_BATCH)
                 parts.push_async_callback(writer.close)
                 threads = DatabaseThreads(writer, reader, background)
                 store = SqliteStore(home, threads, writes, reads, search, clock, prepared.notices)
                 if prepared.needs_backup:
-                    store.start_backup(time.strftime("%Y%m%d", time.gmtime(clock() / 1_000_000)), closes.is_set)
+                    store.start_backup(time.strftime("%Y%m%d", time.gmtime(clock() / 1_000_000)), deadline.has_passed)
                 yield store
         finally:
             # A run that never gets here counts as killed.
