@@ -1,4 +1,4 @@
-"""kill -9 of a process that writes, at the commit and at any moment: what it was told is durable is there."""
+"""kill -9 of a writing process, at a commit and at any moment: everything that was acknowledged is there."""
 
 import random
 import subprocess
@@ -18,10 +18,10 @@ CHILD = Path(__file__).parents[1] / "support" / "store_child.py"
 
 
 @contextmanager
-def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
-    """The child, with its store open. It is gone afterwards."""
+def child(home: Path, action: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
+    """A child process with an open store, killed afterwards."""
     with subprocess.Popen(
-        [sys.executable, str(CHILD), str(home), act],
+        [sys.executable, str(CHILD), str(home), action],
         env={"OUTRIDER_FAIL": fail},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -35,37 +35,37 @@ def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[s
             process.kill()
 
 
-def told_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> dict[str, int]:
-    """The last entry of each session that the child was told is durable."""
-    told: dict[str, int] = {}
+def acknowledged_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> dict[str, int]:
+    """The last entry of each session that the child saw acknowledged."""
+    acknowledged: dict[str, int] = {}
     assert process.stdout
     for number, line in enumerate(process.stdout, 1):
         if line.endswith("\n"):
             session, seq = line.split()
-            told[session] = int(seq)
+            acknowledged[session] = int(seq)
         if number == kill_after:
             process.kill()
-    return told
+    return acknowledged
 
 
-async def assert_all_kept(home: Path, told: dict[str, int]) -> None:
+async def assert_all_stored(home: Path, acknowledged: dict[str, int]) -> None:
     async with open_store(home, wait=20) as store:
         assert (store.notices, await store.check()) == ((), [])
-        assert set(told) <= {session.id for session in await store.list("ann")}
-        for session, seq in told.items():
+        assert set(acknowledged) <= {session.id for session in await store.list("ann")}
+        for session, seq in acknowledged.items():
             seqs = [entry.seq for entry in await store.read(session)]
             assert seqs == list(range(1, len(seqs) + 1))
-            # At most the one entry that was on its way may be there without having been told.
+            # At most the one entry that was being written may be there without having been acknowledged.
             assert seq <= len(seqs) <= seq + 1
 
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])
-@pytest.mark.parametrize("visit", [1, 9, 60])
-async def test_killed_at_a_commit_nothing_that_was_acknowledged_is_lost(tmp_path: Path, point: str, visit: int) -> None:
-    with child(tmp_path / "home", "write", f"{point}:{visit}") as process:
-        told = told_until_dead(process)
+@pytest.mark.parametrize("hit", [1, 9, 60])
+async def test_killed_at_a_commit_nothing_that_was_acknowledged_is_lost(tmp_path: Path, point: str, hit: int) -> None:
+    with child(tmp_path / "home", "write", f"{point}:{hit}") as process:
+        acknowledged = acknowledged_until_dead(process)
         assert process.wait(20) == -9
-    await assert_all_kept(tmp_path / "home", told)
+    await assert_all_stored(tmp_path / "home", acknowledged)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -73,11 +73,11 @@ async def test_killed_at_any_moment_nothing_that_was_acknowledged_is_lost(tmp_pa
     moments = random.Random(seed)
     for _ in range(2):
         with child(tmp_path / "home", "write") as process:
-            told = told_until_dead(process, kill_after=moments.randint(1, 2000))
-        await assert_all_kept(tmp_path / "home", told)
+            acknowledged = acknowledged_until_dead(process, kill_after=moments.randint(1, 2000))
+        await assert_all_stored(tmp_path / "home", acknowledged)
 
 
-async def test_a_home_in_use_names_its_user_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
+async def test_a_home_in_use_names_its_user_and_is_free_when_the_user_is_killed(tmp_path: Path) -> None:
     with child(tmp_path / "home", "hold") as process:
         with pytest.raises(HomeBusy, match=rf"outrider child \(process {process.pid}\) has been using .* since 20"):
             async with open_store(tmp_path / "home", wait=0):
@@ -88,7 +88,7 @@ async def test_a_home_in_use_names_its_user_and_is_free_when_that_is_killed(tmp_
             assert store.notices == ()
 
 
-async def test_who_waits_for_a_home_gets_it_when_its_user_leaves(tmp_path: Path) -> None:
+async def test_a_process_that_waits_for_a_home_gets_it_when_its_user_exits(tmp_path: Path) -> None:
     with child(tmp_path / "home", "hold") as process:
         assert process.stdin
         process.stdin.close()
@@ -109,7 +109,6 @@ async def test_killed_before_a_backup_is_in_place_the_older_one_stays(tmp_path: 
     assert (tmp_path / "store.db.backup.unchecked").exists()
     assert [path.name for path in tmp_path.glob("store.db.backup-*")] == ["store.db.backup-19700101"]
     async with open_store(tmp_path) as store:
-        assert not (tmp_path / "store.db.backup.unchecked.new").exists()
         assert (store.notices, await store.check(), len(await store.list("ann"))) == ((), [], 2)
     assert len(list(tmp_path.glob("store.db.backup*"))) == 1
     assert not (tmp_path / "store.db.backup-19700101").exists()
