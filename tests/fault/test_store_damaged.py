@@ -268,6 +268,16 @@ async def test_a_store_that_vanished_is_reported(tmp_path: Path) -> None:
     assert (len(notices), "was missing" in notices[0], after) == (1, True, {})
 
 
+async def test_a_store_that_vanished_after_a_kill_is_reported(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with open_store(tmp_path) as store:
+        await store.search("ann", "question")
+    (tmp_path / "lock").write_text("{}")
+    (tmp_path / "store.db").unlink()
+    notices, after = await open_again(tmp_path)
+    assert ("was missing" in notices[0], after) == (True, {})
+
+
 async def test_the_backup_of_a_store_that_vanished_is_kept_and_can_be_put_back(tmp_path: Path) -> None:
     before = await fill(tmp_path)
     await open_again(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from outrider.core.errors import HomeBusy
 from outrider.store.sqlite import open_store
+from tests.support.damage import overwrite_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L1")]
 CHILD = Path(__file__).parents[1] / "support" / "store_child.py"
@@ -75,6 +76,25 @@ async def test_killed_at_any_moment_nothing_that_was_acknowledged_is_lost(tmp_pa
         with child(tmp_path / "home", "write") as process:
             acknowledged = acknowledged_until_dead(process, kill_after=moments.randint(1, 2000))
         await assert_all_stored(tmp_path / "home", acknowledged)
+
+
+@pytest.mark.promise("L10")
+@pytest.mark.parametrize("has_backup", [False, True])
+async def test_killed_and_then_without_its_first_page_a_store_loses_nothing_acknowledged(
+    tmp_path: Path, has_backup: bool
+) -> None:
+    for _ in range(2 if has_backup else 0):
+        async with open_store(tmp_path) as store:
+            assert await store.check() == []
+    with child(tmp_path, "write") as process:
+        acknowledged = acknowledged_until_dead(process, kill_after=500)
+    assert (len(list(tmp_path.glob("store.db.backup-*"))) == 1) == has_backup
+    assert (tmp_path / "store.db-wal").stat().st_size
+    overwrite_page(tmp_path / "store.db", 1)
+    async with open_store(tmp_path, wait=20) as store:
+        assert await store.check() == []
+        for session, seq in acknowledged.items():
+            assert seq <= len(await store.read(session))
 
 
 async def test_a_home_in_use_names_its_user_and_is_free_when_the_user_is_killed(tmp_path: Path) -> None:

@@ -154,10 +154,10 @@ def repair_store(path: Path, problem: str, steps: Sequence[Migration]) -> list[s
         remove_database(scratch)
     unfinished.replace(_recovered_path(path))
     fsync_folder(path.parent)
-    kept = finish_swap(path)
+    damaged = finish_swap(path)
     restored = f" Of these entries, {result.from_backup} came from the backup {backup}." if result.from_backup else ""
     return [
-        f"The store was damaged ({problem}). The damaged file is kept as {kept}. "
+        f"The store was damaged ({problem}). The damaged file is kept as {damaged}. "
         f"Recovered: {plural(result.sessions, 'session')} with {plural(result.entries, 'entry', 'entries')}.{restored}",
         *result.losses,
     ]
@@ -167,30 +167,30 @@ def finish_swap(path: Path) -> Path | None:
     """Put a recovered store in place, if there is one; where the damaged one is kept."""
     if not _recovered_path(path).exists():
         return None
-    kept = set_aside(path)
+    damaged = set_aside(path)
     _recovered_path(path).replace(path)
     fsync_folder(path.parent)
-    return kept
+    return damaged
 
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file and its side files. The log goes first: it must never be read into another file."""
-    kept = _unused_name(path, f"damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-    for source, target in zip((*side_files(path), path), (*side_files(kept), kept), strict=True):
+    new_name = _unused_name(path, f"damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    for source, target in zip((*side_files(path), path), (*side_files(new_name), new_name), strict=True):
         if source.exists():
             source.replace(target)
     fsync_folder(path.parent)
-    return kept
+    return new_name
 
 
 def keep_backup(path: Path) -> Path | None:
     """Rename the backup of a store that is gone, so that no backup of another store replaces it; its new name."""
     if not (backup := find_backup(path)):
         return None
-    kept = _unused_name(path, f"kept-{backup.name.rpartition('-')[2]}")
-    backup.replace(kept)
+    new_name = _unused_name(path, f"kept-{backup.name.rpartition('-')[2]}")
+    backup.replace(new_name)
     fsync_folder(path.parent)
-    return kept
+    return new_name
 
 
 def _unused_name(path: Path, ending: str) -> Path:
@@ -262,8 +262,8 @@ def _replace_first_page(path: Path, scratch: Path, page: bytes) -> None:
     count = scratch.stat().st_size // _PAGE_SIZE
     if count:
         with scratch.open("r+b") as file:
-            # The number of pages at byte 28, then an empty list of free pages.
-            file.write(page[:28] + count.to_bytes(4, "big") + bytes(8) + page[40:])
+            # A write-ahead log at byte 18, the number of pages at byte 28, then an empty list of free pages.
+            file.write(page[:18] + b"\2\2" + page[20:28] + count.to_bytes(4, "big") + bytes(8) + page[40:])
 
 
 def _has_schema(path: Path, steps: Sequence[Migration]) -> bool:

@@ -313,8 +313,10 @@ def prepare_store(home: Path, before: LockHolder, migrations: Path, always_check
     """
     path, steps = home / "store.db", load_migrations(migrations)
     notices: list[str] = []
-    if kept := finish_swap(path):
-        notices.append(f"The store was damaged; what could be read was recovered. The damaged file is kept as {kept}.")
+    if damaged := finish_swap(path):
+        notices.append(
+            f"The store was damaged; what could be read was recovered. The damaged file is kept as {damaged}."
+        )
         remove_database(home / "search.db")
     is_new = not path.exists()
     if is_new:
