@@ -1,4 +1,4 @@
-"""The stores that the contract suite runs against: each a way to open it at a place, and to open it there again."""
+"""The stores that the contract suite runs against, each opened by a function of its folder."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +11,7 @@ from outrider.store.sqlite import open_store
 
 
 class WholeStore(Store, TaskStore, Protocol):
-    """All that a home's store does."""
+    """Everything that the store of a home does."""
 
 
 Opener = Callable[[Path], AbstractAsyncContextManager[WholeStore]]
@@ -20,7 +20,7 @@ STORES: Mapping[str, Opener] = {"sqlite": open_store}
 
 
 async def session_with(store: Store, *texts: str, person: str = "ann", name: str = "") -> Session:
-    """A session in which these inputs wait."""
+    """A new session with these inputs waiting."""
     session = await store.create(person, name, "/folder")
     for text in texts:
         await store.accept(session.id, Input(text, person=person), None, queue=20)

@@ -1,4 +1,4 @@
-"""What every store promises of answers and grants, told through `core.ports` alone."""
+"""What every store guarantees about answers and permissions, shown through its port alone."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -25,7 +25,7 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[WholeStore]:
         yield opened
 
 
-async def test_an_answer_is_recorded_once_and_fences_nobody_out(store: WholeStore) -> None:
+async def test_an_answer_is_recorded_once_and_invalidates_no_claim(store: WholeStore) -> None:
     session = await session_with(store, "push it")
     claim = await store.claim(session.id)
     for body in (Started(), Asked("a1", "may I?", choices=("once", "no")), Asked("a2", "and this?")):
@@ -41,17 +41,17 @@ async def test_an_answer_is_recorded_once_and_fences_nobody_out(store: WholeStor
     assert await store.sessions_with_work() == [session.id]
 
 
-async def test_what_was_not_asked_in_a_session_cannot_be_answered_there(store: WholeStore) -> None:
+async def test_only_a_question_of_this_session_can_be_answered_in_it(store: WholeStore) -> None:
     session, other = await session_with(store), await session_with(store)
     await write(store, other.id, Started(), Asked("a1", "may I?"))
-    with pytest.raises(Refused, match="'a1' was asked in this session"):
+    with pytest.raises(Refused, match="there is no question 'a1' in this session"):
         await store.answer(session.id, "a1", "once", "ann")
     with pytest.raises(Refused, match="this session does not exist"):
         await store.answer("gone", "a1", "once", "ann")
     assert await store.read(session.id) == []
 
 
-async def test_of_many_answers_at_once_one_counts(store: WholeStore) -> None:
+async def test_of_many_simultaneous_answers_one_counts(store: WholeStore) -> None:
     session = await session_with(store)
     await write(store, session.id, Started(), Asked("a1", "may I?"))
     counted: list[str] = []
@@ -67,27 +67,27 @@ async def test_of_many_answers_at_once_one_counts(store: WholeStore) -> None:
     assert len(counted) == 1
 
 
-async def test_a_grant_holds_until_it_is_taken_back(store: WholeStore) -> None:
-    grant = await store.add_permission("ann", "workspace", "/garden", "network")
-    assert grant == Permission(grant.id, "ann", "workspace", "/garden", "network", grant.created)
-    assert (grant.id[:2], len(grant.id)) == ("g-", 8)
-    assert await store.add_permission("ann", "workspace", "/garden", "network") == grant
+async def test_a_permission_is_valid_until_it_is_revoked(store: WholeStore) -> None:
+    permission = await store.add_permission("ann", "workspace", "/garden", "network")
+    assert permission == Permission(permission.id, "ann", "workspace", "/garden", "network", permission.created)
+    assert (permission.id[:2], len(permission.id)) == ("g-", 8)
+    assert await store.add_permission("ann", "workspace", "/garden", "network") == permission
     other = await store.add_permission("ann", "workspace", "/garden", "host")
-    assert await store.list_permissions("ann") == [other, grant]
-    assert await store.revoke_permission("ann", grant.id)
-    assert not await store.revoke_permission("ann", grant.id)
+    assert await store.list_permissions("ann") == [other, permission]
+    assert await store.revoke_permission("ann", permission.id)
+    assert not await store.revoke_permission("ann", permission.id)
     assert await store.list_permissions("ann") == [other]
 
 
-async def test_what_one_person_allowed_is_nothing_to_another(store: WholeStore) -> None:
-    grant = await store.add_permission("ann", "workspace", "/garden", "network")
+async def test_a_permission_is_valid_for_its_person_only(store: WholeStore) -> None:
+    permission = await store.add_permission("ann", "workspace", "/garden", "network")
     theirs = await store.add_permission("bob", "workspace", "/garden", "network")
-    assert theirs.id != grant.id
-    assert not await store.revoke_permission("bob", grant.id)
-    assert (await store.list_permissions("ann"), await store.list_permissions("bob")) == ([grant], [theirs])
+    assert theirs.id != permission.id
+    assert not await store.revoke_permission("bob", permission.id)
+    assert (await store.list_permissions("ann"), await store.list_permissions("bob")) == ([permission], [theirs])
 
 
-async def test_a_yes_to_one_call_is_no_grant(store: WholeStore) -> None:
+async def test_an_approval_of_one_call_is_not_a_permission(store: WholeStore) -> None:
     with pytest.raises(Refused):
         await store.add_permission("ann", "once", "/garden", "network")
     assert await store.list_permissions("ann") == []

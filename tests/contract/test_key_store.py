@@ -1,4 +1,4 @@
-"""What every store promises of keys, told through `core.key_ports` alone; and what becomes of them in a damaged one."""
+"""What every store guarantees about keys, shown through its port alone, and what recovery says about them."""
 
 import ast
 import stat
@@ -36,44 +36,44 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[KeyStore]:
         yield opened
 
 
-def wish(name: str = "laptop", person: str = "ann") -> KeySpec:
+def key_spec(name: str = "laptop", person: str = "ann") -> KeySpec:
     return KeySpec(name, person, ("chat", "read"), rate=60, concurrent=3, spend=SpendLimit(2.5, "month"))
 
 
-async def test_a_key_is_found_as_it_was_made_also_after_a_restart(opener: Opener, tmp_path: Path) -> None:
+async def test_a_key_is_found_as_it_was_created_also_after_a_restart(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path) as store:
-        made = await store.create_key("abcdefgh", wish(), b"d" * 32)
-        assert made == Key("abcdefgh", wish(), b"d" * 32, made.created)
+        made = await store.create_key("abcdefgh", key_spec(), b"d" * 32)
+        assert made == Key("abcdefgh", key_spec(), b"d" * 32, made.created)
         assert await store.find_key("abcdefgh") == made
         assert await store.find_key("bbbbbbbb") is None
     async with opener(tmp_path) as store:
         assert await store.list_keys() == [made]
 
 
-async def test_what_an_entry_cost_is_paid_by_the_key_of_the_newest_input(tmp_path: Path) -> None:
+async def test_the_cost_of_an_entry_is_paid_by_the_key_of_the_newest_input(tmp_path: Path) -> None:
     day = 86_400_000_000
     now = 10 * day
     async with open_store(tmp_path, clock=lambda: now) as store:
         session = await store.create("ann", "", "/folder")
         claim = await store.claim(session.id)
 
-        async def happens(body: Body, key: str | None = None) -> None:
+        async def append(body: Body, key: str | None = None) -> None:
             await store.append(session.id, body, claim.generation, key)
 
-        await happens(Reply("nobody pays", 0, cost=1.0))
+        await append(Reply("nobody pays", 0, cost=1.0))
         await store.accept(session.id, Input("hi", payer="aaaaaaaa"), None, queue=20)
         for number in range(10):
-            await happens(Reply("a tenth", 2, cost=0.1), f"r{number}")
-            await happens(Reply("a tenth", 2, cost=0.1), f"r{number}")  # the same reply, recorded once
-        await happens(Reply("no known price", 2))
+            await append(Reply("a tenth", 2, cost=0.1), f"r{number}")
+            await append(Reply("a tenth", 2, cost=0.1), f"r{number}")  # the same reply, recorded once
+        await append(Reply("no known price", 2))
         assert await store.spent("aaaaaaaa") == 1.0
         now = 11 * day
-        await happens(Compacted(3, "summary", cost=0.25))
+        await append(Compacted(3, "summary", cost=0.25))
         # The end of a task it began is still its own to pay.
         await store.accept(session.id, Input("task t-1 ended", "task"), None, queue=20)
-        await happens(Reply("told", 4, cost=0.25))
+        await append(Reply("told", 4, cost=0.25))
         await store.accept(session.id, Input("hi", payer="bbbbbbbb"), None, queue=20)
-        await happens(Reply("another's", 5, cost=4.0))
+        await append(Reply("another's", 5, cost=4.0))
         with pytest.raises(StaleClaim):
             await store.append(session.id, Reply("too late", 5, cost=8.0), claim.generation - 1)
         assert [await store.spent("aaaaaaaa", since) for since in (0, 10, 11, 12)] == [1.5, 1.5, 0.5, 0.0]
@@ -81,7 +81,7 @@ async def test_what_an_entry_cost_is_paid_by_the_key_of_the_newest_input(tmp_pat
         assert (await store.spent("aaaaaaaa"), await reader.spent("bbbbbbbb", 11)) == (1.5, 4.0)
 
 
-async def test_everybody_with_a_session_or_a_key_is_known_latest_active_first(tmp_path: Path) -> None:
+async def test_people_are_all_who_have_a_session_or_a_key_latest_active_first(tmp_path: Path) -> None:
     second = 1_000_000
     times = iter(number * 60 * second for number in range(1, 100))
     async with open_store(tmp_path, clock=lambda: next(times)) as store:
@@ -89,30 +89,30 @@ async def test_everybody_with_a_session_or_a_key_is_known_latest_active_first(tm
         for person in ("ann", "ann", "bob"):
             await store.create(person, "", "/folder")
         for id, name, person in (("aaaaaaaa", "one", "cy"), ("bbbbbbbb", "two", "ann"), ("cccccccc", "three", "ann")):
-            await store.create_key(id, wish(name, person), b"1")
+            await store.create_key(id, key_spec(name, person), b"1")
         await store.revoke_key("cccccccc")
         await store.touch_key("bbbbbbbb")
-        known = await store.people()
-    assert known == [Person("ann", 2, 1, 480_000), Person("bob", 1, 0, 180_000), Person("cy", 0, 1, 0)]
+        people = await store.people()
+    assert people == [Person("ann", 2, 1, 480_000), Person("bob", 1, 0, 180_000), Person("cy", 0, 1, 0)]
 
 
-async def test_of_keys_that_hold_each_has_a_name_of_its_own(store: KeyStore) -> None:
-    first = await store.create_key("aaaaaaaa", wish(), b"1")
+async def test_every_active_key_has_a_name_of_its_own(store: KeyStore) -> None:
+    first = await store.create_key("aaaaaaaa", key_spec(), b"1")
     with pytest.raises(Refused, match="there is a key called 'laptop' already"):
-        await store.create_key("bbbbbbbb", wish(person="bob"), b"2")
+        await store.create_key("bbbbbbbb", key_spec(person="bob"), b"2")
     assert await store.revoke_key(first.id)
-    second = await store.create_key("bbbbbbbb", wish(), b"2")
+    second = await store.create_key("bbbbbbbb", key_spec(), b"2")
     with pytest.raises(Refused, match="id 'bbbbbbbb' already"):
-        await store.create_key("bbbbbbbb", wish("phone"), b"3")
+        await store.create_key("bbbbbbbb", key_spec("phone"), b"3")
     assert [(key.id, bool(key.revoked)) for key in await store.list_keys()] == [(first.id, True), (second.id, False)]
 
 
-async def test_of_many_that_want_a_name_at_once_one_gets_it(store: KeyStore) -> None:
+async def test_of_many_keys_created_with_one_name_at_once_one_gets_it(store: KeyStore) -> None:
     refused: list[str] = []
 
     async def create(number: int) -> None:
         try:
-            await store.create_key(f"aaaaaaa{'bcdefghij'[number]}", wish(), b"1")
+            await store.create_key(f"aaaaaaa{'bcdefghij'[number]}", key_spec(), b"1")
         except Refused as error:
             refused.append(str(error))
 
@@ -123,7 +123,7 @@ async def test_of_many_that_want_a_name_at_once_one_gets_it(store: KeyStore) -> 
 
 
 async def test_a_revoked_key_stays_revoked(store: KeyStore) -> None:
-    made = await store.create_key("aaaaaaaa", wish(), b"1")
+    made = await store.create_key("aaaaaaaa", key_spec(), b"1")
     assert await store.revoke_key(made.id)
     revoked = await store.find_key(made.id)
     assert revoked is not None
@@ -132,22 +132,22 @@ async def test_a_revoked_key_stays_revoked(store: KeyStore) -> None:
     assert await store.find_key(made.id) == revoked
 
 
-async def test_when_a_key_was_used_is_written_down_once_a_minute(tmp_path: Path) -> None:
+async def test_the_use_of_a_key_is_recorded_once_a_minute(tmp_path: Path) -> None:
     minute = 60_000_000
     times = iter([minute, 2 * minute, 3 * minute - 1000, 3 * minute, 2 * minute])
     async with open_store(tmp_path, clock=lambda: next(times)) as store:
-        made = await store.create_key("aaaaaaaa", wish(), b"1")
+        made = await store.create_key("aaaaaaaa", key_spec(), b"1")
         seen: list[int] = []
         for _ in range(4):
             await store.touch_key(made.id)
-            found = await store.find_key(made.id)
-            seen.append(found.used if found else -1)
+            key = await store.find_key(made.id)
+            seen.append(key.used if key else -1)
         assert (made.used, seen) == (0, [120_000, 120_000, 180_000, 120_000])
 
 
 @pytest.mark.promise("S2")
-async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStore) -> None:
-    made = [await make_key(store, wish(f"k{number}")) for number in range(50)]
+async def test_a_key_is_256_random_bits_of_which_a_digest_is_stored(store: KeyStore) -> None:
+    made = [await make_key(store, key_spec(f"k{number}")) for number in range(50)]
     parts = [split_key(text) for _, text in made]
     assert [part and part[0] for part in parts] == [key.id for key, _ in made]
     secrets = {part[1] for part in parts if part}
@@ -156,8 +156,10 @@ async def test_a_key_is_256_random_bits_of_which_a_digest_is_kept(store: KeyStor
     assert not secret_matches("0" * 64, made[0][0].digest)
 
 
-@pytest.mark.parametrize("bad", [wish(""), wish(" x"), wish("a\nb"), wish("x" * 61), wish(person="")])
-async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeySpec) -> None:
+@pytest.mark.parametrize(
+    "bad", [key_spec(""), key_spec(" x"), key_spec("a\nb"), key_spec("x" * 61), key_spec(person="")]
+)
+async def test_a_key_without_a_plain_name_is_refused(store: KeyStore, bad: KeySpec) -> None:
     with pytest.raises(Refused):
         await make_key(store, bad)
     with pytest.raises(Refused):
@@ -168,7 +170,7 @@ async def test_a_key_without_a_plain_name_is_not_made(store: KeyStore, bad: KeyS
 
 
 @pytest.mark.promise("S2")
-async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tmp_path: Path) -> None:
+async def test_the_first_key_is_created_once_and_only_its_owner_can_read_it(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path) as store:
         text = await ensure_key(tmp_path, store)
         assert text
@@ -186,8 +188,8 @@ async def test_the_first_key_is_made_once_for_its_owner_alone(opener: Opener, tm
     assert set(modes.values()) == {0o600}, modes
 
 
-async def test_a_first_key_that_was_left_but_not_kept_is_made_anew(store: KeyStore, tmp_path: Path) -> None:
-    """As after a kill between the two."""
+async def test_a_first_key_that_was_written_but_not_stored_is_created_again(store: KeyStore, tmp_path: Path) -> None:
+    """As after a kill between the two writes."""
     first_key_file(tmp_path).write_text("ork_aaaaaaaa_" + "0" * 64)
     text = await ensure_key(tmp_path, store)
     assert first_key_file(tmp_path).read_text().strip() == text
@@ -195,7 +197,7 @@ async def test_a_first_key_that_was_left_but_not_kept_is_made_anew(store: KeySto
 
 async def test_keys_can_be_read_beside_the_owner_of_the_home(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
-        made, _ = await make_key(store, wish())
+        made, _ = await make_key(store, key_spec())
         assert (await reader.list_keys(), await reader.find_key(made.id)) == ([made], made)
         await store.revoke_key(made.id)
         assert await reader.list_keys() == await store.list_keys()
@@ -220,8 +222,8 @@ async def test_a_damaged_store_is_recovered_without_keys_and_says_so(tmp_path: P
 
 
 @pytest.mark.promise("S2")
-def test_no_secret_is_compared_but_in_constant_time() -> None:
-    """By construction: digests meet in `hmac.compare_digest` alone, and no other comparison touches one."""
+def test_secrets_are_compared_only_in_constant_time() -> None:
+    """By construction: digests are compared by `hmac.compare_digest` alone."""
     files = [
         SRC / "core/store_port.py",
         SRC / "store/keys.py",
@@ -239,8 +241,8 @@ def test_no_secret_is_compared_but_in_constant_time() -> None:
 
 
 def _names(node: ast.AST) -> set[str]:
-    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
 def _line(path: Path, text: str) -> int:

@@ -1,4 +1,4 @@
-"""What every store promises, told through `core.ports.Store` alone."""
+"""What every store guarantees, shown through its port alone."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -26,7 +26,7 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[Store]:
         yield opened
 
 
-async def test_a_new_session_is_empty_and_has_nothing_to_do(store: Store) -> None:
+async def test_a_new_session_is_empty_and_has_no_work(store: Store) -> None:
     made = await store.create("ann", "garden", "/garden")
     assert made == Session(
         id=made.id,
@@ -45,13 +45,13 @@ async def test_a_new_session_is_empty_and_has_nothing_to_do(store: Store) -> Non
     assert await store.sessions_with_work() == []
 
 
-async def test_creating_a_name_again_gives_the_same_session_to_the_same_person_only(store: Store) -> None:
+async def test_creating_a_session_again_returns_it_to_the_same_person_only(store: Store) -> None:
     first = await store.create("ann", "garden", "/a")
     assert await store.create("ann", "garden", "/elsewhere") == first
     assert (await store.create("bob", "garden", "/b")).id != first.id
 
 
-async def test_a_session_without_a_name_gets_a_free_one(store: Store) -> None:
+async def test_a_session_without_a_name_gets_an_unused_one(store: Store) -> None:
     await store.create("ann", "session-2", "/a")
     names = [(await store.create("ann", "", "/a")).name for _ in range(3)]
     assert len({*names, "session-2"}) == 4
@@ -80,7 +80,7 @@ async def test_every_kind_of_content_comes_back_as_it_was_written(store: Store) 
     assert [entry.seq for entry in await store.read(session.id)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_a_journal_is_read_after_an_entry_and_in_pieces(store: Store) -> None:
+async def test_a_journal_is_read_after_an_entry_and_in_parts(store: Store) -> None:
     session = await session_with(store, "one", "two", "three", "four")
     whole = await store.read(session.id)
     assert await store.read(session.id, after=2) == whole[2:]
@@ -111,13 +111,13 @@ async def test_an_entry_is_appended_once_by_its_key(store: Store) -> None:
     assert await bodies(store, session.id) == [Result("c1", "first")]
 
 
-async def test_an_accepted_key_is_known_even_when_the_queue_is_full(store: Store) -> None:
+async def test_a_repeated_input_is_accepted_even_when_the_queue_is_full(store: Store) -> None:
     session = await session_with(store)
     first, _ = await store.accept(session.id, Input("a"), "k", queue=1)
     assert await store.accept(session.id, Input("a"), "k", queue=1) == (first, False)
 
 
-async def test_a_full_queue_refuses_aloud_and_opens_again_when_inputs_are_seen(store: Store) -> None:
+async def test_a_full_queue_refuses_inputs_until_some_are_seen(store: Store) -> None:
     session = await session_with(store, "one", "two")
     with pytest.raises(Refused, match="2 messages already wait in this session"):
         await store.accept(session.id, Input("three"), None, queue=2)
@@ -127,7 +127,7 @@ async def test_a_full_queue_refuses_aloud_and_opens_again_when_inputs_are_seen(s
         await store.accept(session.id, Input("four"), None, queue=2)
 
 
-async def test_whoever_claims_shuts_out_the_one_before(store: Store) -> None:
+async def test_a_claim_invalidates_the_previous_one(store: Store) -> None:
     session = await session_with(store, "hi")
     old = await store.claim(session.id)
     new = await store.claim(session.id)
@@ -139,7 +139,7 @@ async def test_whoever_claims_shuts_out_the_one_before(store: Store) -> None:
     assert await bodies(store, session.id) == [Input("hi", person="ann"), Reply("alive", 1)]
 
 
-async def test_a_stale_writer_is_told_so_even_for_a_key_that_is_there(store: Store) -> None:
+async def test_a_stale_claim_is_refused_even_for_a_key_that_exists(store: Store) -> None:
     session = await session_with(store)
     old = await store.claim(session.id)
     await store.append(session.id, Begun("c1"), old.generation, "k")
@@ -148,13 +148,13 @@ async def test_a_stale_writer_is_told_so_even_for_a_key_that_is_there(store: Sto
         await store.append(session.id, Begun("c1"), old.generation, "k")
 
 
-async def test_a_claim_carries_the_session_as_it_is(store: Store) -> None:
+async def test_a_claim_holds_the_session_as_it_is(store: Store) -> None:
     session = await session_with(store, "hi")
     claim = await store.claim(session.id)
     assert claim.session == await store.find("ann", session.id)
 
 
-async def test_an_orderly_release_is_known_to_the_next_owner_only(store: Store) -> None:
+async def test_a_release_is_reported_to_the_next_owner_only(store: Store) -> None:
     session = await session_with(store, "hi")
     first = await store.claim(session.id)
     await store.release(session.id, first.generation)
@@ -163,7 +163,7 @@ async def test_an_orderly_release_is_known_to_the_next_owner_only(store: Store) 
     assert [claim.handed_over for claim in (first, second, third)] == [False, True, False]
 
 
-async def test_a_release_by_a_former_owner_means_nothing(store: Store) -> None:
+async def test_a_release_by_a_former_owner_has_no_effect(store: Store) -> None:
     session = await session_with(store, "hi")
     first = await store.claim(session.id)
     await store.claim(session.id)
@@ -171,7 +171,7 @@ async def test_a_release_by_a_former_owner_means_nothing(store: Store) -> None:
     assert not (await store.claim(session.id)).handed_over
 
 
-async def test_stopping_an_open_turn_ends_it_and_silences_its_owner(store: Store) -> None:
+async def test_stopping_an_open_turn_ends_it_and_invalidates_its_claim(store: Store) -> None:
     session = await session_with(store, "work")
     claim = await store.claim(session.id)
     await store.append(session.id, Started(), claim.generation)
@@ -187,7 +187,7 @@ async def test_stopping_an_open_turn_ends_it_and_silences_its_owner(store: Store
     assert await store.sessions_with_work() == []
 
 
-async def test_stopping_deals_with_inputs_that_no_turn_has_taken_up(store: Store) -> None:
+async def test_stopping_ends_inputs_that_no_turn_has_seen(store: Store) -> None:
     session = await session_with(store, "never mind")
     ended = await store.stop(session.id, "stopped")
     assert ended
@@ -195,14 +195,14 @@ async def test_stopping_deals_with_inputs_that_no_turn_has_taken_up(store: Store
     assert await store.sessions_with_work() == []
 
 
-async def test_stopping_a_session_at_rest_changes_nothing_and_fences_nobody(store: Store) -> None:
+async def test_stopping_an_idle_session_changes_nothing(store: Store) -> None:
     session = await session_with(store)
     claim = await store.claim(session.id)
     assert await store.stop(session.id, "stopped") is None
     assert await store.append(session.id, Started(), claim.generation)
 
 
-async def test_a_setting_is_recorded_without_a_claim_and_is_no_work(store: Store) -> None:
+async def test_a_setting_is_recorded_without_a_claim_and_causes_no_work(store: Store) -> None:
     session = await session_with(store)
     claim = await store.claim(session.id)
     entry = await store.change(session.id, "model", "practice:echo")
@@ -213,8 +213,8 @@ async def test_a_setting_is_recorded_without_a_claim_and_is_no_work(store: Store
     assert await store.sessions_with_work() == []
 
 
-@pytest.mark.parametrize("act", ["accept", "claim", "append", "stop", "change"])
-async def test_writing_to_a_session_that_is_not_there_is_refused(store: Store, act: str) -> None:
+@pytest.mark.parametrize("action", ["accept", "claim", "append", "stop", "change"])
+async def test_writing_to_a_session_that_does_not_exist_is_refused(store: Store, action: str) -> None:
     calls = {
         "accept": lambda: store.accept("gone", Input("hi"), None, queue=20),
         "claim": lambda: store.claim("gone"),
@@ -223,7 +223,7 @@ async def test_writing_to_a_session_that_is_not_there_is_refused(store: Store, a
         "change": lambda: store.change("gone", "model", "x"),
     }
     with pytest.raises(Refused, match="this session does not exist"):
-        await calls[act]()
+        await calls[action]()
 
 
 async def test_sessions_wait_from_their_first_unseen_input_until_their_turn_has_ended(store: Store) -> None:
@@ -238,19 +238,19 @@ async def test_sessions_wait_from_their_first_unseen_input_until_their_turn_has_
     assert await store.sessions_with_work() == [second.id, first.id]
 
 
-async def test_an_input_that_a_turn_did_not_see_still_waits_when_it_ends(store: Store) -> None:
+async def test_an_input_that_a_turn_did_not_see_still_waits_when_the_turn_ends(store: Store) -> None:
     session = await session_with(store, "a")
     claim = await store.claim(session.id)
     await store.append(session.id, Started(), claim.generation)
     await store.accept(session.id, Input("b"), None, queue=20)
     await store.append(session.id, Ended("done", 1), claim.generation)
-    found = await store.find("ann", session.id)
-    assert found
-    assert (found.is_open, found.has_work) == (False, True)
+    stored = await store.find("ann", session.id)
+    assert stored
+    assert (stored.is_open, stored.has_work) == (False, True)
     assert await store.sessions_with_work() == [session.id]
 
 
-async def test_a_session_is_found_by_its_whole_id_or_name_alone(store: Store) -> None:
+async def test_a_session_is_found_by_its_whole_id_or_name_only(store: Store) -> None:
     session = await store.create("ann", "garden", "/a")
     for word in (session.id, "garden"):
         assert await store.find("ann", word) == session
@@ -258,7 +258,7 @@ async def test_a_session_is_found_by_its_whole_id_or_name_alone(store: Store) ->
         assert await store.find("ann", word) is None
 
 
-async def test_whoever_looks_a_session_up_may_give_six_characters_of_its_id(store: Store) -> None:
+async def test_a_session_can_be_looked_up_by_six_characters_of_its_id(store: Store) -> None:
     session = await store.create("ann", "garden", "/a")
     for word in (session.id, "garden", session.id[:6], session.id[:12]):
         assert await store.look_up("ann", word) == session
@@ -266,7 +266,7 @@ async def test_whoever_looks_a_session_up_may_give_six_characters_of_its_id(stor
         assert await store.look_up("ann", word) is None
 
 
-async def test_another_persons_session_is_as_good_as_none(store: Store) -> None:
+async def test_a_session_of_another_person_does_not_exist_for_this_one(store: Store) -> None:
     session = await session_with(store, "my secret garden", name="garden")
     for word in (session.id, "garden", session.id[:12]):
         assert await store.look_up("bob", word) is None
@@ -285,21 +285,21 @@ async def test_sessions_are_listed_latest_first(store: Store) -> None:
 
 async def test_the_title_is_the_beginning_of_the_first_input_in_one_line(store: Store) -> None:
     session = await session_with(store, "  fix\nthe   roof " + "x" * 100, "and the door")
-    found = await store.find("ann", session.id)
-    assert found
-    assert found.title == "fix the roof " + "x" * 67
+    stored = await store.find("ann", session.id)
+    assert stored
+    assert stored.title == "fix the roof " + "x" * 67
 
 
-async def test_a_deleted_session_is_gone_with_its_journal_and_its_words(store: Store) -> None:
-    kept = await session_with(store, "secret of the hill", name="kept")
+async def test_a_deleted_session_is_gone_with_its_journal_and_from_search(store: Store) -> None:
+    stays = await session_with(store, "secret of the hill", name="stays")
     gone = await session_with(store, "secret of the sea", name="gone")
     assert len(await store.search("ann", "secret")) == 2
     assert await store.delete("ann", gone.id)
     assert not await store.delete("ann", gone.id)
     assert await store.find("ann", "gone") is None
     assert await store.read(gone.id) == []
-    assert await store.sessions_with_work() == [kept.id]
-    assert [found.session for found in await store.search("ann", "secret")] == [kept.id]
+    assert await store.sessions_with_work() == [stays.id]
+    assert [hit.session for hit in await store.search("ann", "secret")] == [stays.id]
 
 
 async def test_fifty_writers_at_once_keep_the_order_of_each(store: Store) -> None:
@@ -322,7 +322,7 @@ async def test_fifty_writers_at_once_keep_the_order_of_each(store: Store) -> Non
         assert await bodies(store, session.id) == expected
 
 
-async def test_many_senders_to_one_session_are_all_kept_and_each_key_once(store: Store) -> None:
+async def test_inputs_of_many_senders_are_all_stored_and_each_key_once(store: Store) -> None:
     session = await session_with(store)
     fresh: list[bool] = []
 
@@ -338,7 +338,7 @@ async def test_many_senders_to_one_session_are_all_kept_and_each_key_once(store:
     assert sorted(entry.at for entry in entries) == [entry.at for entry in entries]
 
 
-async def test_one_refused_write_does_not_hurt_the_writes_beside_it(store: Store) -> None:
+async def test_a_refused_write_does_not_affect_the_writes_beside_it(store: Store) -> None:
     good, bad = await session_with(store), await session_with(store)
     generation = (await store.claim(good.id)).generation
     stale = (await store.claim(bad.id)).generation
@@ -362,7 +362,7 @@ async def test_one_refused_write_does_not_hurt_the_writes_beside_it(store: Store
     assert len(await store.read(good.id)) == 20
 
 
-async def test_a_caller_that_gives_up_waiting_harms_nobody(store: Store) -> None:
+async def test_a_cancelled_caller_affects_no_other(store: Store) -> None:
     session = await session_with(store)
     for _ in range(20):
         with anyio.CancelScope() as scope:
@@ -387,14 +387,14 @@ async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener
             await store.read(session.id),
             await store.sessions_with_work(),
         ) == before
-        assert [found.session for found in await store.search("ann", "remember")] == [session.id]
+        assert [hit.session for hit in await store.search("ann", "remember")] == [session.id]
         with pytest.raises(Refused):
             await store.accept(session.id, Input("full"), None, queue=1)
         after = await store.claim(session.id)
         assert (after.generation > claim.generation, after.handed_over) == (True, True)
 
 
-async def test_text_that_no_disk_can_hold_is_refused(store: Store) -> None:
+async def test_text_that_cannot_be_stored_is_refused(store: Store) -> None:
     session = await session_with(store)
     with pytest.raises(Refused):
         await store.accept(session.id, Input("half a pair: \ud800"), None, queue=20)

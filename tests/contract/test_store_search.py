@@ -1,4 +1,4 @@
-"""What every store promises about finding words again."""
+"""What every store guarantees about search."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -18,8 +18,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
         yield opened
 
 
-async def words_found(store: Store, words: str) -> list[str]:
-    return [found.excerpt for found in await store.search("ann", words)]
+async def excerpts(store: Store, words: str) -> list[str]:
+    return [hit.excerpt for hit in await store.search("ann", words)]
 
 
 async def test_inputs_and_replies_are_found_latest_first_and_results_are_not(store: Store) -> None:
@@ -30,33 +30,33 @@ async def test_inputs_and_replies_are_found_latest_first_and_results_are_not(sto
         SearchHit(session.id, "house", 3, entries[2].at, "the ROOF is mended"),
         SearchHit(session.id, "house", 1, entries[0].at, "the roof leaks"),
     ]
-    assert await words_found(store, "roof leaks") == ["the roof leaks"]
+    assert await excerpts(store, "roof leaks") == ["the roof leaks"]
     assert len(await store.search("ann", "roof", limit=1)) == 1
 
 
-async def test_what_is_written_after_a_search_is_found_by_the_next(store: Store) -> None:
+async def test_an_entry_written_after_a_search_is_found_by_the_next(store: Store) -> None:
     session = await session_with(store, "first apple")
-    assert await words_found(store, "apple") == ["first apple"]
+    assert await excerpts(store, "apple") == ["first apple"]
     await write(store, session.id, Reply("second apple", 1))
-    assert await words_found(store, "apple") == ["second apple", "first apple"]
+    assert await excerpts(store, "apple") == ["second apple", "first apple"]
 
 
-async def test_the_beginning_of_a_word_and_a_word_without_its_accents_are_found(store: Store) -> None:
+async def test_the_beginning_of_a_word_and_a_word_without_accents_are_found(store: Store) -> None:
     await session_with(store, "Déploiement on Überlingen")
-    assert await words_found(store, "deploi") == ["Déploiement on Überlingen"]
-    assert await words_found(store, "uberlingen") == ["Déploiement on Überlingen"]
+    assert await excerpts(store, "deploi") == ["Déploiement on Überlingen"]
+    assert await excerpts(store, "uberlingen") == ["Déploiement on Überlingen"]
 
 
 @pytest.mark.parametrize("words", ["東京", "京都", "東京都", "天気", "都の天", "서울", "カナ"])
 async def test_words_of_scripts_without_spaces_are_found(store: Store, words: str) -> None:
     text = "明日の東京都の天気と서울시, カタカナ"
     await session_with(store, text)
-    assert await words_found(store, words) == [text]
+    assert await excerpts(store, words) == [text]
 
 
 async def test_characters_in_another_order_are_not_found(store: Store) -> None:
     await session_with(store, "東京都")
-    assert await words_found(store, "京東") == []
+    assert await excerpts(store, "京東") == []
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ async def test_characters_in_another_order_are_not_found(store: Store) -> None:
 )
 async def test_no_query_is_an_error(store: Store, words: str) -> None:
     await session_with(store, "plain text")
-    assert await words_found(store, words) == []
+    assert await excerpts(store, words) == []
 
 
 async def test_an_operator_is_a_word_like_any_other(store: Store) -> None:
     await session_with(store, "this or that")
-    assert await words_found(store, "OR") == ["this or that"]
+    assert await excerpts(store, "OR") == ["this or that"]
 
 
 async def test_an_excerpt_is_short_one_line_and_shows_the_match(store: Store) -> None:
     await session_with(store, "before " * 100 + "\n\nneedle\n\n" + "after " * 100)
-    (excerpt,) = await words_found(store, "Needle")
+    (excerpt,) = await excerpts(store, "Needle")
     assert len(excerpt) == 160
     assert "before needle after" in excerpt

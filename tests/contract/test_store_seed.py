@@ -1,4 +1,4 @@
-"""A session that begins with a past lived elsewhere: what every store promises of it."""
+"""A session that begins with history from elsewhere: what every store guarantees about it."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.contract.stores import STORES, Opener, bodies, session_with
 
 pytestmark = pytest.mark.anyio
 
-PAST: list[Body] = [
+HISTORY: list[Body] = [
     Changed("instructions", "be brief"),
     Input("hello"),
     Started(),
@@ -35,39 +35,39 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[Store]:
         yield opened
 
 
-async def test_an_empty_session_is_given_a_past_and_has_nothing_to_do(store: Store) -> None:
+async def test_an_empty_session_takes_a_history_and_has_no_work(store: Store) -> None:
     session = await session_with(store)
-    assert await store.seed(session.id, PAST)
-    found = await store.find("ann", session.id)
-    assert await bodies(store, session.id) == PAST
-    assert found
-    assert (found.title, found.head, found.has_work) == ("hello", 7, False)
+    assert await store.seed(session.id, HISTORY)
+    stored = await store.find("ann", session.id)
+    assert await bodies(store, session.id) == HISTORY
+    assert stored
+    assert (stored.title, stored.head, stored.has_work) == ("hello", 7, False)
     assert await store.sessions_with_work() == []
 
 
-async def test_a_session_with_a_past_is_given_no_other(store: Store) -> None:
+async def test_a_session_with_entries_takes_no_history(store: Store) -> None:
     session = await session_with(store)
-    assert [await store.seed(session.id, PAST), await store.seed(session.id, PAST[:2])] == [True, False]
-    assert await bodies(store, session.id) == PAST
+    assert [await store.seed(session.id, HISTORY), await store.seed(session.id, HISTORY[:2])] == [True, False]
+    assert await bodies(store, session.id) == HISTORY
 
 
-async def test_a_past_that_cannot_be_written_down_leaves_nothing_of_it(store: Store) -> None:
+async def test_a_history_that_cannot_be_stored_leaves_nothing_behind(store: Store) -> None:
     session = await session_with(store)
     with pytest.raises(Refused):
-        await store.seed(session.id, [*PAST, Input("half a pair: \ud800")])
+        await store.seed(session.id, [*HISTORY, Input("half a pair: \ud800")])
     assert await bodies(store, session.id) == []
     with pytest.raises(Refused):
-        await store.seed("0" * 32, PAST)
+        await store.seed("0" * 32, HISTORY)
 
 
-async def test_a_turn_left_open_by_the_past_waits_to_be_taken_up_in_order(store: Store) -> None:
+async def test_an_open_turn_in_a_history_is_resumed_as_handed_over(store: Store) -> None:
     session = await session_with(store)
-    await store.seed(session.id, PAST[:5])
+    await store.seed(session.id, HISTORY[:5])
     assert await store.sessions_with_work() == [session.id]
     assert (await store.claim(session.id)).handed_over
 
 
-async def test_a_past_is_found_by_its_words(store: Store) -> None:
+async def test_a_history_is_searchable(store: Store) -> None:
     session = await session_with(store)
-    await store.seed(session.id, PAST)
-    assert [(found.session, found.seq) for found in await store.search("ann", "hello")] == [(session.id, 2)]
+    await store.seed(session.id, HISTORY)
+    assert [(hit.session, hit.seq) for hit in await store.search("ann", "hello")] == [(session.id, 2)]

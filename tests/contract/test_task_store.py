@@ -1,4 +1,4 @@
-"""What every store promises of tasks, told through `core.ports` alone."""
+"""What every store guarantees about tasks, shown through its port alone."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_wi
 
 pytestmark = pytest.mark.anyio
 
-MARK = ProcessIdentity(4711, 123_456_789, "boot-1")
+PROCESS = ProcessIdentity(4711, 123_456_789, "boot-1")
 DONE = TaskEnd("succeeded", 0, "", 1_700_000_000_000)
 FAILED = TaskEnd("failed", 2, "", 1_700_000_000_000)
 
@@ -32,24 +32,26 @@ async def store(opener: Opener, tmp_path: Path) -> AsyncGenerator[WholeStore]:
         yield opened
 
 
-def wish(call: str = "c1", notify: Notify = "always", *, waited: bool = False) -> TaskSpec:
-    return TaskSpec(kind="command", call=call, command="make", address="telegram:1", notify=notify, is_awaited=waited)
+def command_task(call: str = "c1", notify: Notify = "always", *, is_awaited: bool = False) -> TaskSpec:
+    return TaskSpec(
+        kind="command", call=call, command="make", address="telegram:1", notify=notify, is_awaited=is_awaited
+    )
 
 
-async def task_in(store: WholeStore, session: str, wanted: TaskSpec | None = None) -> Task:
-    """A new task that runs."""
-    task, is_new = await store.create_task(session, wanted or wish(), most=1000)
+async def task_in(store: WholeStore, session: str, spec: TaskSpec | None = None) -> Task:
+    """A new, running task."""
+    task, is_new = await store.create_task(session, spec or command_task(), most=1000)
     assert is_new
-    return await store.mark_task_started(task.id, MARK)
+    return await store.mark_task_started(task.id, PROCESS)
 
 
-def told(text: str, person: str = "ann") -> Input:
+def notice_input(text: str, person: str = "ann") -> Input:
     return Input(text, "task", person=person, address="telegram:1")
 
 
-async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
+async def test_a_new_task_is_queued(store: WholeStore) -> None:
     session = await store.create("ann", "garden", "/garden")
-    wanted = TaskSpec(
+    spec = TaskSpec(
         kind="session",
         call="c1",
         command="weed 日本 \u0000",
@@ -67,14 +69,14 @@ async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
         tools=("read", "list"),
         steps=7,
     )
-    made, is_new = await store.create_task(session.id, wanted, most=1)
+    made, is_new = await store.create_task(session.id, spec, most=1)
     assert is_new
     assert made == Task(
         id=made.id,
         session=session.id,
         person="ann",
         workspace="/garden",
-        spec=wanted,
+        spec=spec,
         state="queued",
         created=made.created,
     )
@@ -85,24 +87,24 @@ async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
 
 async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
     session = await session_with(store)
-    made = [(await store.create_task(session.id, wish(f"c{n}"), most=100))[0].id for n in range(50)]
+    made = [(await store.create_task(session.id, command_task(f"c{n}"), most=100))[0].id for n in range(50)]
     assert len(set(made)) == 50
     assert all(id.startswith("t-") and len(id) == 8 and set(id[2:]) <= set(ascii_lowercase + "234567") for id in made)
 
 
-async def test_one_call_begins_one_task(store: WholeStore) -> None:
+async def test_one_call_starts_one_task(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
     first = await task_in(store, one.id)
-    assert await store.create_task(one.id, replace(wish(), command="other"), most=0) == (first, False)
-    assert (await store.create_task(two.id, wish(), most=1))[1]
+    assert await store.create_task(one.id, replace(command_task(), command="other"), most=0) == (first, False)
+    assert (await store.create_task(two.id, command_task(), most=1))[1]
 
 
-async def test_one_call_begins_one_task_even_when_many_ask_at_once(store: WholeStore) -> None:
+async def test_one_call_starts_one_task_even_when_many_ask_at_once(store: WholeStore) -> None:
     session = await session_with(store)
     made: list[tuple[Task, bool]] = []
 
     async def ask() -> None:
-        made.append(await store.create_task(session.id, wish(), most=1))
+        made.append(await store.create_task(session.id, command_task(), most=1))
 
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -111,53 +113,53 @@ async def test_one_call_begins_one_task_even_when_many_ask_at_once(store: WholeS
     assert len({task.id for task, _ in made}) == 1
 
 
-async def test_a_session_with_too_many_open_tasks_is_refused_another_until_one_ends(store: WholeStore) -> None:
+async def test_a_session_with_too_many_open_tasks_gets_no_other_until_one_ends(store: WholeStore) -> None:
     session, other = await session_with(store), await session_with(store)
-    first = await task_in(store, session.id, wish("c1"))
-    await task_in(store, session.id, wish("c2"))
+    first = await task_in(store, session.id, command_task("c1"))
+    await task_in(store, session.id, command_task("c2"))
     with pytest.raises(Refused, match="2 tasks of this session have not ended"):
-        await store.create_task(session.id, wish("c3"), most=2)
-    assert (await store.create_task(other.id, wish("c3"), most=2))[1]
+        await store.create_task(session.id, command_task("c3"), most=2)
+    assert (await store.create_task(other.id, command_task("c3"), most=2))[1]
     await store.end_task_and_notify(first.id, DONE, "done")
-    assert (await store.create_task(session.id, wish("c3"), most=2))[1]
+    assert (await store.create_task(session.id, command_task("c3"), most=2))[1]
 
 
 async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore) -> None:
     session = await session_with(store)
-    command, _ = await store.create_task(session.id, wish("c1"), most=9)
-    asked, _ = await store.create_task(session.id, replace(wish("c2"), kind="session"), most=9)
-    running = await store.mark_task_started(command.id, MARK)
+    command, _ = await store.create_task(session.id, command_task("c1"), most=9)
+    asked, _ = await store.create_task(session.id, replace(command_task("c2"), kind="session"), most=9)
+    running = await store.mark_task_started(command.id, PROCESS)
     child = await store.mark_task_started(asked.id, None, "child-session")
-    assert running == replace(command, state="running", process=MARK)
+    assert running == replace(command, state="running", process=PROCESS)
     assert child == replace(asked, state="running", child="child-session")
     assert [await store.find_task("ann", task.id) for task in (command, asked)] == [running, child]
 
 
 async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore) -> None:
     session = await session_with(store)
-    task, _ = await store.create_task(session.id, wish(), most=9)
-    await task_in(store, session.id, wish("c2"))
+    task, _ = await store.create_task(session.id, command_task(), most=9)
+    await task_in(store, session.id, command_task("c2"))
     task = await store.mark_task_started(task.id, None, "child")
     assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
     await store.end_task_and_notify(task.id, DONE, "done")
     assert await store.task_of_child("child") is None
 
 
-@pytest.mark.parametrize("act", ["begin", "flip", "end", "note"])
-async def test_what_happens_to_a_task_that_is_not_there_is_refused(store: WholeStore, act: str) -> None:
+@pytest.mark.parametrize("action", ["start", "detach", "end", "update"])
+async def test_a_change_to_a_task_that_does_not_exist_is_refused(store: WholeStore, action: str) -> None:
     calls = {
-        "begin": lambda: store.mark_task_started("t-gone22", MARK),
-        "flip": lambda: store.detach_task("t-gone22", "always"),
+        "start": lambda: store.mark_task_started("t-gone22", PROCESS),
+        "detach": lambda: store.detach_task("t-gone22", "always"),
         "end": lambda: store.end_task_and_notify("t-gone22", DONE, "done"),
-        "note": lambda: store.update_task_and_notify("t-gone22", "stalled", "hm", "k"),
+        "update": lambda: store.update_task_and_notify("t-gone22", "stalled", "hm", "k"),
     }
     with pytest.raises(Refused, match="this task does not exist"):
-        await calls[act]()
+        await calls[action]()
 
 
-async def test_a_task_in_a_session_that_is_not_there_is_refused(store: WholeStore) -> None:
+async def test_a_task_in_a_session_that_does_not_exist_is_refused(store: WholeStore) -> None:
     with pytest.raises(Refused, match="this session does not exist"):
-        await store.create_task("gone", wish(), most=9)
+        await store.create_task("gone", command_task(), most=9)
 
 
 async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -> None:
@@ -167,11 +169,11 @@ async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -
     ended = await store.end_task_and_notify(task.id, FAILED, "[it failed]")
     assert ended == replace(task, state="failed", exit_code=2, ended=FAILED.ended, is_delivered=True)
     assert await store.find_task("ann", task.id) == ended
-    assert await bodies(store, session.id) == [told("[it failed]")]
+    assert await bodies(store, session.id) == [notice_input("[it failed]")]
     assert await store.sessions_with_work() == [session.id]
-    found = await store.find("ann", session.id)
-    assert found
-    assert (found.head, found.has_work, found.is_open, found.title) == (1, True, False, "[it failed]")
+    stored = await store.find("ann", session.id)
+    assert stored
+    assert (stored.head, stored.has_work, stored.is_open, stored.title) == (1, True, False, "[it failed]")
 
 
 async def test_a_task_ends_once(store: WholeStore) -> None:
@@ -180,53 +182,53 @@ async def test_a_task_ends_once(store: WholeStore) -> None:
     ended = await store.end_task_and_notify(task.id, TaskEnd("killed", None, "you said so", 5), "killed")
     assert await store.end_task_and_notify(task.id, DONE, "done") == ended
     assert (ended.state, ended.exit_code, ended.why, ended.ended) == ("killed", None, "you said so", 5)
-    assert await bodies(store, session.id) == [told("killed")]
+    assert await bodies(store, session.id) == [notice_input("killed")]
 
 
 async def test_the_end_is_accepted_once_under_a_key_that_names_the_task(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    entry, _ = await store.accept(session.id, told("told before"), f"task/{task.id}", queue=20)
+    entry, _ = await store.accept(session.id, notice_input("reported before"), f"task/{task.id}", queue=20)
     assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
     assert await store.read(session.id) == [entry]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "end", "is_noticed", "is_told"),
+    ("spec", "end", "is_noticed", "is_delivered"),
     [
-        (wish(notify="always"), DONE, True, True),
-        (wish(notify="always"), FAILED, True, True),
-        (wish(notify="failures"), DONE, False, False),
-        (wish(notify="failures"), FAILED, True, True),
-        (wish(notify="never"), FAILED, False, False),
-        (wish(notify="always", waited=True), FAILED, False, True),
+        (command_task(notify="always"), DONE, True, True),
+        (command_task(notify="always"), FAILED, True, True),
+        (command_task(notify="failures"), DONE, False, False),
+        (command_task(notify="failures"), FAILED, True, True),
+        (command_task(notify="never"), FAILED, False, False),
+        (command_task(notify="always", is_awaited=True), FAILED, False, True),
     ],
-    ids=["always", "always, failed", "failures only", "failures only, failed", "never", "someone waits"],
+    ids=["always", "always, failed", "failures only", "failures only, failed", "never", "awaited"],
 )
-async def test_an_end_is_told_where_it_is_wanted(
-    store: WholeStore, wanted: TaskSpec, end: TaskEnd, is_noticed: bool, is_told: bool
+async def test_an_end_is_reported_where_that_was_asked_for(
+    store: WholeStore, spec: TaskSpec, end: TaskEnd, is_noticed: bool, is_delivered: bool
 ) -> None:
     session = await session_with(store)
-    task = await task_in(store, session.id, wanted)
+    task = await task_in(store, session.id, spec)
     ended = await store.end_task_and_notify(task.id, end, "over")
-    assert ended.is_delivered == is_told
-    assert await bodies(store, session.id) == ([told("over")] if is_noticed else [])
+    assert ended.is_delivered == is_delivered
+    assert await bodies(store, session.id) == ([notice_input("over")] if is_noticed else [])
     assert await store.sessions_with_work() == ([session.id] if is_noticed else [])
 
 
-async def test_a_task_nobody_waits_for_any_more_is_told(store: WholeStore) -> None:
+async def test_a_detached_task_is_reported(store: WholeStore) -> None:
     session = await session_with(store)
-    task = await task_in(store, session.id, wish(notify="never", waited=True))
-    flipped = await store.detach_task(task.id, "always")
-    assert flipped == replace(task, spec=wish(notify="always", waited=False))
-    assert await store.find_task("ann", task.id) == flipped
+    task = await task_in(store, session.id, command_task(notify="never", is_awaited=True))
+    detached = await store.detach_task(task.id, "always")
+    assert detached == replace(task, spec=command_task(notify="always", is_awaited=False))
+    assert await store.find_task("ann", task.id) == detached
     assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
-    assert await bodies(store, session.id) == [told("done")]
+    assert await bodies(store, session.id) == [notice_input("done")]
 
 
-async def test_a_task_that_ended_while_someone_waited_stays_as_it_is(store: WholeStore) -> None:
+async def test_a_task_that_ended_while_awaited_does_not_change(store: WholeStore) -> None:
     session = await session_with(store)
-    task = await task_in(store, session.id, wish(waited=True))
+    task = await task_in(store, session.id, command_task(is_awaited=True))
     ended = await store.end_task_and_notify(task.id, DONE, "done")
     assert await store.detach_task(task.id, "always") == ended
     assert await store.mark_task_started(task.id, ProcessIdentity(1, 2, "other")) == ended
@@ -234,29 +236,29 @@ async def test_a_task_that_ended_while_someone_waited_stays_as_it_is(store: Whol
     assert await bodies(store, session.id) == []
 
 
-async def test_whether_flipped_or_ended_first_an_end_is_given_or_told_but_not_both(store: WholeStore) -> None:
+async def test_an_end_is_returned_or_reported_but_not_both_whether_detached_or_ended_first(store: WholeStore) -> None:
     session = await session_with(store)
-    tasks = [await task_in(store, session.id, wish(f"c{n}", waited=True)) for n in range(40)]
-    flipped: dict[str, Task] = {}
+    tasks = [await task_in(store, session.id, command_task(f"c{n}", is_awaited=True)) for n in range(40)]
+    detached: dict[str, Task] = {}
 
-    async def flip(task: str) -> None:
-        flipped[task] = await store.detach_task(task, "always")
+    async def detach(task: str) -> None:
+        detached[task] = await store.detach_task(task, "always")
 
     async with anyio.create_task_group() as group:
         for number, task in enumerate(tasks):
             end = (store.end_task_and_notify, task.id, DONE, task.id)
             if number % 2:
-                group.start_soon(flip, task.id)
+                group.start_soon(detach, task.id)
                 group.start_soon(*end)
             else:
                 group.start_soon(*end)
-                group.start_soon(flip, task.id)
+                group.start_soon(detach, task.id)
     notices = sorted(body.text for body in await bodies(store, session.id) if isinstance(body, Input))
-    assert notices == sorted(id for id, task in flipped.items() if task.is_open)
+    assert notices == sorted(id for id, task in detached.items() if task.is_open)
     assert all(task.is_delivered for task in await store.list_tasks("ann"))
 
 
-async def test_a_notice_fences_nobody_out_and_no_queue_keeps_it_away(store: WholeStore) -> None:
+async def test_a_notice_invalidates_no_claim_and_ignores_the_limit_of_the_queue(store: WholeStore) -> None:
     session = await session_with(store, *(f"{n}" for n in range(20)))
     claim = await store.claim(session.id)
     task = await task_in(store, session.id)
@@ -264,11 +266,11 @@ async def test_a_notice_fences_nobody_out_and_no_queue_keeps_it_away(store: Whol
         await store.accept(session.id, Input("full"), None, queue=20)
     await store.update_task_and_notify(task.id, "stalled", "[it waits]", "note/1")
     await store.end_task_and_notify(task.id, DONE, "[done]")
-    assert (await bodies(store, session.id))[20:] == [told("[it waits]"), told("[done]")]
+    assert (await bodies(store, session.id))[20:] == [notice_input("[it waits]"), notice_input("[done]")]
     assert await store.append(session.id, Started(), claim.generation)
 
 
-async def test_a_notice_that_comes_while_a_turn_runs_waits_for_the_next_step(store: WholeStore) -> None:
+async def test_a_notice_during_a_turn_waits_for_the_next_step(store: WholeStore) -> None:
     session = await session_with(store, "build it")
     await write(store, session.id, Started())
     task = await task_in(store, session.id)
@@ -277,7 +279,7 @@ async def test_a_notice_that_comes_while_a_turn_runs_waits_for_the_next_step(sto
     assert await store.sessions_with_work() == [session.id]
 
 
-async def test_a_note_says_what_a_running_task_does_once_by_its_key(store: WholeStore) -> None:
+async def test_an_update_of_a_running_task_is_reported_once_by_its_key(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
     stalled = await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1")
@@ -286,20 +288,20 @@ async def test_a_note_says_what_a_running_task_does_once_by_its_key(store: Whole
     assert again == replace(task, state="running", notices=1)
     assert await store.update_task_and_notify(task.id, "running", "", "note/2") == again
     assert await store.update_task_and_notify(task.id, "running", "it wrote", "note/3") == replace(again, notices=2)
-    assert await bodies(store, session.id) == [told("it waits"), told("it wrote")]
+    assert await bodies(store, session.id) == [notice_input("it waits"), notice_input("it wrote")]
     assert await store.sessions_with_work() == [session.id]
 
 
-async def test_nothing_is_noted_of_a_task_that_has_ended(store: WholeStore) -> None:
+async def test_a_task_that_has_ended_is_not_updated(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
     ended = await store.end_task_and_notify(task.id, DONE, "done")
     assert await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1") == ended
-    assert await bodies(store, session.id) == [told("done")]
+    assert await bodies(store, session.id) == [notice_input("done")]
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "stalled"])
-async def test_a_task_cannot_end_as_something_that_is_no_end(store: WholeStore, state: TaskState) -> None:
+async def test_a_task_cannot_end_in_an_open_state(store: WholeStore, state: TaskState) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
     with pytest.raises(ValueError, match=state):
@@ -307,7 +309,7 @@ async def test_a_task_cannot_end_as_something_that_is_no_end(store: WholeStore, 
     assert await store.find_task("ann", task.id) == task
 
 
-async def test_a_task_is_found_by_its_id_and_by_the_beginning_of_it(store: WholeStore) -> None:
+async def test_a_task_is_found_by_its_id_and_its_beginning(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
     for word in (task.id, task.id[:6]):
@@ -316,7 +318,7 @@ async def test_a_task_is_found_by_its_id_and_by_the_beginning_of_it(store: Whole
         assert await store.find_task("ann", word) is None
 
 
-async def test_another_persons_tasks_are_as_good_as_none(store: WholeStore) -> None:
+async def test_a_task_of_another_person_does_not_exist_for_this_one(store: WholeStore) -> None:
     session, other = await session_with(store), await session_with(store, person="bob")
     task, theirs = await task_in(store, session.id), await task_in(store, other.id)
     assert await store.find_task("bob", task.id) is None
@@ -329,7 +331,9 @@ async def test_another_persons_tasks_are_as_good_as_none(store: WholeStore) -> N
 
 async def test_tasks_are_listed_latest_first(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
-    tasks = [await task_in(store, place.id, wish(f"c{n}")) for n, place in enumerate([one, two, one, two, one])]
+    tasks = [
+        await task_in(store, session.id, command_task(f"c{n}")) for n, session in enumerate([one, two, one, two, one])
+    ]
     tasks[0] = await store.end_task_and_notify(tasks[0].id, DONE, "done")
     tasks[3] = await store.end_task_and_notify(tasks[3].id, DONE, "done")
     zero, first, second, third, fourth = tasks
@@ -347,7 +351,7 @@ async def test_a_thousand_open_tasks_are_all_there(store: WholeStore) -> None:
 
     async def fill(session: str) -> None:
         for number in range(100):
-            await task_in(store, session, wish(f"c{number}"))
+            await task_in(store, session, command_task(f"c{number}"))
 
     async with anyio.create_task_group() as group:
         for session in sessions:
@@ -357,11 +361,11 @@ async def test_a_thousand_open_tasks_are_all_there(store: WholeStore) -> None:
     assert len(await store.list_tasks("ann", sessions[3].id, open_only=True)) == 100
 
 
-async def test_a_deleted_session_is_gone_with_its_tasks_and_what_was_allowed_in_it(store: WholeStore) -> None:
-    kept, gone = await session_with(store), await session_with(store)
-    task, lost = await task_in(store, kept.id), await task_in(store, gone.id)
+async def test_a_deleted_session_is_gone_with_its_tasks_and_permissions(store: WholeStore) -> None:
+    remaining, gone = await session_with(store), await session_with(store)
+    task, lost = await task_in(store, remaining.id), await task_in(store, gone.id)
     stays = [
-        await store.add_permission("ann", "session", kept.id, "network"),
+        await store.add_permission("ann", "session", remaining.id, "network"),
         await store.add_permission("ann", "workspace", "/folder", "network"),
     ]
     await store.add_permission("ann", "session", gone.id, "network")
@@ -375,22 +379,22 @@ async def test_a_deleted_session_is_gone_with_its_tasks_and_what_was_allowed_in_
 async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path / "home") as store:
         session = await session_with(store)
-        await store.detach_task((await task_in(store, session.id, wish("c1", waited=True))).id, "failures")
-        await store.end_task_and_notify((await task_in(store, session.id, wish("c2"))).id, FAILED, "failed")
+        await store.detach_task((await task_in(store, session.id, command_task("c1", is_awaited=True))).id, "failures")
+        await store.end_task_and_notify((await task_in(store, session.id, command_task("c2"))).id, FAILED, "failed")
         await store.add_permission("ann", "session", session.id, "network")
         before = (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann"))
     async with opener(tmp_path / "home") as store:
         assert (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann")) == before
         assert [task.state for task in before[0]] == ["failed", "running"]
-        assert (await store.create_task(session.id, wish("c1"), most=0))[0] == before[1][0]
+        assert (await store.create_task(session.id, command_task("c1"), most=0))[0] == before[1][0]
 
 
-async def test_what_would_not_come_back_as_it_is_is_refused(store: WholeStore) -> None:
+async def test_a_task_that_cannot_be_stored_is_refused(store: WholeStore) -> None:
     session = await session_with(store)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(wish(), command="half a pair: \ud800"), most=9)
+        await store.create_task(session.id, replace(command_task(), command="half a pair: \ud800"), most=9)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(wish(), ceiling=float("inf")), most=9)
+        await store.create_task(session.id, replace(command_task(), ceiling=float("inf")), most=9)
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
         await store.end_task_and_notify(task.id, DONE, "half a pair: \ud800")

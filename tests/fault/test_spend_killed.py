@@ -1,4 +1,4 @@
-"""What a key has spent survives a kill: counted once, with the entry that cost it."""
+"""The spending of a key survives a kill: counted once, in the transaction of the entry that cost it."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ def _spent(person: Person) -> tuple[str, float]:
 
 
 @pytest.mark.promise("L7")
-def test_a_key_that_has_spent_what_it_may_begins_nothing_also_after_a_kill(person: Person) -> None:
+def test_a_key_at_its_spending_limit_starts_no_turn_also_after_a_kill(person: Person) -> None:
     looks = says("let me look", call("list_files"), usage=DOLLAR)
     with ScriptedServer(script(looks, [Stall("stream"), says("all is well", usage=DOLLAR)])) as model:
         prices = {"OUTRIDER_MODEL_PRICE_INPUT": "1", "OUTRIDER_MODEL_PRICE_OUTPUT": "0"}
@@ -37,14 +37,14 @@ def test_a_key_that_has_spent_what_it_may_begins_nothing_also_after_a_kill(perso
         with up(person) as running, caller(running.url, key) as client:
             session = begin(client, "s")
             assert say(client, session, "how are things?").status_code == 202
-            model.wait(2)  # the first reply is kept, the second is under way
+            model.wait(2)  # the first reply is stored, the second is being written
             assert _spent(person) == ("1.5/day", 1.0)
             running.ends(signal.SIGKILL)
         assert _spent(person) == ("1.5/day", 1.0)
         with up(person) as running, caller(running.url, key) as client:
             with following(client, session, until="idle") as events:
                 seen = entries(events)
-            # The turn goes past the limit and is not cut; it is the last.
+            # The turn exceeds the limit and is not interrupted; it is the last one.
             assert (seen[-2]["text"], seen[-1]["outcome"]) == ("all is well", "done")
             assert _spent(person) == ("1.5/day", 2.0)
             refused = say(client, session, "and now?")

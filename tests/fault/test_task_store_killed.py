@@ -1,4 +1,4 @@
-"""kill -9 of a process that keeps tasks: a task's end and its notice are both there or both not, and told once."""
+"""kill -9 of a process that stores tasks: the end of a task and its notice are both there or neither, and once."""
 
 import random
 import subprocess
@@ -13,19 +13,19 @@ from outrider.core.events import Answered, Input
 from outrider.core.tasks import Task
 from outrider.store.sqlite import SqliteStore, open_store
 from tests.contract.stores import bodies
-from tests.support.task_child import DONE, wish
+from tests.support.task_child import DONE, command_task
 
 pytestmark = pytest.mark.anyio
 CHILD = Path(__file__).parents[1] / "support" / "task_child.py"
-COMMITS = ("session", "task", "begun", "flipped", "ended", "claimed", "started", "asked", "answered")
-"""What each commit of the child that does one thing after another makes durable."""
+COMMITS = ("session", "task", "running", "detached", "ended", "claimed", "started", "asked", "answered")
+"""What each commit of the child makes durable."""
 
 
 @contextmanager
-def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
-    """The child, with its store open. It is gone afterwards."""
+def child(home: Path, action: str, fail: str = "") -> Generator["subprocess.Popen[str]"]:
+    """A child process with an open store, killed afterwards."""
     with subprocess.Popen(
-        [sys.executable, str(CHILD), str(home), act],
+        [sys.executable, str(CHILD), str(home), action],
         env={"OUTRIDER_FAIL": fail},
         stdout=subprocess.PIPE,
         text=True,
@@ -39,15 +39,15 @@ def child(home: Path, act: str, fail: str = "") -> Generator["subprocess.Popen[s
 
 
 def lines_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> list[str]:
-    """What the child was told is durable."""
-    told: list[str] = []
+    """What the child saw acknowledged."""
+    lines: list[str] = []
     assert process.stdout
     for line in process.stdout:
         if line.endswith("\n"):
-            told.append(line.strip())
-        if len(told) == kill_after:
+            lines.append(line.strip())
+        if len(lines) == kill_after:
             process.kill()
-    return told
+    return lines
 
 
 def killed_at(home: Path, point: str, commit: str) -> None:
@@ -61,16 +61,16 @@ async def notices(store: SqliteStore, session: str) -> list[str]:
 
 
 @pytest.mark.promise("L6")
-@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
-async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there_or_both_not(
-    tmp_path: Path, point: str, is_there: bool
+@pytest.mark.parametrize(("point", "is_stored"), [("before_commit", False), ("after_commit", True)])
+async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there_or_neither(
+    tmp_path: Path, point: str, is_stored: bool
 ) -> None:
     killed_at(tmp_path / "home", point, "ended")
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.list_tasks("ann")
-        assert (task.is_open, task.is_delivered) == (not is_there, is_there)
-        assert await notices(store, task.session) == ([task.id] if is_there else [])
-        assert await store.sessions_with_work() == ([task.session] if is_there else [])
+        assert (task.is_open, task.is_delivered) == (not is_stored, is_stored)
+        assert await notices(store, task.session) == ([task.id] if is_stored else [])
+        assert await store.sessions_with_work() == ([task.session] if is_stored else [])
         ended = await store.end_task_and_notify(task.id, DONE, task.id)
         assert (ended.state, ended.is_delivered) == ("succeeded", True)
         assert await notices(store, task.session) == [task.id]
@@ -78,56 +78,56 @@ async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there
 
 
 @pytest.mark.promise("L6")
-@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
-async def test_killed_when_nobody_waits_any_more_the_end_is_given_or_told(
-    tmp_path: Path, point: str, is_there: bool
+@pytest.mark.parametrize(("point", "is_stored"), [("before_commit", False), ("after_commit", True)])
+async def test_killed_while_detaching_the_end_is_returned_or_reported(
+    tmp_path: Path, point: str, is_stored: bool
 ) -> None:
-    killed_at(tmp_path / "home", point, "flipped")
+    killed_at(tmp_path / "home", point, "detached")
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.open_tasks()
-        assert task.spec == wish("c", waited=not is_there)
+        assert task.spec == command_task("c", is_awaited=not is_stored)
         assert (await store.end_task_and_notify(task.id, DONE, task.id)).is_delivered
-        assert await notices(store, task.session) == ([task.id] if is_there else [])
+        assert await notices(store, task.session) == ([task.id] if is_stored else [])
 
 
 @pytest.mark.promise("L4")
 @pytest.mark.parametrize("point", ["before_commit", "after_commit"])
-@pytest.mark.parametrize("commit", ["task", "begun"])
-async def test_killed_at_its_beginning_a_call_still_begins_one_task(tmp_path: Path, point: str, commit: str) -> None:
+@pytest.mark.parametrize("commit", ["task", "running"])
+async def test_killed_at_its_start_a_call_still_starts_one_task(tmp_path: Path, point: str, commit: str) -> None:
     killed_at(tmp_path / "home", point, commit)
-    is_there = commit == "begun" or point == "after_commit"
+    is_stored = commit == "running" or point == "after_commit"
     async with open_store(tmp_path / "home", wait=20) as store:
         session = await store.find("ann", "s")
         assert session
         before = await store.open_tasks()
-        task, is_new = await store.create_task(session.id, wish("c", waited=True), 9)
-        assert (is_new, list(before)) == (not is_there, [task] if is_there else [])
-        assert task.state == ("running" if (commit, point) == ("begun", "after_commit") else "queued")
+        task, is_new = await store.create_task(session.id, command_task("c", is_awaited=True), 9)
+        assert (is_new, list(before)) == (not is_stored, [task] if is_stored else [])
+        assert task.state == ("running" if (commit, point) == ("running", "after_commit") else "queued")
         assert await store.open_tasks() == [task]
 
 
 @pytest.mark.promise("L4")
-@pytest.mark.parametrize(("point", "is_there"), [("before_commit", False), ("after_commit", True)])
-async def test_killed_at_an_answer_only_one_counts(tmp_path: Path, point: str, is_there: bool) -> None:
+@pytest.mark.parametrize(("point", "is_stored"), [("before_commit", False), ("after_commit", True)])
+async def test_killed_at_an_answer_only_one_counts(tmp_path: Path, point: str, is_stored: bool) -> None:
     killed_at(tmp_path / "home", point, "answered")
     async with open_store(tmp_path / "home", wait=20) as store:
         session = await store.find("ann", "s")
         assert session
-        assert (await store.answer(session.id, "a1", "no", "ann") is None) == is_there
+        assert (await store.answer(session.id, "a1", "no", "ann") is None) == is_stored
         answers = [body for body in await bodies(store, session.id) if isinstance(body, Answered)]
-        assert answers == [Answered("a1", "once" if is_there else "no", "ann")]
+        assert answers == [Answered("a1", "once" if is_stored else "no", "ann")]
 
 
 @pytest.mark.promise("L6")
 @pytest.mark.parametrize("seed", range(4))
-async def test_killed_at_any_moment_every_task_is_told_exactly_once(tmp_path: Path, seed: int) -> None:
+async def test_killed_at_any_moment_every_task_is_reported_exactly_once(tmp_path: Path, seed: int) -> None:
     with child(tmp_path / "home", "many") as process:
-        said = lines_until_dead(process, kill_after=random.Random(seed).randint(1, 600))
+        lines = lines_until_dead(process, kill_after=random.Random(seed).randint(1, 600))
     async with open_store(tmp_path / "home", wait=20) as store:
         tasks = await all_tasks(store)
         ended = {task.id for task in tasks if not task.is_open}
-        assert {line.split()[1] for line in said if line.startswith("ended")} <= ended
-        assert {line.split()[1] for line in said} <= {task.id for task in tasks}
+        assert {line.split()[1] for line in lines if line.startswith("ended")} <= ended
+        assert {line.split()[1] for line in lines} <= {task.id for task in tasks}
         assert await all_notices(store) == sorted(ended)
         for task in tasks:
             await store.end_task_and_notify(task.id, DONE, task.id)

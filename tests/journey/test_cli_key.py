@@ -56,7 +56,7 @@ def test_a_key_has_the_scopes_and_limits_it_was_created_with(person: Person) -> 
     assert json.loads(person.types("key", "list", "--json").out) == [created]
     assert "$0.00 of $5.00 a day" in person.types("key", "list").out
     bad = person.types("key", "create", "other", "--spend", "5/week")
-    assert (bad.code, bad.out, "'5/week' is no limit" in bad.err) == (2, "", True)
+    assert (bad.code, bad.out, "'5/week' is not a spending limit" in bad.err) == (2, "", True)
 
 
 def test_a_revoked_key_is_listed_as_revoked_and_its_name_can_be_reused(person: Person) -> None:

@@ -1,4 +1,4 @@
-"""A small disk of its own, where the machine lets a test have one."""
+"""A small disk for one test, where the machine allows it."""
 
 import shutil
 import subprocess
@@ -10,19 +10,19 @@ import pytest
 
 
 @contextmanager
-def small_disk(at: Path, size: str) -> Generator[Path]:
-    """A tmpfs of this size, gone afterwards; skips the test where mounting is not allowed."""
-    at.mkdir()
-    if not shutil.which("mount") or _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)):
-        pytest.skip("this machine does not let a test mount a small disk")
+def small_disk(path: Path, size: str) -> Generator[Path]:
+    """A tmpfs of this size, unmounted afterwards; skips the test where mounting is not allowed."""
+    path.mkdir()
+    if not shutil.which("mount") or _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)):
+        pytest.skip("this machine does not allow tests to mount a small disk")
     try:
-        yield at
+        yield path
     finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True, timeout=20)
+        subprocess.run(["umount", "--lazy", str(path)], check=True, timeout=20)
 
 
-def make_read_only(at: Path) -> None:
-    assert _mount("-o", "remount,ro", str(at)) == 0
+def make_read_only(path: Path) -> None:
+    assert _mount("-o", "remount,ro", str(path)) == 0
 
 
 def _mount(*arguments: str) -> int:

@@ -1,7 +1,7 @@
-"""A process of its own that opens a store and says on stdout what it was told is durable. Killed by the tests.
+"""A child process that opens a store and prints what was acknowledged as durable. The tests kill it.
 
-`store_child.py HOME write` appends from several sessions at once, for ever; `store_child.py HOME hold` opens the home
-and keeps it until stdin closes.
+`store_child.py HOME write` appends to several sessions at once, forever; `store_child.py HOME hold` opens the home and
+holds it until stdin closes.
 """
 
 import os
@@ -30,10 +30,10 @@ async def write(store: Store, name: str) -> None:
             say(session.id, entry.seq)
 
 
-async def main(home: Path, act: str) -> None:
+async def main(home: Path, action: str) -> None:
     async with open_store(home, label="outrider child") as store:
         say("ready")
-        if act == "hold":
+        if action == "hold":
             await anyio.to_thread.run_sync(sys.stdin.read)
             return
         async with anyio.create_task_group() as group:

@@ -1,7 +1,7 @@
-"""A process of its own that keeps tasks in a store and says on stdout what it was told is durable. Killed by the tests.
+"""A child process that stores tasks and prints what was acknowledged as durable. The tests kill it.
 
-`task_child.py HOME one` makes, begins, flips and ends one task, a commit each, then answers an ask; `task_child.py HOME
-many` ends tasks of several sessions at once, for ever.
+`task_child.py HOME one` creates, starts, detaches and ends one task, a commit each, then answers a question;
+`task_child.py HOME many` ends tasks of several sessions at once, forever.
 """
 
 import os
@@ -23,19 +23,19 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def wish(call: str, *, waited: bool = False) -> TaskSpec:
-    return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=waited)
+def command_task(call: str, *, is_awaited: bool = False) -> TaskSpec:
+    return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=is_awaited)
 
 
 async def one(store: SqliteStore) -> None:
     session = await store.create("ann", "s", "/folder")
     say("session")
-    task, _ = await store.create_task(session.id, wish("c", waited=True), 9)
+    task, _ = await store.create_task(session.id, command_task("c", is_awaited=True), 9)
     say("task")
     await store.mark_task_started(task.id, ProcessIdentity(1, 2, "boot"))
-    say("begun")
+    say("running")
     await store.detach_task(task.id, "always")
-    say("flipped")
+    say("detached")
     await store.end_task_and_notify(task.id, DONE, task.id)
     say("ended")
     claim = await store.claim(session.id)
@@ -51,17 +51,17 @@ async def many(store: SqliteStore, name: str) -> None:
     number = 0
     while True:
         number += 1
-        task, _ = await store.create_task(session.id, wish(f"c{number}"), 9)
+        task, _ = await store.create_task(session.id, command_task(f"c{number}"), 9)
         await store.mark_task_started(task.id, ProcessIdentity(number, 2, "boot"))
-        say("begun", task.id)
+        say("running", task.id)
         await store.end_task_and_notify(task.id, DONE, task.id)
         say("ended", task.id)
 
 
-async def main(home: Path, act: str) -> None:
+async def main(home: Path, action: str) -> None:
     async with open_store(home, label="outrider child") as store:
         say("ready")
-        if act == "one":
+        if action == "one":
             await one(store)
             return
         async with anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""What a key may spend: how it is written, and which days count."""
+"""Spending limits of keys: how they are written, and which days count."""
 
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ def at(*when: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant", "shown"),
+    ("text", "limit", "rendered"),
     [
         ("5/day", SpendLimit(5.0, "day"), "5/day"),
         ("$20/month", SpendLimit(20.0, "month"), "20/month"),
@@ -24,28 +24,28 @@ def at(*when: int) -> int:
         ("1000000", SpendLimit(1_000_000.0), "1000000"),
     ],
 )
-def test_a_limit_is_read_and_shown_as_people_write_it(text: str, meant: SpendLimit, shown: str) -> None:
-    assert (parse_spend(text), render_spend(meant), parse_spend(shown)) == (meant, shown, meant)
+def test_a_limit_is_parsed_and_rendered_as_people_write_it(text: str, limit: SpendLimit, rendered: str) -> None:
+    assert (parse_spend(text), render_spend(limit), parse_spend(rendered)) == (limit, rendered, limit)
 
 
 @pytest.mark.parametrize(
-    ("meant", "told"),
+    ("limit", "text"),
     [
-        (SpendLimit(3.0), "$3.00 in all"),
+        (SpendLimit(3.0), "$3.00 in total"),
         (SpendLimit(5.5, "day"), "$5.50 a day"),
         (SpendLimit(1_000_000.0, "month"), "$1000000.00 a month"),
-        (SpendLimit(0.0001), "$0.0001 in all"),
+        (SpendLimit(0.0001), "$0.0001 in total"),
     ],
 )
-def test_a_limit_is_told_in_dollars_and_cents(meant: SpendLimit, told: str) -> None:
-    assert render_limit(meant) == told
+def test_a_limit_is_displayed_in_dollars_and_cents(limit: SpendLimit, text: str) -> None:
+    assert render_limit(limit) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "0/day", "-1", "5/week", "5/", "five", "1e3", "nan", "99999999", "5 /day", "٥"]
 )
-def test_what_is_no_limit_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="is no limit"):
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="is not a spending limit"):
         parse_spend(text)
 
 

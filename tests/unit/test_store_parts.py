@@ -1,4 +1,4 @@
-"""The store's smaller parts: blobs, threads, and the columns that repeat the journal."""
+"""The smaller parts of the store: blobs, threads, search queries, and the columns that repeat the journal."""
 
 import asyncio
 import subprocess
@@ -20,13 +20,13 @@ from outrider.store.migrations import MIGRATIONS, load_migrations
 from outrider.store.search import excerpt, match_expression
 from tests.support.journals import journals
 
-FORGETFUL = """
+UNCLOSED = """
 import asyncio, sys
 from pathlib import Path
 from typing import get_args
 from outrider.store import open_store
 
-async def forget():
+async def leave_open():
     opening = open_store(Path(sys.argv[1]))
     store = await opening.__aenter__()
     await store.create("ann", "first", "/")
@@ -34,12 +34,12 @@ async def forget():
     return opening, store
 
 loop = asyncio.new_event_loop()
-kept = loop.run_until_complete(forget())
+opened = loop.run_until_complete(leave_open())
 loop.close()
 """
 
 
-def test_a_blob_is_named_by_its_hash_and_comes_back_whole(tmp_path: Path) -> None:
+def test_a_blob_is_named_by_its_hash_and_read_back_whole(tmp_path: Path) -> None:
     blobs = FileBlobs(tmp_path / "blobs")
     content = bytes(range(256)) * 1000
     name = blobs.put(content)
@@ -54,7 +54,7 @@ def test_putting_a_blob_again_writes_nothing(tmp_path: Path) -> None:
     assert [(item.name, item.stat().st_ino) for item in path.iterdir()] == before
 
 
-def test_a_blob_that_lost_its_end_is_mended_by_putting_it_again(tmp_path: Path) -> None:
+def test_a_truncated_blob_is_repaired_by_putting_it_again(tmp_path: Path) -> None:
     blobs = FileBlobs(tmp_path / "blobs")
     name = blobs.put(b"whole")
     (tmp_path / "blobs" / name[:2] / name).write_bytes(b"who")
@@ -62,55 +62,55 @@ def test_a_blob_that_lost_its_end_is_mended_by_putting_it_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../lock", "a" * 63, "a" * 64, "A" * 64, "/" * 64, "a" * 64 + "\n"])
-def test_only_a_blob_that_is_there_can_be_named(tmp_path: Path, name: str) -> None:
+def test_a_name_without_a_blob_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused):
         FileBlobs(tmp_path / "blobs").get(name)
 
 
 @given(journals())
-def test_the_columns_of_a_session_say_what_its_journal_says(journal: list[Entry]) -> None:
-    standing = SessionRow()
+def test_the_columns_of_a_session_agree_with_its_journal(journal: list[Entry]) -> None:
+    row = SessionRow()
     for entry in journal:
-        standing = apply_entry(standing, entry.body, entry.at * 1000)
+        row = apply_entry(row, entry.body, entry.at * 1000)
     state = fold(journal)
-    said = (standing.head, standing.saw, standing.newest_input, bool(standing.is_open))
-    assert said == (state.head, state.saw, state.newest_input, state.is_open)
-    assert standing.has_work == (state.is_open or state.has_unseen) == (standing.waits_since is not None)
+    columns = (row.head, row.saw, row.newest_input, bool(row.is_open))
+    assert columns == (state.head, state.saw, state.newest_input, state.is_open)
+    assert row.has_work == (state.is_open or state.has_unseen) == (row.waits_since is not None)
 
 
-def test_a_new_kind_of_entry_comes_with_a_new_version_of_the_store() -> None:
+def test_a_new_kind_of_entry_needs_a_new_version_of_the_store() -> None:
     kinds = " ".join(sorted(str(kind.__struct_config__.tag) for kind in get_args(Body)))
     version_5 = "answered asked begun bound changed compacted ended input reply result resumed started"
     assert (load_migrations(MIGRATIONS)[-1].version, kinds) == (5, version_5)
 
 
 @pytest.mark.anyio
-async def test_a_bug_in_one_act_ends_its_lane_aloud_and_leaves_nobody_waiting(
+async def test_a_bug_in_an_operation_ends_its_thread_and_fails_every_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     died: list[str] = []
     monkeypatch.setattr("threading.excepthook", lambda args: died.append(args.exc_type.__name__))  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType, reportUnknownArgumentType]
-    lane = DatabaseThread("test")
+    thread = DatabaseThread("test")
 
     def bug() -> None:
         raise LookupError("a bug")
 
-    results = await asyncio.gather(lane.run(bug), lane.run(lambda: 1), return_exceptions=True)
+    results = await asyncio.gather(thread.run(bug), thread.run(lambda: 1), return_exceptions=True)
     assert [type(result) for result in results] == [Unavailable, Unavailable]
     with pytest.raises(Unavailable):
-        await lane.run(lambda: 1)
-    await lane.close()
+        await thread.run(lambda: 1)
+    await thread.close()
     assert died == ["LookupError"]
 
 
 def test_a_process_that_ends_without_closing_its_store_does_not_hang(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", FORGETFUL, str(tmp_path)], check=False, timeout=60, capture_output=True
+        [sys.executable, "-c", UNCLOSED, str(tmp_path)], check=False, timeout=60, capture_output=True
     )
     assert (ended.returncode, ended.stdout) == (0, b"made\n")
 
 
-def test_words_become_a_query_that_cannot_be_wrong() -> None:
+def test_words_become_a_query_that_is_always_valid() -> None:
     assert match_expression('fix "the* roof') == '"fix" * AND "the*" * AND "roof" *'
     assert match_expression("東京 -x ***") == '"東  京" * AND "-x" *'
     assert match_expression("\ud800 \0 ( )") == ""

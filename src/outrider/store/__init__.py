@@ -1,4 +1,4 @@
-"""The store on disk: the journal in SQLite, long contents in files, and an index to search them."""
+"""The store on disk: journals in SQLite, long contents in files, and a search index."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["open_store"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import it when it is first used: whoever only asks who holds a home does without."""
+    """Import it on first use: a client of another process needs no store."""
     if name != "open_store":
         raise AttributeError(f"module 'outrider.store' has no attribute {name!r}")
     from outrider.store.sqlite import open_store

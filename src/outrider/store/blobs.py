@@ -1,20 +1,17 @@
-"""Long contents as files named by their hash. A name that is there holds the whole content."""
+"""Long contents as files named by their hash. A file that exists is complete."""
 
-import os
 import re
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
 from outrider.core.errors import Refused
-from outrider.store.errors import explain
-from outrider.system.files import fsync_folder
+from outrider.system.files import explain_os_error, fsync_folder, write_atomic
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class FileBlobs:
-    """Implements `core.ports.Blobs` in a folder of its own."""
+    """Implements `core.store_port.Blobs` in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -27,21 +24,21 @@ class FileBlobs:
         try:
             self._write(path, content)
         except OSError as error:
-            raise explain(error, self._folder.parent) from error
+            raise explain_os_error(error, self._folder.parent) from error
         return name
 
     def get(self, name: str) -> bytes:
         if not _NAME.fullmatch(name):
-            raise Refused(f"no stored content is called {name[:80]!r}")
+            raise Refused(f"{name[:80]!r} is not the name of a stored content")
         try:
             return self._path(name).read_bytes()
         except FileNotFoundError:
             raise Refused(f"the stored content {name} is missing") from None
         except OSError as error:
-            raise explain(error, self._folder.parent) from error
+            raise explain_os_error(error, self._folder.parent) from error
 
     def problems(self) -> list[str]:
-        """Contents that are not what their name says."""
+        """One line for each content that does not match its name."""
         return [
             f"the stored content {path.name} is damaged"
             for path in sorted(self._folder.glob("??/*"))
@@ -56,15 +53,4 @@ class FileBlobs:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fsync_folder(self._folder)
-        descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".")
-        temporary = Path(made)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        fsync_folder(path.parent)
+        write_atomic(path, content)

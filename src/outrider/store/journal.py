@@ -1,10 +1,7 @@
-"""Appends to journals, inside the writer's transaction: the entry, and the columns that repeat what it says.
+"""Journals of sessions: entries as JSON, and the columns of a session that repeat what its journal says.
 
-Entry bodies as they are stored: JSON, checked when it is read back.
-
-A new kind of entry needs a new version of the store: an older Outrider then refuses it, and does not call it damage.
-
-Where a session's journal stands: the columns that repeat it, and how each entry moves them.
+An append writes the entry and those columns in one transaction. A new kind of entry needs a new version of the store:
+an older Outrider then refuses the store instead of calling it damaged.
 """
 
 import sqlite3
@@ -14,38 +11,62 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from outrider.core.errors import StoreDamaged
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Started
 from outrider.store.database import Clock
-from outrider.store.errors import no_such_session
+from outrider.store.errors import damaged_row, no_such_session
+
+# All that an append depends on.
+SESSION_ROW = """
+SELECT title, touched, generation, head, saw, newest_input, is_open, waits_since, payer
+FROM sessions WHERE id = ?1
+"""
+
+# What an append changes.
+UPDATE_SESSION_ROW = """
+UPDATE sessions SET title = ?2, touched = ?3, generation = ?4, head = ?5, saw = ?6, newest_input = ?7, is_open = ?8,
+                    waits_since = ?9, payer = ?10
+WHERE id = ?1
+"""
+
+# One more entry.
+INSERT_ENTRY = "INSERT INTO entries (session, seq, at, kind, key, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+
+# The entry that was written under this key.
+ENTRY_BY_KEY = "SELECT seq, at, body FROM entries WHERE session = ?1 AND key = ?2"
+
+# The journal after an entry; a negative limit means all of it.
+ENTRIES_AFTER = "SELECT seq, at, body FROM entries WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
+
+# How many inputs of a session no reply has seen yet.
+COUNT_UNSEEN = "SELECT count(*) FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
+
+# Since when the oldest unseen input has waited.
+OLDEST_UNSEEN = "SELECT min(at) * 1000 FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
 
 _body_encoder = msgspec.json.Encoder()
 _body_decoder = msgspec.json.Decoder(Body)
 
 
 def encode_body(body: Body) -> bytes:
-    """Raises UnicodeEncodeError for text that no file can hold, such as half of a surrogate pair."""
+    """Raises UnicodeEncodeError for text that cannot be stored, such as half of a surrogate pair."""
     return _body_encoder.encode(body)
 
 
 def decode_body(body: bytes) -> Body:
-    """Raises ValueError when this is no body."""
+    """Raises ValueError if this is not a body."""
     return _body_decoder.decode(body)
 
 
 def parse_entry(session: str, seq: int, at: int, body: bytes) -> Entry:
-    """Raises Damaged when the body cannot be read."""
+    """Raises StoreDamaged if the body cannot be read."""
     try:
         return Entry(seq, at, decode_body(body))
     except ValueError as error:
-        raise StoreDamaged(
-            f"entry {seq} of session {session} is damaged ({error}); start Outrider again: "
-            "it sets the damaged store aside and recovers what can be read"
-        ) from error
+        raise damaged_row(f"entry {seq} of session {session}", error) from error
 
 
 def entry_kind(body: Body) -> str:
-    """Its tag, as the wire and the database say it."""
+    """Its tag, as in the database."""
     return str(body.__struct_config__.tag)
 
 
@@ -53,11 +74,11 @@ MAX_TITLE = 80
 
 
 class SessionRow(Struct, frozen=True):
-    """In the order of `sql.STANDING`."""
+    """The columns of a session that an append reads and changes, in the order of `SESSION_ROW`."""
 
     title: str = ""
     touched: int = 0
-    """Microseconds since 1970, greater with every entry even when the clock jumps back."""
+    """Microseconds since 1970; greater with every entry, even if the clock jumps back."""
     generation: int = 0
     head: int = 0
     saw: int = 0
@@ -66,7 +87,7 @@ class SessionRow(Struct, frozen=True):
     waits_since: int | None = None
     """Microseconds; None while there is nothing to do."""
     payer: str = ""
-    """The key that pays for what is done now: that of the person's newest input."""
+    """The key that pays for the work: that of the person's newest input."""
 
     @property
     def has_work(self) -> bool:
@@ -74,7 +95,7 @@ class SessionRow(Struct, frozen=True):
 
 
 def apply_entry(before: SessionRow, body: Body, now: int) -> SessionRow:
-    """After one more entry, written at `now` (microseconds)."""
+    """The columns after one more entry, written at `now` (microseconds)."""
     head, touched = before.head + 1, max(now, before.touched + 1)
     after = replace(before, head=head, touched=touched)
     match body:
@@ -95,7 +116,7 @@ def apply_entry(before: SessionRow, body: Body, now: int) -> SessionRow:
 
 
 def make_title(text: str) -> str:
-    """The beginning of a text in one line."""
+    """The beginning of a text, in one line."""
     return " ".join(text[: 4 * MAX_TITLE].split())[:MAX_TITLE]
 
 
@@ -106,16 +127,16 @@ class Journal:
         self._db, self._clock = db, clock
 
     def session_row(self, session: str) -> SessionRow:
-        """Raises Refused when there is no such session."""
-        found = self._db.execute(SESSION_ROW, (session,)).fetchone()
-        if found is None:
+        """Raises Refused if there is no such session."""
+        row = self._db.execute(SESSION_ROW, (session,)).fetchone()
+        if row is None:
             raise no_such_session(session)
-        return SessionRow(*found)
+        return SessionRow(*row)
 
     def entry_by_key(self, session: str, key: str | None) -> Entry | None:
         """The entry that was written under this key."""
-        found = None if key is None else self._db.execute(ENTRY_BY_KEY, (session, key)).fetchone()
-        return parse_entry(session, *found) if found else None
+        row = None if key is None else self._db.execute(ENTRY_BY_KEY, (session, key)).fetchone()
+        return parse_entry(session, *row) if row else None
 
     def append(self, session: str, before: SessionRow, body: Body, key: str | None, encoded: bytes) -> Entry:
         after = apply_entry(before, body, self._clock())
@@ -128,45 +149,10 @@ class Journal:
         return Entry(after.head, at, body)
 
     def append_once(self, session: str, body: Body, key: str) -> Entry | None:
-        """Append whatever the generation and however much waits; None when this key is there."""
+        """Append at any generation and queue length; None if an entry has this key."""
         if self.entry_by_key(session, key):
             return None
         return self.append(session, self.session_row(session), body, key, encode_body(body))
-
-
-# Where a session's journal stands: all that an append depends on.
-SESSION_ROW = """
-SELECT title, touched, generation, head, saw, newest_input, is_open, waits_since, payer
-FROM sessions WHERE id = ?1
-"""
-
-
-# Where a session's journal stands after an append.
-UPDATE_SESSION_ROW = """
-UPDATE sessions SET title = ?2, touched = ?3, generation = ?4, head = ?5, saw = ?6, newest_input = ?7, is_open = ?8,
-                    waits_since = ?9, payer = ?10
-WHERE id = ?1
-"""
-
-
-# One more entry.
-INSERT_ENTRY = "INSERT INTO entries (session, seq, at, kind, key, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
-
-
-# The entry that was written under this key.
-ENTRY_BY_KEY = "SELECT seq, at, body FROM entries WHERE session = ?1 AND key = ?2"
-
-
-# The journal after an entry; a negative limit means all of it.
-ENTRIES_AFTER = "SELECT seq, at, body FROM entries WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
-
-
-# How many inputs of a session nobody has seen yet.
-COUNT_UNSEEN = "SELECT count(*) FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
-
-
-# Since when the oldest unseen input waits.
-OLDEST_UNSEEN = "SELECT min(at) * 1000 FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
 
 
 def read_entries(db: sqlite3.Connection, session: str, after: int, limit: int) -> Sequence[Entry]:

@@ -1,4 +1,4 @@
-"""Forward migrations of the store: numbered SQL files, rehearsed on a copy before the real store is touched."""
+"""Migrations of the store: numbered SQL files, rehearsed on a copy before they change the store itself."""
 
 import re
 import sqlite3
@@ -8,17 +8,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import Refused
-from outrider.store.database import connect, connect_writing, remove_database
+from outrider.store.database import connect, connect_writing, copy_database, remove_database
 from outrider.system.files import fsync_folder
 
-# How much a store holds, compared before and after a migration.
+# The tables whose rows are counted before and after a migration.
 COUNTED_TABLES = (
     "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('sessions', 'entries', 'tasks', 'grants')"
 )
 COUNT_ROWS = "SELECT count(*) FROM {table}"
 MIGRATIONS = Path(__file__).parent / "migrations"
 APPLICATION_ID = 0x4F757472
-"""Tells a store of ours from another SQLite file."""
+"""Distinguishes a store of ours from other SQLite files."""
 _FILE_NAME = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -49,21 +49,21 @@ def apply_migrations(db: sqlite3.Connection, steps: Sequence[Migration]) -> None
 
 
 def create_store(path: Path, steps: Sequence[Migration]) -> None:
-    """A new, empty store. It appears under its name only when it is whole."""
-    making = path.with_name(path.name + ".new")
-    remove_database(making)
-    db = connect_writing(making)
+    """Create an empty store, which appears under its name only when it is complete."""
+    unfinished = path.with_name(path.name + ".new")
+    remove_database(unfinished)
+    db = connect_writing(unfinished)
     try:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         apply_migrations(db, steps)
     finally:
         db.close()
-    making.replace(path)
+    unfinished.replace(path)
     fsync_folder(path.parent)
 
 
 def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
-    """Bring an existing store to the newest version; what to tell the person of it."""
+    """Upgrade an existing store to the newest version; the notices about it."""
     db = connect(path)
     try:
         version, newest = schema_version(db), steps[-1].version
@@ -76,7 +76,7 @@ def migrate(path: Path, steps: Sequence[Migration]) -> list[str]:
         apply_migrations(db, missing)
     finally:
         db.close()
-    return [f"The store was upgraded from version {version} to {newest}; the one before is kept as {backup}."]
+    return [f"The store was upgraded from version {version} to {newest}; the previous one is kept as {backup}."]
 
 
 def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) -> None:
@@ -94,34 +94,18 @@ def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) 
     if problem:
         raise Refused(
             f"the upgrade of the store {path} to version {missing[-1].version} failed in rehearsal ({problem}); "
-            "nothing was changed: go on with the Outrider you had, and report this"
+            "nothing was changed: continue with the Outrider you had, and report this"
         )
 
 
 def _rehearsal_problem(after: sqlite3.Connection, before: sqlite3.Connection) -> str:
-    (found,) = after.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        return str(found)
+    (result,) = after.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        return str(result)
     if broken := after.execute("PRAGMA foreign_key_check").fetchone():
-        return f"a row of {broken[0]} points nowhere"
+        return f"a row of {broken[0]} refers to a row that does not exist"
     for (table,) in before.execute(COUNTED_TABLES).fetchall():
         (had,), (has,) = (db.execute(COUNT_ROWS.format(table=table)).fetchone() for db in (before, after))
         if had != has:
             return f"{had} {table} became {has}"
     return ""
-
-
-def copy_database(db: sqlite3.Connection, target: Path) -> None:
-    """A copy that appears under its name only when it is whole."""
-    making = target.with_name(target.name + ".new")
-    remove_database(making)
-    remove_database(target)
-    copy = connect(making)
-    try:
-        db.backup(copy)
-        # A copy in one file: nothing of it in a log beside it.
-        copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        copy.close()
-    making.replace(target)
-    fsync_folder(target.parent)

@@ -1,8 +1,7 @@
-"""Every statement the store sends, whole and named, with one line of purpose each.
+"""Sessions: their statements, reads and writes.
 
-The store's reads, each one function on a connection that cannot write.
-
-The store's writes, each one function that runs inside the writer's transaction. A raise undoes what it did.
+A read is a function on a connection that cannot write. A write is a method that runs inside the writer's transaction;
+an exception undoes it.
 """
 
 import secrets
@@ -16,67 +15,54 @@ from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.store_port import Claim, Session
-from outrider.store import journal
 from outrider.store.database import MIN_ID_PREFIX, Clock
 from outrider.store.errors import no_such_session
-from outrider.store.journal import Journal, SessionRow, read_entries
-from outrider.store.keys import KeyWrites
-from outrider.store.tasks import TaskWrites
-from outrider.store.webhooks import WebhookWrites
+from outrider.store.journal import COUNT_UNSEEN, ENTRY_BY_KEY, Journal, SessionRow, encode_body, read_entries
+from outrider.store.keys import add_spend
+from outrider.store.tasks import DELETE_SESSION_PERMISSIONS, DELETE_TASKS
+from outrider.store.webhooks import DELETE_WEBHOOKS
 
-# One session as `core.ports.Session` shows it.
+# One session, in the order of `core.store_port.Session`.
 _SESSION_COLUMNS = "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw"
 _SELECT_SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions "
-
 
 # A session of this person by its id.
 SESSION_BY_ID = _SELECT_SESSION + "WHERE person = ?1 AND id = ?2"
 
-
 # A session of this person by its name.
 SESSION_BY_NAME = _SELECT_SESSION + "WHERE person = ?1 AND name = ?2"
 
-
-# Sessions of this person whose id begins so; two rows mean that it is ambiguous.
+# Sessions of this person whose id begins like this; two rows mean that it is ambiguous.
 SESSIONS_BY_PREFIX = _SELECT_SESSION + "WHERE person = ?1 AND id >= ?2 AND id < ?2 || 'g' LIMIT 2"
-
 
 # This person's sessions, the latest first.
 SESSIONS_OF = _SELECT_SESSION + "WHERE person = ?1 ORDER BY touched DESC LIMIT ?2"
 
-
-# How many sessions a person has, to begin looking for a free name.
+# How many sessions a person has: where the search for a free name begins.
 COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
 
-
-# A new session, or one that was salvaged, before its entries.
+# A new or recovered session, before its entries.
 INSERT_SESSION = """
 INSERT INTO sessions (id, person, name, workspace, title, created, touched, generation, handed_over,
                       head, saw, newest_input, is_open, waits_since)
 VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
 """
 
-
-# The sessions that have something to do, longest waiting first.
+# The sessions that have work, longest waiting first.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
 
-
-# Take a session over: a new generation, and whether the owner before let go of it.
+# Claim a session: a new generation, and whether the previous owner handed it over.
 SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
 SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
 
-
-# Let go of a session, unless someone else holds it by now.
+# Hand a session over, unless it has been claimed again.
 RELEASE_SESSION = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generation = ?2"
 
-
-# Call a session otherwise.
+# Rename a session.
 RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
 
-
-# What of a session was searchable, so that the index can forget it.
+# The searchable entries of a session, so that they can be removed from the index.
 SEARCHABLE_ENTRIES = "SELECT seq, body FROM entries WHERE session = ?1 AND kind IN ('input', 'reply') ORDER BY seq"
-
 
 # Delete a session with its journal.
 DELETE_ENTRIES = "DELETE FROM entries WHERE session = ?1"
@@ -85,7 +71,7 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def session_of(row: Sequence[Any]) -> Session:
-    """A row of `sql.SESSION_BY_ID` and its like."""
+    """Parse a row of `SESSION_BY_ID` and similar statements."""
     id, person, name, workspace, title, created, updated, head, is_open, has_unseen = row
     return Session(
         id, person, name, workspace, title, created, updated, head, bool(is_open), bool(is_open or has_unseen)
@@ -100,8 +86,8 @@ def find_session(db: sqlite3.Connection, person: str, session: str) -> Session |
 
 
 def look_up_session(db: sqlite3.Connection, person: str, session: str) -> Session | None:
-    if found := find_session(db, person, session):
-        return found
+    if match := find_session(db, person, session):
+        return match
     if len(session) < MIN_ID_PREFIX or not _HEX.issuperset(session):
         return None
     rows = db.execute(SESSIONS_BY_PREFIX, (person, session)).fetchall()
@@ -116,23 +102,29 @@ def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
     return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
 
 
-class SessionWrites:
-    """All that may change the store, on the writer's connection."""
+def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
+    """Delete a session with all that belongs to it; its searchable entries, or None if this person has none such."""
+    if not db.execute(SESSION_BY_ID, (person, session)).fetchone():
+        return None
+    searchable = db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
+    for statement in (DELETE_TASKS, DELETE_SESSION_PERMISSIONS, DELETE_WEBHOOKS, DELETE_ENTRIES):
+        db.execute(statement, (session,))
+    db.execute(DELETE_SESSION, (session, person))
+    return searchable
 
-    def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
+
+class SessionWrites:
+    """Writes to sessions, on the writer's connection."""
+
+    def __init__(self, db: sqlite3.Connection, journal: Journal, clock: Clock) -> None:
         self._db, self._clock = db, clock
-        self._last_numbers: dict[
-            str, int
-        ] = {}  # of each person's last session without a name: counting them takes longer
-        self._journal = Journal(db, clock)
-        self.tasks = TaskWrites(db, self._journal, clock)
-        self.keys = KeyWrites(db, clock)
-        self.webhooks = WebhookWrites(db, clock)
+        self._journal = journal
+        self._last_numbers: dict[str, int] = {}  # of each person's last unnamed session: faster than counting them
 
     def create_or_get(self, person: str, name: str, workspace: str) -> Session:
         name = name or self._free_name(person)
-        if found := self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
-            return session_of(found)
+        if row := self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
+            return session_of(row)
         id, now = secrets.token_hex(16), self._clock()
         self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0))
         return session_of(self._db.execute(SESSION_BY_ID, (person, id)).fetchone())
@@ -149,41 +141,33 @@ class SessionWrites:
 
     def rename(self, person: str, session: str, name: str) -> Session:
         for statement in (SESSION_BY_NAME, SESSION_BY_ID):
-            found = self._db.execute(statement, (person, name)).fetchone()
-            if found and session_of(found).id != session:
+            row = self._db.execute(statement, (person, name)).fetchone()
+            if row and session_of(row).id != session:
                 raise NameTaken(f"another session is called {name!r}; choose another name")
         if not self._db.execute(RENAME_SESSION, (person, session, name)).rowcount:
             raise no_such_session(session)
         return session_of(self._db.execute(SESSION_BY_ID, (person, session)).fetchone())
 
     def delete(self, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
-        """What was searchable of it, or None when this person has no such session."""
-        if not self._db.execute(SESSION_BY_ID, (person, session)).fetchone():
-            return None
-        searchable = self._db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
-        self.tasks.delete_with_session(session)
-        self.webhooks.delete_with_session(session)
-        self._db.execute(DELETE_ENTRIES, (session,))
-        self._db.execute(DELETE_SESSION, (session, person))
-        return searchable
+        return delete_session(self._db, person, session)
 
     def accept_once(self, session: str, body: Input, key: str | None, queue: int, encoded: bytes) -> tuple[Entry, bool]:
-        standing = self._journal.session_row(session)
-        if found := self._journal.entry_by_key(session, key):
-            return found, False
-        waiting = self._count_unseen(session, standing)
+        row = self._journal.session_row(session)
+        if entry := self._journal.entry_by_key(session, key):
+            return entry, False
+        waiting = self._count_unseen(session, row)
         if waiting >= queue:
             raise QueueFull(
                 f"{waiting} messages already wait in this session; "
                 "let it work through them, or stop it, before you send more"
             )
-        return self._journal.append(session, standing, body, key, encoded), True
+        return self._journal.append(session, row, body, key, encoded), True
 
     def claim(self, session: str) -> Claim:
-        found = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
-        if found is None:
+        columns = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
+        if columns is None:
             raise no_such_session(session)
-        *row, generation, handed_over = found
+        *row, generation, handed_over = columns
         self._db.execute(SET_OWNER, (session, generation + 1))
         return Claim(session_of(row), generation + 1, bool(handed_over))
 
@@ -191,28 +175,26 @@ class SessionWrites:
         self._db.execute(RELEASE_SESSION, (session, generation))
 
     def append_fenced(self, session: str, body: Body, generation: int, key: str | None, encoded: bytes) -> Entry | None:
-        standing = self._journal.session_row(session)
-        if standing.generation != generation:
-            raise StaleClaim(f"session {session} is at generation {standing.generation}, not {generation}")
-        if key is not None and self._db.execute(journal.ENTRY_BY_KEY, (session, key)).fetchone():
+        row = self._journal.session_row(session)
+        if row.generation != generation:
+            raise StaleClaim(f"session {session} is at generation {row.generation}, not {generation}")
+        if key is not None and self._db.execute(ENTRY_BY_KEY, (session, key)).fetchone():
             return None
-        entry = self._journal.append(session, standing, body, key, encoded)
-        if isinstance(body, Reply | Compacted) and body.cost and standing.payer:
-            self.keys.add_spend(standing.payer, body.cost, entry.at)
+        entry = self._journal.append(session, row, body, key, encoded)
+        if isinstance(body, Reply | Compacted) and body.cost and row.payer:
+            add_spend(self._db, row.payer, body.cost, entry.at)
         return entry
 
     def stop_and_fence(self, session: str, reason: str, partial: str) -> Entry | None:
-        standing = self._journal.session_row(session)
-        if not standing.has_work:
+        row = self._journal.session_row(session)
+        if not row.has_work:
             return None
-        body = Ended("interrupted", standing.head, reason, partial)
-        return self._journal.append(
-            session, replace(standing, generation=standing.generation + 1), body, None, journal.encode_body(body)
-        )
+        body = Ended("interrupted", row.head, reason, partial)
+        return self._journal.append(session, replace(row, generation=row.generation + 1), body, None, encode_body(body))
 
     def change(self, session: str, name: str, value: str) -> Entry:
         body = Changed(name, value)
-        return self._journal.append(session, self._journal.session_row(session), body, None, journal.encode_body(body))
+        return self._journal.append(session, self._journal.session_row(session), body, None, encode_body(body))
 
     def record_client_result(self, session: str, result: Result) -> Entry | None:
         key = f"result/{result.call}"
@@ -222,18 +204,18 @@ class SessionWrites:
             raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
         return self._journal.append_once(session, result, key)
 
-    def seed_when_empty(self, session: str, past: Sequence[tuple[Body, bytes]]) -> bool:
-        standing = self._journal.session_row(session)
-        if standing.head:
+    def seed_when_empty(self, session: str, history: Sequence[tuple[Body, bytes]]) -> bool:
+        row = self._journal.session_row(session)
+        if row.head:
             return False
-        for body, encoded in past:
-            self._journal.append(session, standing, body, None, encoded)
-            standing = self._journal.session_row(session)
-        self.release(session, standing.generation)
+        for body, encoded in history:
+            self._journal.append(session, row, body, None, encoded)
+            row = self._journal.session_row(session)
+        self.release(session, row.generation)
         return True
 
     def _count_unseen(self, session: str, row: SessionRow) -> int:
         if row.newest_input <= row.saw:
             return 0
-        (count,) = self._db.execute(journal.COUNT_UNSEEN, (session, row.saw)).fetchone()
+        (count,) = self._db.execute(COUNT_UNSEEN, (session, row.saw)).fetchone()
         return count

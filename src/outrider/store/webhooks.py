@@ -1,6 +1,7 @@
-"""Every statement on webhooks, whole and named, with one line of purpose each.
+"""Webhook deliveries: their statements, rows, reads and writes.
 
-Webhooks that are owed: what is kept of one, and all that reads, changes or rescues those rows.
+A webhook is due for each input that asked for one. Its id is fixed when the input is accepted; every attempt to send it
+has that id.
 """
 
 import secrets
@@ -12,61 +13,49 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from outrider.core.errors import StoreDamaged
 from outrider.store.database import Clock
-from outrider.store.errors import no_such_session
+from outrider.store.errors import damaged_row, no_such_session
 
-# The columns of a webhook, in the order of the table and of `hooks.Hook`.
+# The columns of a webhook, in the order of the table and of `WebhookDelivery`.
 _WEBHOOK_COLUMNS = "id, session, person, seq, created, state, tries, due, why"
 _SELECT_WEBHOOK = f"SELECT {_WEBHOOK_COLUMNS} FROM hooks "
 
-
-# The one that is owed for this input, or was.
+# The webhook for this input.
 WEBHOOK_BY_INPUT = _SELECT_WEBHOOK + "WHERE session = ?1 AND seq = ?2"
-
 
 # Those still to be sent, the oldest first.
 PENDING_WEBHOOKS = _SELECT_WEBHOOK + "WHERE state <> 'sent' AND state = 'pending' ORDER BY created"
 
-
-# How many are not sent, by whether that can still happen.
+# How many are not sent, pending and failed.
 COUNT_WEBHOOKS = "SELECT state, count(*) FROM hooks WHERE state <> 'sent' GROUP BY state"
 
-
-# The person of a session that exists.
+# The person of a session.
 PERSON_OF_SESSION = "SELECT person FROM sessions WHERE id = ?1"
 
-
-# One more is owed.
+# One more webhook.
 INSERT_WEBHOOK = f"INSERT INTO hooks ({_WEBHOOK_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
 
-
-# What an attempt came to. One that is settled stays as it is.
+# The outcome of an attempt. A webhook that was sent or has failed does not change any more.
 UPDATE_WEBHOOK = "UPDATE hooks SET state = ?2, tries = ?3, due = ?4, why = ?5 WHERE id = ?1 AND state = 'pending'"
 
-
-# A session goes, and with it what would have been told of it.
+# Delete the webhooks of a session.
 DELETE_WEBHOOKS = "DELETE FROM hooks WHERE session = ?1"
 
-
-# All of them, for a check or a salvage.
+# All of them, to check and to recover them.
 ALL_WEBHOOKS = _SELECT_WEBHOOK + "ORDER BY id"
 
-
-# Whether a store is new enough to hold webhooks.
-HAS_WEBHOOKS = "SELECT count(*) FROM sqlite_schema WHERE name = 'hooks'"
 WebhookState = Literal["pending", "sent", "failed"]
 
 
 class WebhookDelivery(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A webhook that is owed for an input, or was. In the order of the table."""
+    """A webhook for one input, in the order of the table."""
 
     id: str
-    """What the receiver knows it by. Random, and the same in every attempt."""
+    """Random, and the same in every attempt; the receiver recognises a repeat by it."""
     session: str
     person: str
     seq: int
-    """The entry that asked for what the webhook tells the end of."""
+    """The input whose end the webhook reports."""
     created: int
     state: WebhookState = "pending"
     tries: int = 0
@@ -74,11 +63,11 @@ class WebhookDelivery(Struct, frozen=True, array_like=True, forbid_unknown_field
     due: int = 0
     """When to try next, in milliseconds since 1970."""
     why: str = ""
-    """What the last attempt came to, in one line."""
+    """The outcome of the last attempt, in one line."""
 
 
 class WebhookCount(Struct, frozen=True):
-    """How many are not sent."""
+    """How many webhooks are not sent."""
 
     pending: int = 0
     failed: int = 0
@@ -88,7 +77,7 @@ class WebhookStore(Protocol):
     """Webhooks of every person. A write is durable when its call returns."""
 
     async def add_webhook(self, session: str, seq: int) -> WebhookDelivery:
-        """The one for this entry, made now if there is none. Raises Refused when there is no such session."""
+        """The webhook for this input, created if it is new. Raises Refused if there is no such session."""
         ...
 
     async def pending_webhooks(self) -> Sequence[WebhookDelivery]:
@@ -96,33 +85,30 @@ class WebhookStore(Protocol):
         ...
 
     async def update_webhook(self, hook: WebhookDelivery) -> None:
-        """Keep its state, tries, due and why; one that is settled, or was deleted with its session, stays as it is."""
+        """Store its state, tries, due and why, unless it was sent, has failed, or was deleted with its session."""
         ...
 
     async def count_webhooks(self) -> WebhookCount: ...
 
 
 class WebhookWrites:
-    """All that may change webhooks, on the writer's connection."""
+    """Writes to webhooks, on the writer's connection."""
 
     def __init__(self, db: sqlite3.Connection, clock: Clock) -> None:
         self._db, self._clock = db, clock
 
     def add_once(self, session: str, seq: int) -> WebhookDelivery:
-        if found := self._db.execute(WEBHOOK_BY_INPUT, (session, seq)).fetchone():
-            return _webhook_of(found)
+        if row := self._db.execute(WEBHOOK_BY_INPUT, (session, seq)).fetchone():
+            return _webhook_of(row)
         owner = self._db.execute(PERSON_OF_SESSION, (session,)).fetchone()
         if owner is None:
             raise no_such_session(session)
-        made = WebhookDelivery(f"wh_{secrets.token_hex(16)}", session, owner[0], seq, self._clock() // 1000)
-        self._db.execute(INSERT_WEBHOOK, astuple(made))
-        return made
+        webhook = WebhookDelivery(f"wh_{secrets.token_hex(16)}", session, owner[0], seq, self._clock() // 1000)
+        self._db.execute(INSERT_WEBHOOK, astuple(webhook))
+        return webhook
 
     def update(self, hook: WebhookDelivery) -> None:
         self._db.execute(UPDATE_WEBHOOK, (hook.id, hook.state, hook.tries, hook.due, hook.why))
-
-    def delete_with_session(self, session: str) -> None:
-        self._db.execute(DELETE_WEBHOOKS, (session,))
 
 
 def list_pending_webhooks(db: sqlite3.Connection) -> Sequence[WebhookDelivery]:
@@ -130,20 +116,18 @@ def list_pending_webhooks(db: sqlite3.Connection) -> Sequence[WebhookDelivery]:
 
 
 def webhook_counts(db: sqlite3.Connection) -> WebhookCount:
-    found: dict[str, int] = dict(db.execute(COUNT_WEBHOOKS).fetchall())
-    return WebhookCount(found.get("pending", 0), found.get("failed", 0))
+    counts: dict[str, int] = dict(db.execute(COUNT_WEBHOOKS).fetchall())
+    return WebhookCount(counts.get("pending", 0), counts.get("failed", 0))
 
 
 def parse_webhook(row: Sequence[Any]) -> WebhookDelivery:
-    """Raises ValueError when this is no webhook."""
+    """Raises ValueError if this is not a webhook."""
     return msgspec.convert(row, WebhookDelivery)
 
 
 def _webhook_of(row: Sequence[Any]) -> WebhookDelivery:
-    """Raises Damaged when it cannot be read."""
+    """Raises StoreDamaged if it cannot be read."""
     try:
         return parse_webhook(row)
     except ValueError as error:
-        raise StoreDamaged(
-            f"webhook {row[0]} is damaged ({error}); start Outrider again: it sets the damaged store aside"
-        ) from error
+        raise damaged_row(f"webhook {row[0]}", error) from error

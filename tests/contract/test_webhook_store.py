@@ -1,4 +1,4 @@
-"""What every store promises of webhooks that are owed; and what becomes of them in a damaged one."""
+"""What every store guarantees about webhooks, and what recovery keeps of them."""
 
 import sqlite3
 from collections.abc import AsyncGenerator
@@ -21,7 +21,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[SqliteStore]:
         yield opened
 
 
-async def test_a_webhook_is_owed_once_for_an_entry_under_one_id_for_ever(store: SqliteStore) -> None:
+async def test_an_input_has_one_webhook_whose_id_never_changes(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
     made = await store.add_webhook(session.id, 3)
     other = await store.add_webhook(session.id, 5)
@@ -33,7 +33,7 @@ async def test_a_webhook_is_owed_once_for_an_entry_under_one_id_for_ever(store: 
     assert list(await store.pending_webhooks()) == [other]
 
 
-async def test_what_an_attempt_came_to_is_kept_and_what_is_settled_stays_so(store: SqliteStore) -> None:
+async def test_the_outcome_of_an_attempt_is_stored_and_a_final_state_does_not_change(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
     first, second = await store.add_webhook(session.id, 1), await store.add_webhook(session.id, 2)
     tried = replace(first, tries=1, due=77, why="500")
@@ -44,7 +44,7 @@ async def test_what_an_attempt_came_to_is_kept_and_what_is_settled_stays_so(stor
     assert await store.count_webhooks() == WebhookCount(pending=1, failed=1)
 
 
-async def test_webhooks_go_with_their_session(store: SqliteStore) -> None:
+async def test_webhooks_are_deleted_with_their_session(store: SqliteStore) -> None:
     session = await store.create("ann", "garden", "/garden")
     made = await store.add_webhook(session.id, 1)
     assert await store.delete("ann", session.id)
@@ -58,7 +58,7 @@ async def test_a_damaged_store_keeps_the_webhooks_that_can_be_read(tmp_path: Pat
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
         made = [await store.add_webhook(session.id, seq) for seq in range(1, 4)]
-        store.is_damaged = True
+        store.mark_damaged()
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("UPDATE hooks SET state = 'nonsense' WHERE id = ?", (made[0].id,))
     other.close()
