@@ -11,8 +11,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Begun, Reply, Result
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_model import broken_call, call, says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, broken_call, call, says
 from outrider.testing.scripted_server.script import (
     Cut,
     Empty,

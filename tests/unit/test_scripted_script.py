@@ -10,8 +10,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.types import Call, Usage
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, says
 from outrider.testing.scripted_server.app import find_prompt_error
 from outrider.testing.scripted_server.script import (
     Cut,
@@ -81,20 +80,20 @@ def test_a_list_alone_is_a_script_of_replies() -> None:
         ("[[]]", "empty list"),
         ('[{"txt": "a"}]', "txt"),
         ('[{"text": "a", "status": 500}]', "either a reply or one fault"),
-        ('[{"status": 200}]', "no HTTP error"),
-        ('{"rules": [{"when": "(", "reply": "a"}]}', "no regular expression"),
+        ('[{"status": 200}]', "not an HTTP error status"),
+        ('{"rules": [{"when": "(", "reply": "a"}]}', "not a regular expression"),
         ('{"rules": [{"when": "a"}]}', "no reply"),
-        ('{"faults": [{"text": "a"}]}', "faults only"),
+        ('{"faults": [{"text": "a"}]}', "only faults"),
     ],
 )
-def test_what_is_wrong_in_a_script_is_said(source: str, complaint: str) -> None:
+def test_a_mistake_in_a_script_is_named(source: str, complaint: str) -> None:
     with pytest.raises(Refused, match="in the script: ") as refused:
         parse_script(source)
     assert complaint in str(refused.value)
 
 
 @given(st.text())
-def test_no_text_makes_the_script_reader_fail_otherwise_than_by_refusing(source: str) -> None:
+def test_any_text_is_parsed_or_refused(source: str) -> None:
     with suppress(Refused):
         parse_script(source)
 
@@ -146,13 +145,16 @@ ANSWERED = ToolMessage((Result("a", ""), Result("b", "")))
     [
         ((), "at least one message is required"),
         ((UserMessage("x"), CALLED, ANSWERED), None),
-        ((UserMessage("x"), CALLED), "no result was given for the call with the id a"),
+        ((UserMessage("x"), CALLED), "the call with the id a has no result"),
         (
             (UserMessage("x"), CALLED, ToolMessage((Result("a", ""),)), UserMessage("y")),
-            "no result follows the call with the id b",
+            "the call with the id b is not followed by its result",
         ),
-        ((UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), "no result follows the call with the id a"),
-        ((UserMessage("x"), ToolMessage((Result("z", ""),))), "no call was made with the id z"),
+        (
+            (UserMessage("x"), CALLED, UserMessage("y"), ANSWERED),
+            "the call with the id a is not followed by its result",
+        ),
+        ((UserMessage("x"), ToolMessage((Result("z", ""),))), "there is no call with the id z"),
     ],
 )
 def test_what_providers_refuse_is_refused(messages: tuple[Message, ...], expected: str | None) -> None:

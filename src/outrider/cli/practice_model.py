@@ -1,4 +1,4 @@
-"""`outrider practice-model`: a scripted model on loopback, for trying out and testing any client."""
+"""Command `outrider practice-model`: a scripted model server on loopback, for testing any client."""
 
 import logging
 import os
@@ -10,29 +10,31 @@ import click
 import msgspec
 
 from outrider.core.errors import Refused
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedReply
 from outrider.testing.scripted_server.script import Script, parse_script
 from outrider.testing.scripted_server.server import ScriptedServer
 
 
 @click.command("practice-model")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to listen on; 0 takes a free one.")
-@click.option("--say", metavar="TEXT", multiple=True, help="Say this; given again, the next time that.")
-@click.option("--script", metavar="FILE", help="Follow this script (JSON); - reads it from stdin.")
-@click.option("--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait before every answer.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to listen on; 0 chooses a free one.")
+@click.option("--say", metavar="TEXT", multiple=True, help="Reply with this text. Repeat for the following replies.")
+@click.option("--script", metavar="FILE", help="Follow this script (JSON); - reads stdin.")
+@click.option(
+    "--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait this long before every reply."
+)
 def command(port: int, say: tuple[str, ...], script: str | None, latency: float) -> None:
-    """Serve a scripted model on 127.0.0.1, for tests and tries.
+    """Serve a scripted model on 127.0.0.1 for tests.
 
-    It speaks OpenAI's chat completions and responses and Anthropic's messages, and prints one line of JSON with its
-    address once it listens. Without --say and --script it answers by the rules of the built-in practice model.
-    What it was asked is at GET /requests.
+    The server speaks OpenAI's Chat Completions and Responses and Anthropic's Messages. It prints one line of JSON with
+    its address when it is ready. Without --say and --script it answers as the built-in practice model. GET /requests
+    returns the requests it received.
     """
     if say and script is not None:
-        raise click.UsageError("give either --say or --script")
+        raise click.UsageError("use either --say or --script, not both")
     chosen = (
         _read_script(script) if script is not None else Script(replies=tuple((ScriptedReply(text),) for text in say))
     )
-    # A connection that the script has cut is reported as an error by the HTTP server; here it is none.
+    # The HTTP server would log a connection that the script cut as an error.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     server = ScriptedServer(chosen, port, latency / 1_000)
     try:
@@ -48,7 +50,7 @@ def _read_script(script: str) -> Script:
         with open(script, "rb") as file:
             return parse_script(file.read())
     except OSError as error:
-        raise Refused(f"the script {script} cannot be read: {error.strerror}") from error
+        raise Refused(f"cannot read the script {script}: {error.strerror}") from error
 
 
 async def _serve(server: ScriptedServer) -> None:

@@ -321,7 +321,7 @@ def test_requests_that_the_real_providers_refuse_are_refused(client: httpx2.Clie
     assert [answer.status_code for answer in refused] == [400, 400, 400, 400, 404, 404, 413, 403, 403]
 
 
-def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
+def test_without_a_script_it_answers_as_the_practice_model_with_the_tools_it_is_offered() -> None:
     tools: Any = [{"type": "function", "function": {"name": "list", "parameters": {"type": "object"}}}]
     with ScriptedServer() as server, openai_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "list the files"}]
@@ -331,7 +331,7 @@ def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
         messages += [first.model_dump(exclude_none=True), result]
         last = asking.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message
     assert last.content is not None
-    assert last.content.startswith("In this folder there are 1 file and 0 folders:\n\n- `boat.txt`")
+    assert last.content.startswith("This folder contains 1 file and 0 folders:\n\n- `boat.txt`")
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
