@@ -35,7 +35,7 @@ def body(message: str, **rest: object) -> bytes:
             "OUTRIDER_MODEL_KEY: Country not supported, …",
         ),
         (400, b'[{"error":{"code":400,"message":"no"}}]', Refused, "api.test refused the request (400): no"),
-        (402, b"", ProviderRefused, "api.test wants to be paid first"),
+        (402, b"", ProviderRefused, "api.test requires payment (402)"),
         (429, body("You exceeded your current quota", code="insufficient_quota"), ProviderRefused, None),
         (400, body("Your credit balance is too low to access the API."), ProviderRefused, None),
         (404, body("no", code="model_not_found"), ProviderRefused, "api.test has no model 'm-1': no"),
@@ -83,7 +83,7 @@ def test_a_limit_of_tokens_per_minute_is_no_overflow() -> None:
 
 
 def test_a_missing_key_is_called_missing() -> None:
-    assert "wants a key and none is set" in str(failure(ProviderEndpoint("h", "m"), 401, b""))
+    assert "requires a key, and none is set" in str(failure(ProviderEndpoint("h", "m"), 401, b""))
 
 
 def test_errors_are_one_bounded_line() -> None:

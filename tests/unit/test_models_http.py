@@ -175,7 +175,7 @@ async def test_a_busy_provider_is_asked_again_when_it_says(provider: Provider, w
         reply = await model.reply(PROMPT, heard.append)
     assert reply.text == "Grüße, wörld 🌍."
     assert [delta.kind for delta in heard] == ["note", "note", "text", "text"]
-    assert heard[0].text == f"{provider.host} is busy (429): slow down, asking again in 0.001 s"
+    assert heard[0].text == f"{provider.host} is busy (429): slow down, retrying in 0.001 s"
 
 
 async def test_a_wait_that_is_asked_for_reaches_the_caller(provider: Provider) -> None:
@@ -183,7 +183,7 @@ async def test_a_wait_that_is_asked_for_reaches_the_caller(provider: Provider) -
     async with opened(choice_of("openai-chat", provider)) as model:
         with pytest.raises(Unavailable) as caught:
             await model.reply(PROMPT, lambda _: None)
-    assert (str(caught.value), caught.value.retry_after) == (f"{provider.host} is busy (503) (asked once)", 9.0)
+    assert (str(caught.value), caught.value.retry_after) == (f"{provider.host} is busy (503) (1 attempt)", 9.0)
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ async def test_a_wait_that_is_asked_for_reaches_the_caller(provider: Provider) -
         (status(401, '{"error":"bad key topsecretkey"}'), Refused, "did not accept the key (401)"),
         (status(400, '{"error":{"message":"nope topsecretkey"}}'), Refused, "refused the request (400): nope …"),
         (status(400, '{"error":{"code":"context_length_exceeded"}}'), ContextTooLong, "too long for m"),
-        (Act(answer(b"<html>hi</html>", "text/html")), Unavailable, "a web page in place of a reply"),
+        (Act(answer(b"<html>hi</html>", "text/html")), Unavailable, "a web page instead of a reply"),
         (Act(answer(b'{"error":{"code":401}}')), Refused, "did not accept the key"),
-        (Act(answer(b"lorem ipsum topsecretkey")), Unavailable, "what is no stream of events: lorem ipsum …"),
-        (Act(answer(b"data: {]\n\n")), Unavailable, "what is no chat completion"),
-        (Act(answer(b"{]", "application/json")), Unavailable, "what is no chat completion"),
-        (Act(answer(b"")), Unavailable, "broke off in the middle of a reply"),
-        (Act(answer(recorded("openai-chat")[:400])), Unavailable, "broke off in the middle of a reply"),
+        (Act(answer(b"lorem ipsum topsecretkey")), Unavailable, "something other than an event stream: lorem ipsum …"),
+        (Act(answer(b"data: {]\n\n")), Unavailable, "an invalid chat completion"),
+        (Act(answer(b"{]", "application/json")), Unavailable, "an invalid chat completion"),
+        (Act(answer(b"")), Unavailable, "stopped in the middle of a reply"),
+        (Act(answer(recorded("openai-chat")[:400])), Unavailable, "stopped in the middle of a reply"),
         (Act(answer(recorded("openai-chat"))[:700], "close"), Unavailable, "the connection to"),
         (Act(b"", "close"), Unavailable, "the connection to"),
         (Act(b"220 smtp.test ESMTP\r\n", "close"), Unavailable, "the connection to"),
@@ -218,7 +218,7 @@ async def test_a_silent_provider_is_given_up(provider: Provider, sent: bytes) ->
     provider.acts = [Act(sent, "stall")]
     async with opened(choice_of("openai-chat", provider, idle_timeout=0.2)) as model, refusing(Unavailable) as told:
         await model.reply(PROMPT, lambda _: None)
-    assert told == [f"{provider.host} sent nothing for 0.2 s (asked once)"]
+    assert told == [f"{provider.host} sent nothing for 0.2 s (1 attempt)"]
 
 
 async def test_nobody_there_is_unavailable(provider: Provider) -> None:
@@ -244,7 +244,7 @@ async def test_a_server_without_tls_at_an_https_address_is_refused_not_asked_aga
             group.start_soon(listener.serve, mutter)
             async with opened(choice) as model, refusing(Refused) as told:
                 await model.reply(PROMPT, lambda _: None)
-            assert "cannot be trusted, check model.url" in told[0]
+            assert "failed; check model.url" in told[0]
             group.cancel_scope.cancel()
 
 

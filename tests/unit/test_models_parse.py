@@ -173,7 +173,7 @@ def test_a_server_that_does_not_stream_is_understood_too(name: str, body: object
 @pytest.mark.parametrize("junk", [b"not json", b"[1,2", b'"text"', b"12", b"\xff\xfe", b'{"choices":7,"type":[]}'])
 def test_garbage_is_unavailable(name: str, junk: bytes) -> None:
     parser = wire_of(name).parser(lambda _: None)
-    with pytest.raises(Unavailable, match=r"model\.test sent what is no"):
+    with pytest.raises(Unavailable, match=r"model\.test sent an invalid"):
         parser.event("", junk)
     with pytest.raises(Unavailable):
         wire_of(name).parser(lambda _: None).body(junk)
@@ -304,8 +304,8 @@ def test_a_signature_that_comes_with_a_call_is_kept_with_its_place() -> None:
     ("finish", "expected", "text"),
     [
         ("stop", Unavailable, "the model sent an empty reply"),
-        ("length", Refused, "m reached its length limit before it said anything; raise model.longest"),
-        ("content_filter", Refused, "m gave no answer (content filter)"),
+        ("length", Refused, "m reached its length limit before it wrote anything; raise model.longest"),
+        ("content_filter", Refused, "m did not answer (content filter)"),
     ],
 )
 def test_an_empty_reply_is_no_reply(finish: str, expected: type[Exception], text: str) -> None:

@@ -30,6 +30,7 @@ from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage,
 from outrider.core.types import Call, Image, Reasoning, ToolSpec, call_id
 from outrider.models.errors import ProviderRefused
 from outrider.models.pydantic_ai import PydanticAiModel, open_model, render_messages
+from outrider.plugins import load
 
 pytestmark = pytest.mark.anyio
 CHOICE = ModelChoice("pydantic-ai:test:m", "pydantic-ai", "test:m", key=Secret("topsecretkey"))
@@ -131,12 +132,11 @@ async def test_a_provider_that_is_unknown_or_not_installed_is_refused(name: str)
             pass
 
 
-async def test_without_the_extra_the_refusal_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_refusal_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "outrider.models.pydantic_ai")
     monkeypatch.setitem(sys.modules, "pydantic_ai.direct", None)
     with pytest.raises(Refused, match=r"pip install 'outrider\[providers\]'"):
-        async with open_model(CHOICE, Blobs()):
-            pass
+        load("models", "pydantic-ai")
 
 
 async def test_pydantic_ais_own_test_model_can_be_opened() -> None:
@@ -169,7 +169,7 @@ def test_signatures_go_back_on_the_parts_they_came_on() -> None:
     ]
     assert [(type(part), getattr(part, "content", None)) for part in answered.parts] == [
         (ToolReturnPart, "(no output)"),
-        (UserPromptPart, ["[The picture that the tool returned:]", dot]),
+        (UserPromptPart, ["[Image returned by the tool:]", dot]),
         (UserPromptPart, "tail"),
     ]
 

@@ -49,7 +49,7 @@ def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_
             {
                 "role": "user",
                 "content": [
-                    {"type": "text", "text": "[The picture that the tool returned:]"},
+                    {"type": "text", "text": "[Image returned by the tool:]"},
                     {"type": "image_url", "image_url": {"url": URL}},
                     {"type": "text", "text": "tail"},
                 ],
@@ -277,5 +277,5 @@ def test_a_base_url_is_taken_with_or_without_its_path(name: str, url: str, expec
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(Refused, match="is no address of a model"):
+    with pytest.raises(Refused, match="is not the address of a model"):
         wire_of("openai-chat", url="localhost:8080/v1")

@@ -57,10 +57,10 @@ async def test_a_busy_provider_is_asked_again_and_readers_are_told() -> None:
     assert await patient(model, clock).reply(PROMPT, heard.append) == Reply("hello", 1, model="a")
     assert clock.waits == [2.0, 2.0]
     assert heard == [
-        Delta("h is busy (429), asking again in 2 s", "note"),
+        Delta("h is busy (429), retrying in 2 s", "note"),
         Delta("half a "),
         Delta("h broke mid reply", "reset"),
-        Delta("h broke mid reply, asking again in 2 s", "note"),
+        Delta("h broke mid reply, retrying in 2 s", "note"),
         Delta("hello"),
     ]
 
@@ -70,7 +70,7 @@ async def test_giving_up_tells_how_often_it_was_tried() -> None:
     model = Told("a", *[Unavailable("h is busy (429)")] * 3)
     with pytest.raises(Unavailable) as caught:
         await patient(model, clock).reply(PROMPT, lambda _: None)
-    assert str(caught.value) == "h is busy (429) (asked 3 times)"
+    assert str(caught.value) == "h is busy (429) (3 attempts)"
     assert clock.waits == [1.0, 2.0]
 
 
@@ -80,7 +80,7 @@ async def test_a_wait_beyond_patience_is_not_waited_for() -> None:
     with pytest.raises(Unavailable) as caught:
         await patient(model, clock).reply(PROMPT, lambda _: None)
     assert (str(caught.value), caught.value.retry_after, clock.waits) == (
-        "h is busy (429) (asked once)",
+        "h is busy (429) (1 attempt)",
         3600.0,
         [],
     )
@@ -98,7 +98,7 @@ async def test_the_next_model_answers_when_the_first_cannot(trouble: Exception) 
     heard = list[Delta]()
     chain = FallbackModel([Told("a", trouble), Told("b", "hello")])
     assert await chain.reply(PROMPT, heard.append) == Reply("hello", 1, model="b")
-    note = Delta(f"{trouble}; asking b instead", "note")
+    note = Delta(f"{trouble}; trying b instead", "note")
     shown = [Delta("half a "), Delta(str(trouble), "reset")] if "mid" in str(trouble) else []
     assert heard == [*shown, note, Delta("hello")]
     assert chain.traits.name == "a"

@@ -45,11 +45,11 @@ def test_what_is_no_event_stream_is_kept_for_the_error() -> None:
 
 
 def test_an_endless_line_is_refused() -> None:
-    stream = SseParser(longest=100)
+    stream = SseParser(max_length=100)
     stream.feed(b"data: " + b"1" * 94)
     with pytest.raises(SseTooLong):
         stream.feed(b"1")
-    endless = SseParser(longest=100)
+    endless = SseParser(max_length=100)
     with pytest.raises(SseTooLong):
         endless.feed(b"data: 12345\n" * 200)
 
