@@ -89,15 +89,14 @@ class ChosenLine(Struct, frozen=True):
     reply: ScriptedReply
 
 
-def script(*steps: ScriptLine | Sequence[ScriptLine] | str) -> Script:
-    """A script of these replies, each with the faults before it: `script([ErrorStatus(500), says("hi")], "bye")`."""
+def script(*steps: ScriptLine | str | Sequence[ScriptLine | str]) -> Script:
+    """A script of these replies, each with the faults before it: `script([ErrorStatus(500), "hi"], says("bye"))`."""
     return Script(replies=tuple(_step(step) for step in steps))
 
 
-def _step(step: ScriptLine | Sequence[ScriptLine] | str) -> ScriptStep:
-    if isinstance(step, str):
-        return (ScriptedReply(step),)
-    return tuple(step) if isinstance(step, Sequence) else (step,)
+def _step(step: ScriptLine | str | Sequence[ScriptLine | str]) -> ScriptStep:
+    lines = step if isinstance(step, Sequence) and not isinstance(step, str) else (step,)
+    return tuple(ScriptedReply(line) if isinstance(line, str) else line for line in lines)
 
 
 class ScriptProgress:
