@@ -1,4 +1,4 @@
-"""The borrowed wire, over pydantic-ai's own models for tests."""
+"""Tests of the pydantic-ai wire with pydantic-ai's own test models."""
 
 import json
 import sys
@@ -61,8 +61,8 @@ def saying(*pieces: Piece, seen: list[ModelMessage] | None = None) -> PydanticAi
     return PydanticAiModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
 
 
-async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
-    heard: list[Delta] = []
+async def test_text_reasoning_and_calls_arrive_as_deltas_and_as_a_reply() -> None:
+    deltas: list[Delta] = []
     model = saying(
         {0: DeltaThinkingPart(content="hm", signature="sig")},
         "on ",
@@ -71,7 +71,7 @@ async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
         {2: DeltaToolCall(json_args='"a"}')},
         {3: DeltaToolCall(name="read", json_args="[1]")},
     )
-    reply = await model.reply(PROMPT, heard.append)
+    reply = await model.reply(PROMPT, deltas.append)
     assert reply.text == "on it"
     assert reply.calls == (
         Call(call_id(7, 0), "read", {"path": "a"}),
@@ -80,7 +80,7 @@ async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
     assert [part.text for part in reply.reasoning] == ["hm"]
     assert json.loads(reply.reasoning[0].opaque)["signature"] == "sig"
     assert (reply.saw, reply.model) == (7, CHOICE.name)
-    assert heard == [
+    assert deltas == [
         Delta("hm", "reasoning"),
         Delta("on "),
         Delta("it"),
@@ -111,7 +111,9 @@ async def test_an_empty_reply_is_unavailable() -> None:
         (UserError("cannot"), Refused, "cannot"),
     ],
 )
-async def test_its_errors_become_ours(error: Exception, kind: type[Exception], text: str) -> None:
+async def test_errors_of_pydantic_ai_become_refused_or_unavailable(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         yield "half a "
         raise error
@@ -145,29 +147,31 @@ async def test_pydantic_ais_own_test_model_can_be_opened() -> None:
     assert reply.text
 
 
-def test_signatures_go_back_on_the_parts_they_came_on() -> None:
+def test_signatures_are_sent_back_with_their_parts() -> None:
     signed = '{"kind":"call","at":0,"provider":"google","details":{"thought_signature":"s"}}'
     thought = '{"kind":"thinking","signature":"s","provider":"google"}'
-    said = AssistantMessage(
+    reply = AssistantMessage(
         "on it",
         (Call("c00000001", "read", {"path": "a"}),),
         (Reasoning("hm", "pydantic-ai", thought), Reasoning("", "pydantic-ai", signed), Reasoning("no", "other")),
     )
     picture = Image("dot", "image/png")
     results = ToolMessage((Result("c00000001", "", images=(picture,)),))
-    prompt = Prompt("be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), said, results], (), 7, "tail")
+    prompt = Prompt(
+        "be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), reply, results], (), 7, "tail"
+    )
     messages = render_messages(prompt, Blobs())
     dot = BinaryContent(b"\x89PNG", media_type="image/png")
-    asked, replied, answered = messages
-    assert [getattr(part, "content", None) for part in asked.parts] == ["be kind", "hi", ["see", dot]]
-    assert replied.parts == [
+    request, response, results_request = messages
+    assert [getattr(part, "content", None) for part in request.parts] == ["be kind", "hi", ["see", dot]]
+    assert response.parts == [
         ThinkingPart("hm", signature="s", provider_name="google"),
         TextPart("on it"),
         ToolCallPart(
             "read", {"path": "a"}, "c00000001", provider_name="google", provider_details={"thought_signature": "s"}
         ),
     ]
-    assert [(type(part), getattr(part, "content", None)) for part in answered.parts] == [
+    assert [(type(part), getattr(part, "content", None)) for part in results_request.parts] == [
         (ToolReturnPart, "(no output)"),
         (UserPromptPart, ["[Image returned by the tool:]", dot]),
         (UserPromptPart, "tail"),
@@ -190,7 +194,9 @@ messages = st.lists(
 
 
 @given(messages, st.sampled_from(["", "tail"]))
-def test_any_messages_alternate_with_words_in_each(groups: list[tuple[Message, ...]], tail: str) -> None:
+def test_any_messages_render_as_alternating_requests_and_responses_with_content(
+    groups: list[tuple[Message, ...]], tail: str
+) -> None:
     rendered = render_messages(Prompt("s", [message for group in groups for message in group], (), 7, tail), Blobs())
     kinds = [type(message) for message in rendered]
     assert kinds == [ModelRequest, ModelResponse] * (len(kinds) // 2) + [ModelRequest]

@@ -1,4 +1,4 @@
-"""Any journal, cut anywhere, renders to a request that each provider takes, and prompts only grow."""
+"""Property tests of the renderers: any journal renders to a valid request, and prompts only grow."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,7 @@ from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_o
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journal=journals(), cut=st.integers(0, 30), tail=st.sampled_from(["", "Two tasks run."]))
-def test_any_journal_cut_anywhere_renders_to_a_valid_request(
-    name: str, journal: Sequence[Entry], cut: int, tail: str
-) -> None:
+def test_any_journal_renders_to_a_valid_request(name: str, journal: Sequence[Entry], cut: int, tail: str) -> None:
     prompt = Prompt("You are Outrider.", transcript(journal[:cut]), TOOLS, 7, tail)
     for past in ReasoningReplay:
         CHECKS[name](render(name, prompt, past))
@@ -28,7 +26,7 @@ def test_any_journal_cut_anywhere_renders_to_a_valid_request(
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=50, deadline=None)
 @given(journal=journals())
-def test_a_kept_rendering_is_what_a_fresh_one_would_be(name: str, journal: Sequence[Entry]) -> None:
+def test_a_cached_rendering_equals_a_fresh_one(name: str, journal: Sequence[Entry]) -> None:
     keeps = wire_of(name)
     messages = transcript(journal)
     for length in range(len(messages) + 1):
@@ -59,7 +57,7 @@ def said(name: str, request: Json) -> str:
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=50, deadline=None)
 @given(journal=journals())
-def test_each_prompt_extends_the_one_before_it(name: str, journal: Sequence[Entry]) -> None:
+def test_each_prompt_extends_the_previous_one(name: str, journal: Sequence[Entry]) -> None:
     wire = wire_of(name)
     messages = transcript(journal)
     before = ""

@@ -1,4 +1,4 @@
-"""Asking again, and asking someone else."""
+"""Tests of retries and fallbacks."""
 
 from collections.abc import Callable
 
@@ -20,16 +20,16 @@ pytestmark = pytest.mark.anyio
 PROMPT = Prompt("", [UserMessage("hi")], (), 1)
 
 
-class Told:
-    """A model that does what it was told, turn by turn: says some words, then answers or fails."""
+class ActingModel:
+    """A model with a list of actions: it answers with a text, or raises an error after some words."""
 
     def __init__(self, name: str, *acts: str | Exception, window: int = 0) -> None:
-        self.traits = ModelTraits(name, "told", window)
-        self.asked = 0
+        self.traits = ModelTraits(name, "acting", window)
+        self.prompts = 0
         self._acts = list(acts)
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        self.asked += 1
+        self.prompts += 1
         act = self._acts.pop(0)
         if isinstance(act, Exception):
             if "mid" in str(act):
@@ -47,16 +47,16 @@ class Clock:
         self.waits.append(seconds)
 
 
-def patient(model: Told, clock: Clock, attempts: int = 3) -> RetryingModel:
+def patient(model: ActingModel, clock: Clock, attempts: int = 3) -> RetryingModel:
     return RetryingModel(model, RetryPolicy(attempts=attempts, first=1.0), lambda: 1.0, clock.sleep)
 
 
-async def test_a_busy_provider_is_asked_again_and_readers_are_told() -> None:
-    clock, heard = Clock(), list[Delta]()
-    model = Told("a", Unavailable("h is busy (429)", 2.0), Unavailable("h broke mid reply"), "hello")
-    assert await patient(model, clock).reply(PROMPT, heard.append) == Reply("hello", 1, model="a")
+async def test_a_busy_provider_is_retried_and_readers_are_notified() -> None:
+    clock, deltas = Clock(), list[Delta]()
+    model = ActingModel("a", Unavailable("h is busy (429)", 2.0), Unavailable("h broke mid reply"), "hello")
+    assert await patient(model, clock).reply(PROMPT, deltas.append) == Reply("hello", 1, model="a")
     assert clock.waits == [2.0, 2.0]
-    assert heard == [
+    assert deltas == [
         Delta("h is busy (429), retrying in 2 s", "note"),
         Delta("half a "),
         Delta("h broke mid reply", "reset"),
@@ -65,18 +65,18 @@ async def test_a_busy_provider_is_asked_again_and_readers_are_told() -> None:
     ]
 
 
-async def test_giving_up_tells_how_often_it_was_tried() -> None:
+async def test_the_last_error_says_how_many_attempts_were_made() -> None:
     clock = Clock()
-    model = Told("a", *[Unavailable("h is busy (429)")] * 3)
+    model = ActingModel("a", *[Unavailable("h is busy (429)")] * 3)
     with pytest.raises(Unavailable) as caught:
         await patient(model, clock).reply(PROMPT, lambda _: None)
     assert str(caught.value) == "h is busy (429) (3 attempts)"
     assert clock.waits == [1.0, 2.0]
 
 
-async def test_a_wait_beyond_patience_is_not_waited_for() -> None:
+async def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
     clock = Clock()
-    model = Told("a", Unavailable("h is busy (429)", 3600.0))
+    model = ActingModel("a", Unavailable("h is busy (429)", 3600.0))
     with pytest.raises(Unavailable) as caught:
         await patient(model, clock).reply(PROMPT, lambda _: None)
     assert (str(caught.value), caught.value.retry_after, clock.waits) == (
@@ -86,52 +86,54 @@ async def test_a_wait_beyond_patience_is_not_waited_for() -> None:
     )
 
 
-async def test_a_refusal_is_not_asked_again() -> None:
-    model = Told("a", Refused("no"), "hello")
+async def test_a_refusal_is_not_retried() -> None:
+    model = ActingModel("a", Refused("no"), "hello")
     with pytest.raises(Refused, match="no"):
         await patient(model, Clock()).reply(PROMPT, lambda _: None)
-    assert model.asked == 1
+    assert model.prompts == 1
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("h broke mid reply"), ProviderRefused("h did not accept the key")])
-async def test_the_next_model_answers_when_the_first_cannot(trouble: Exception) -> None:
-    heard = list[Delta]()
-    chain = FallbackModel([Told("a", trouble), Told("b", "hello")])
-    assert await chain.reply(PROMPT, heard.append) == Reply("hello", 1, model="b")
-    note = Delta(f"{trouble}; trying b instead", "note")
-    shown = [Delta("half a "), Delta(str(trouble), "reset")] if "mid" in str(trouble) else []
-    assert heard == [*shown, note, Delta("hello")]
+@pytest.mark.parametrize("error", [Unavailable("h broke mid reply"), ProviderRefused("h did not accept the key")])
+async def test_the_next_model_answers_when_the_first_cannot(error: Exception) -> None:
+    deltas = list[Delta]()
+    chain = FallbackModel([ActingModel("a", error), ActingModel("b", "hello")])
+    assert await chain.reply(PROMPT, deltas.append) == Reply("hello", 1, model="b")
+    note = Delta(f"{error}; trying b instead", "note")
+    shown = [Delta("half a "), Delta(str(error), "reset")] if "mid" in str(error) else []
+    assert deltas == [*shown, note, Delta("hello")]
     assert chain.traits.name == "a"
 
 
-async def test_a_refused_request_is_not_taken_elsewhere() -> None:
-    second = Told("b", "hello")
+async def test_a_refused_request_is_not_tried_with_the_next_model() -> None:
+    second = ActingModel("b", "hello")
     with pytest.raises(Refused, match="bad field"):
-        await FallbackModel([Told("a", Refused("bad field")), second]).reply(PROMPT, lambda _: None)
-    assert second.asked == 0
+        await FallbackModel([ActingModel("a", Refused("bad field")), second]).reply(PROMPT, lambda _: None)
+    assert second.prompts == 0
 
 
 @pytest.mark.parametrize(("window", "asked"), [(1000, 1), (100, 0)])
-async def test_a_prompt_too_long_goes_to_a_model_that_reads_more(window: int, asked: int) -> None:
-    second = Told("b", "hello", window=window)
-    chain = FallbackModel([Told("a", ContextTooLong("too long"), window=100), second])
+async def test_a_prompt_that_is_too_long_goes_to_a_model_with_a_larger_window(window: int, asked: int) -> None:
+    second = ActingModel("b", "hello", window=window)
+    chain = FallbackModel([ActingModel("a", ContextTooLong("too long"), window=100), second])
     if asked:
         assert (await chain.reply(PROMPT, lambda _: None)).model == "b"
     else:
         with pytest.raises(ContextTooLong, match="too long"):
             await chain.reply(PROMPT, lambda _: None)
-    assert second.asked == asked
+    assert second.prompts == asked
 
 
-async def test_when_all_fail_the_error_tells_of_each_and_when_to_come_back() -> None:
-    chain = FallbackModel([Told("a", Unavailable("h is busy", 9.0)), Told("b", ProviderRefused("no key"))])
+async def test_if_all_models_fail_the_error_names_each_and_when_to_retry() -> None:
+    chain = FallbackModel(
+        [ActingModel("a", Unavailable("h is busy", 9.0)), ActingModel("b", ProviderRefused("no key"))]
+    )
     with pytest.raises(Unavailable) as caught:
         await chain.reply(PROMPT, lambda _: None)
     assert (str(caught.value), caught.value.retry_after) == ("a: h is busy; b: no key", 9.0)
     with pytest.raises(Refused, match="a: no key; b: no credit"):
-        await FallbackModel([Told("a", ProviderRefused("no key")), Told("b", ProviderRefused("no credit"))]).reply(
-            PROMPT, lambda _: None
-        )
+        await FallbackModel(
+            [ActingModel("a", ProviderRefused("no key")), ActingModel("b", ProviderRefused("no credit"))]
+        ).reply(PROMPT, lambda _: None)
 
 
 class NoBlobs:
@@ -142,7 +144,7 @@ class NoBlobs:
         raise Refused(f"no blob {name}")
 
 
-async def test_models_are_opened_by_their_wires_names() -> None:
+async def test_models_are_opened_by_the_name_of_their_wire() -> None:
     one = ModelChoice("first", "openai-chat", "gpt-5")
     two = ModelChoice("second", "anthropic", "claude-opus-5")
     async with open_models([one, two], NoBlobs()) as model:
@@ -154,13 +156,13 @@ async def test_models_are_opened_by_their_wires_names() -> None:
 
 
 @pytest.mark.parametrize("choices", [[], [ModelChoice("x", "morse", "m")]])
-async def test_what_cannot_be_opened_is_refused(choices: list[ModelChoice]) -> None:
+async def test_a_model_that_cannot_be_opened_is_refused(choices: list[ModelChoice]) -> None:
     with pytest.raises(Refused):
         async with open_models(choices, NoBlobs()):
             pass
 
 
-def test_known_models_bring_their_window_and_prices_and_a_choice_overrides_them() -> None:
+def test_well_known_models_have_a_window_and_prices_that_settings_override() -> None:
     facts = model_facts("claude-opus-5")
     assert facts
     assert facts.window == 1_000_000
