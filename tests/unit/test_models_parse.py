@@ -33,16 +33,16 @@ class NoBlobs:
 
 def wire_of(name: str) -> Wire:
     choice = ModelChoice(f"{name}:m", name, "m", url="http://model.test", key=Secret("sk-hidden"))
-    makers: dict[str, Callable[[ModelChoice, NoBlobs], Wire]] = {
+    wires: dict[str, Callable[[ModelChoice, NoBlobs], Wire]] = {
         "openai-chat": ChatWire,
         "openai-responses": ResponsesWire,
         "anthropic": MessagesWire,
     }
-    return makers[name](choice, NoBlobs())
+    return wires[name](choice, NoBlobs())
 
 
 def parse(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
-    """As the thin code does it: events in, a whole reply out, or Unavailable."""
+    """A stream parsed as `WireModel` does it, in pieces of `size` bytes. Raises Unavailable if it is incomplete."""
     deltas: list[Delta] = []
     parser = wire_of(name).parser(deltas.append)
     stream = SseParser()

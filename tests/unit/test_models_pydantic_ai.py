@@ -1,6 +1,7 @@
 """Tests of the pydantic-ai wire with pydantic-ai's own test models."""
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 
@@ -132,6 +133,12 @@ async def test_a_provider_that_is_unknown_or_not_installed_is_refused(name: str)
     with pytest.raises(Refused, match=name):
         async with open_model(choice, Blobs()):
             pass
+
+
+def test_opening_the_app_imports_neither_pydantic_ai_nor_an_http_library() -> None:
+    code = "import sys, outrider.app.open; print([m for m in ('pydantic_ai', 'httpx2') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout == "[]\n"
 
 
 def test_without_the_extra_the_refusal_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

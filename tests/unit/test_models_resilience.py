@@ -23,20 +23,20 @@ PROMPT = Prompt("", [UserMessage("hi")], (), 1)
 class ActingModel:
     """A model with a list of actions: it answers with a text, or raises an error after some words."""
 
-    def __init__(self, name: str, *acts: str | Exception, window: int = 0) -> None:
+    def __init__(self, name: str, *outcomes: str | Exception, window: int = 0) -> None:
         self.traits = ModelTraits(name, "acting", window)
         self.prompts = 0
-        self._acts = list(acts)
+        self._outcomes = list(outcomes)
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         self.prompts += 1
-        act = self._acts.pop(0)
-        if isinstance(act, Exception):
-            if "mid" in str(act):
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            if "mid" in str(outcome):
                 emit(Delta("half a "))
-            raise act
-        emit(Delta(act))
-        return Reply(act, prompt.saw, model=self.traits.name)
+            raise outcome
+        emit(Delta(outcome))
+        return Reply(outcome, prompt.saw, model=self.traits.name)
 
 
 class Clock:
@@ -47,14 +47,14 @@ class Clock:
         self.waits.append(seconds)
 
 
-def patient(model: ActingModel, clock: Clock, attempts: int = 3) -> RetryingModel:
+def retrying(model: ActingModel, clock: Clock, attempts: int = 3) -> RetryingModel:
     return RetryingModel(model, RetryPolicy(attempts=attempts, first=1.0), lambda: 1.0, clock.sleep)
 
 
 async def test_a_busy_provider_is_retried_and_readers_are_notified() -> None:
     clock, deltas = Clock(), list[Delta]()
     model = ActingModel("a", Unavailable("h is busy (429)", 2.0), Unavailable("h broke mid reply"), "hello")
-    assert await patient(model, clock).reply(PROMPT, deltas.append) == Reply("hello", 1, model="a")
+    assert await retrying(model, clock).reply(PROMPT, deltas.append) == Reply("hello", 1, model="a")
     assert clock.waits == [2.0, 2.0]
     assert deltas == [
         Delta("h is busy (429), retrying in 2 s", "note"),
@@ -69,7 +69,7 @@ async def test_the_last_error_says_how_many_attempts_were_made() -> None:
     clock = Clock()
     model = ActingModel("a", *[Unavailable("h is busy (429)")] * 3)
     with pytest.raises(Unavailable) as caught:
-        await patient(model, clock).reply(PROMPT, lambda _: None)
+        await retrying(model, clock).reply(PROMPT, lambda _: None)
     assert str(caught.value) == "h is busy (429) (3 attempts)"
     assert clock.waits == [1.0, 2.0]
 
@@ -78,7 +78,7 @@ async def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
     clock = Clock()
     model = ActingModel("a", Unavailable("h is busy (429)", 3600.0))
     with pytest.raises(Unavailable) as caught:
-        await patient(model, clock).reply(PROMPT, lambda _: None)
+        await retrying(model, clock).reply(PROMPT, lambda _: None)
     assert (str(caught.value), caught.value.retry_after, clock.waits) == (
         "h is busy (429) (1 attempt)",
         3600.0,
@@ -89,7 +89,7 @@ async def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
 async def test_a_refusal_is_not_retried() -> None:
     model = ActingModel("a", Refused("no"), "hello")
     with pytest.raises(Refused, match="no"):
-        await patient(model, Clock()).reply(PROMPT, lambda _: None)
+        await retrying(model, Clock()).reply(PROMPT, lambda _: None)
     assert model.prompts == 1
 
 

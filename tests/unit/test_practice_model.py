@@ -198,8 +198,9 @@ async def test_a_passage_is_replaced_in_a_file(conversation: Conversation) -> No
 
 
 async def test_a_search_shows_the_lines_or_says_that_there_are_none(conversation: Conversation) -> None:
-    assert "src/main.py:2:     return 1  # TODO" in await conversation.say("find TODO in src")
-    assert await conversation.say("find unicorns") == "I found nothing when I tried to search for `unicorns`."
+    matches = "I found `TODO` in these lines:\n\n```\nsrc/main.py:2:     return 1  # TODO\n```"
+    assert await conversation.say("find TODO in src") == matches
+    assert await conversation.say("find unicorns") == "I found no `unicorns`."
 
 
 async def test_a_tool_that_is_not_offered_is_named(tmp_path: Path) -> None:
@@ -240,14 +241,15 @@ def test_the_result_of_another_call_is_not_taken_for_this_one() -> None:
         ("read src", "read", {"path": "src"}),
         ("find src", "search", {"pattern": "src", "literal": True}),
         ("write src saying x", "write", {"path": "src", "content": "x"}),
+        ("replace a with b in src", "edit", {"path": "src", "old": "a", "new": "b"}),
         ("run x", "shell", {"command": "x"}),
     ],
 )
 def test_nothing_is_claimed_about_a_result_of_unknown_form(request_: str, tool: str, args: dict[str, object]) -> None:
-    called = AssistantMessage("", (Call("c", tool, args),)), ToolMessage((Result("c", "permission\ndenied"),))
+    called = AssistantMessage("", (Call("c", tool, args),)), ToolMessage((Result("c", "permission denied"),))
     text = answer(Prompt("", [UserMessage(request_), *called], ALL_TOOLS)).text
     assert text.startswith("When I tried to ")
-    assert text.endswith(", the tool answered:\n\n```\npermission\ndenied\n```")
+    assert text.endswith(", the tool answered:\n\n```\npermission denied\n```")
 
 
 def test_the_summary_of_a_session_is_an_outline_and_is_not_taken_for_a_request() -> None:

@@ -39,7 +39,7 @@ WIRE = "openai-chat"
 _PARAGRAPH_BREAK = rb"\n\n"
 _NEED_REASONING_CONTENT = ("deepseek", "moonshot", "kimi")
 _NEED_BRIDGE = ("mistral", "ministral", "devstral", "codestral", "magistral", "pixtral")
-_BRIDGE_MESSAGE = b'{"role":"assistant","content":"[I have seen the results.]"}'
+_BRIDGE_MESSAGE = b'{"role":"assistant","content":"[Results received.]"}'
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 
@@ -103,22 +103,22 @@ class ChatRenderer:
 
     def _messages(self, prompt: Prompt) -> list[bytes]:
         out: list[bytes] = []
-        asked: list[tuple[bytes, bytes]] = []
+        user_parts: list[tuple[bytes, bytes]] = []
         get = self._cache.get
         for message in prompt.messages:
-            whole, text, seen = get(message)
+            whole, text, images = get(message)
             if whole:
-                if asked or not out:
-                    out.append(_user_message(asked or [(encode(SESSION_START)[1:-1], b"")]))
-                    asked = []
+                if user_parts or not out:
+                    out.append(_user_message(user_parts or [(encode(SESSION_START)[1:-1], b"")]))
+                    user_parts = []
                 out.append(whole)
-            if text or seen:
-                asked.append((text, seen))
-        last = prompt.tail or ("" if asked or _ends_with_results(prompt) else CONTINUE)
+            if text or images:
+                user_parts.append((text, images))
+        last = prompt.tail or ("" if user_parts or _ends_with_results(prompt) else CONTINUE)
         if last:
-            asked.append((encode(last)[1:-1], b""))
-        if asked:
-            out.append(_user_message(asked))
+            user_parts.append((encode(last)[1:-1], b""))
+        if user_parts:
+            out.append(_user_message(user_parts))
         return _with_bridges(out) if self._needs_bridge else out
 
     def _piece(self, message: Message) -> ChatPiece:
@@ -133,8 +133,8 @@ class ChatRenderer:
                     for r in results
                 )
                 # A tool message contains only text, so its images follow in a user message.
-                seen = self._image_parts(tuple(image for result in results for image in result.images))
-                return ChatPiece(outputs, encode(TOOL_IMAGE)[1:-1] if seen else b"", seen)
+                images = self._image_parts(tuple(image for result in results for image in result.images))
+                return ChatPiece(outputs, encode(TOOL_IMAGE)[1:-1] if images else b"", images)
 
     def _image_parts(self, images: tuple[Image, ...]) -> bytes:
         parts: list[bytes] = []
@@ -210,15 +210,15 @@ def _with_bridges(messages: list[bytes]) -> list[bytes]:
     return out
 
 
-def _user_message(asked: list[tuple[bytes, bytes]]) -> bytes:
+def _user_message(user_parts: list[tuple[bytes, bytes]]) -> bytes:
     """One message of these texts and images, in order."""
     words: list[bytes] = []
     parts: list[bytes] = []
-    for text, pictures in asked:
+    for text, images in user_parts:
         if text:
             words.append(text)
-        if pictures:
-            parts += [_text_part(words), pictures] if words else [pictures]
+        if images:
+            parts += [_text_part(words), images] if words else [images]
             words = []
     if not parts:
         return b'{"role":"user","content":"' + _PARAGRAPH_BREAK.join(words) + b'"}'

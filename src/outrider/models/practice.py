@@ -270,8 +270,8 @@ def _run_step(match: re.Match[str]) -> Step:
 
 def _not_understood(text: str) -> Step:
     request = _code(clip(text, 120)) if text.strip() else "an empty message"
-    known = "I am the practice model and know only a few requests, such as `list the files` or `help`"
-    return Step(text=f"I did not understand {request}: {known}. {PLUG_IN}")
+    hint = "I am the practice model and know only a few requests, such as `list the files` or `help`"
+    return Step(text=f"I did not understand {request}: {hint}. {PLUG_IN}")
 
 
 def _unquote(text: str) -> str:
@@ -283,6 +283,8 @@ def _unquote(text: str) -> str:
 
 _ENTRY = re.compile(r"(?P<name>.+?)(?P<folder>/|  (?:[\d.,]+ \w+|\(.+\)))")
 _PAGE = re.compile(r".*: lines (?P<part>(?P<first>[\d,]+)–(?P<last>[\d,]+) of (?P<total>[\d,]+|more))(?:, .*)?")
+_MATCH = re.compile(r".+:\d+: ")
+_WRITTEN = re.compile(r"(?:wrote|created|edited|replaced) .*", re.IGNORECASE)
 _NOT_RUN = "not run: "
 
 
@@ -315,10 +317,12 @@ def _render_result(step: Step, result: Result) -> str:
             rendering = _render_page(str(step.args["path"]), text)
         case "shell" | "tasks":
             rendering = _render_command(step, text)
-        case "search":
-            rendering = f"I found nothing when I tried to {step.goal}." if text.startswith("no match") else ""
-        case "write" | "edit":
-            rendering = f"Done: {text}." if "\n" not in text else ""
+        case "search" if text.startswith("no match"):
+            rendering = f"I found no {_code(str(step.args['pattern']))}."
+        case "search" if _MATCH.match(text):
+            rendering = f"I found {_code(str(step.args['pattern']))} in these lines:\n\n{_quote(text)}"
+        case "write" | "edit" if _WRITTEN.fullmatch(text):
+            rendering = f"Done: {text}."
         case _:
             rendering = ""
     # Nothing is claimed about a result of another form: it may be a failure that the provider's wire does not mark.

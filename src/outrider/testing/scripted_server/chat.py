@@ -115,10 +115,10 @@ def render_stream(request: ParsedRequest, reply: ScriptedReply) -> Sequence[byte
     frames += [chunk({"reasoning_content": piece}) for piece in pieces(reply.reasoning, reply.chunk)]
     frames += [chunk({"content": piece}) for piece in pieces(reply.text, reply.chunk)]
     for n, call in enumerate(_calls(request, reply)):
-        written: str = call["function"]["arguments"]
+        arguments: str = call["function"]["arguments"]
         opening: dict[str, Any] = {**call, "index": n, "function": {"name": call["function"]["name"], "arguments": ""}}
         frames.append(chunk({"tool_calls": [opening]}))
-        for piece in pieces(written, reply.chunk):
+        for piece in pieces(arguments, reply.chunk):
             frames.append(chunk({"tool_calls": [{"index": n, "function": {"arguments": piece}}]}))
     frames.append(chunk({}, _finish_reason(reply)))
     if has_usage:

@@ -124,8 +124,8 @@ def _block(block: Json, reply: ScriptedReply, calls: Iterator[ScriptedCall]) -> 
                 {"type": "text_delta", "text": piece} for piece in pieces(reply.text, reply.chunk)
             ]
         case _:
-            written = next(calls).arguments()
-            parts = ["", *pieces("" if written == "{}" else written, reply.chunk)]
+            arguments = next(calls).arguments()
+            parts = ["", *pieces("" if arguments == "{}" else arguments, reply.chunk)]
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 
 
