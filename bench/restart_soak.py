@@ -26,7 +26,7 @@ import httpx2
 import msgspec
 
 from bench.ports import free_port
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedReply
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import ScriptedServer
 

@@ -13,7 +13,7 @@ from outrider.core.events import Delta, Reply
 from outrider.core.ports import Emit
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.types import Call, ModelTraits, Usage, call_id
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedReply
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import ScriptedServer
 

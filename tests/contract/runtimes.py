@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.core.types import RuntimeTraits
-from outrider.models.scripted_reply import ScriptedCall
 from outrider.runtimes.acp.runtime import AcpRuntime
 from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.native import NativeRuntime
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, ScriptStep, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.acp import World, do, tool

@@ -10,8 +10,7 @@ import pytest
 
 from outrider.core.events import Body, Ended, Reply, Result
 from outrider.core.turn_result import TurnResult
-from outrider.models.scripted_reply import ScriptedCall
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 from tests.support.codex import codex_home, codex_settings, opened, processes, texts

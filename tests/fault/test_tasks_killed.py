@@ -22,8 +22,7 @@ from outrider.core.approvals import HOST, Rule
 from outrider.core.events import Entry, Input, Result
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
 from outrider.core.store_port import Session
-from outrider.models.scripted_reply import ScriptedReply
-from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.testing.scripted_model import ScriptedModel, ScriptedReply, call, says
 from tests.support.survivors import end_all, living, survivors, until_none_survives
 
 pytestmark = [pytest.mark.promise("L4"), pytest.mark.promise("L6")]

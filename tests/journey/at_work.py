@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from outrider.models.scripted_reply import ScriptedReply
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedReply, call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedReply
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer

@@ -10,8 +10,7 @@ import pytest
 
 import outrider
 from outrider.config.load import load
-from outrider.models.scripted_reply import ScriptedCall
-from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedModel, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Ran, ended, interrupt

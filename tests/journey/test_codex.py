@@ -8,8 +8,7 @@ import pytest
 
 from outrider.core.events import Bound, Reply
 from outrider.core.prompt import AssistantMessage, ToolMessage
-from outrider.models.scripted_reply import ScriptedCall
-from outrider.testing.scripted_model import ScriptedModel, says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedModel, says
 from outrider.testing.scripted_server.script import ErrorStatus, script
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.support import Person

@@ -13,9 +13,8 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.store_port import Session
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
 from outrider.runtimes.external import approvals as asking
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.asks import asked

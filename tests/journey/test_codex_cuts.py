@@ -11,9 +11,8 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.store_port import Session
-from outrider.models.scripted_reply import ScriptedCall
 from outrider.runtimes.codex import process_pool as pool
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.codex import codex_home, heard, opened, processes, shell, shown, texts

@@ -8,9 +8,8 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry, Result
-from outrider.models.scripted_reply import ScriptedCall
 from outrider.runtimes.tool_runner import DENIED
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.codex import codex_binary, opened, shown, texts

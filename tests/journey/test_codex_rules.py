@@ -5,8 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.models.scripted_reply import ScriptedCall
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.test_codex_asks import at_work, begin, ended, steps
 from tests.support.asks import asked

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.prompt import Prompt, UserMessage
-from outrider.models.scripted_reply import ScriptedReply
-from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.testing.scripted_model import ScriptedModel, ScriptedReply, call, says
 from tests.support.tasking import PIPE, last_results, opened, results, says_to
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,7 @@ from outrider.app.agent import Agent
 from outrider.channels.http import questions, sessions, tasks
 from outrider.config.load import load
 from outrider.core.prompt import Prompt, ToolMessage, UserMessage
-from outrider.models.scripted_reply import ScriptedReply
-from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says
+from outrider.testing.scripted_model import ReplySource, ScriptedModel, ScriptedReply, call, says
 from tests.support.http import client, serving
 
 pytestmark = pytest.mark.anyio

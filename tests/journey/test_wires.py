@@ -1,4 +1,4 @@
-"""Each wire format, from the person's side: what came of the turn is told, and the next turn works."""
+"""Tests of whole turns over each wire: faults are reported, and the next turn works."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,8 +11,7 @@ import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Begun, Reply, Result
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_model import broken_call, call, says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, broken_call, call, says
 from outrider.testing.scripted_server.script import (
     Cut,
     Empty,
@@ -32,8 +31,10 @@ WIRES = ["openai-chat", "openai-responses", "anthropic"]
 
 
 @asynccontextmanager
-async def opened(folder: Path, wire: str, said: Script, tries: int = 2) -> AsyncGenerator[tuple[Agent, ScriptedServer]]:
-    async with open_scripted_server(said) as server:
+async def open_agent(
+    folder: Path, wire: str, replies: Script, attempts: int = 2
+) -> AsyncGenerator[tuple[Agent, ScriptedServer]]:
+    async with open_scripted_server(replies) as server:
         work = anyio.Path(folder / "work")
         await work.mkdir(exist_ok=True)
         await (work / "a.txt").write_text("alpha\n")
@@ -45,7 +46,7 @@ async def opened(folder: Path, wire: str, said: Script, tries: int = 2) -> Async
                 "model.name": f"{wire}:scripted",
                 "model.url": server.url,
                 "model.key": "not-a-real-key",
-                "model.attempts": str(tries),
+                "model.attempts": str(attempts),
                 "model.patience": "1",
             },
         )
@@ -55,7 +56,10 @@ async def opened(folder: Path, wire: str, said: Script, tries: int = 2) -> Async
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_text_and_reasoning_arrive_as_deltas_and_as_one_reply(tmp_path: Path, wire: str) -> None:
-    async with opened(tmp_path, wire, script(says("Hello there, friend", reasoning="I should greet"))) as (agent, _):
+    async with open_agent(tmp_path, wire, script(says("Hello there, friend", reasoning="I should greet"))) as (
+        agent,
+        _,
+    ):
         deltas: list[str] = []
         turn = await agent.say("hi", session="s", on_event=lambda e: deltas.append(str(getattr(e, "text", ""))))
         journal = await agent.journal(await agent.session("s"))
@@ -66,13 +70,13 @@ async def test_text_and_reasoning_arrive_as_deltas_and_as_one_reply(tmp_path: Pa
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_parallel_calls_run_and_their_results_go_back_in_order(tmp_path: Path, wire: str) -> None:
-    said = script(
+async def test_parallel_calls_run_and_their_results_are_sent_back_in_order(tmp_path: Path, wire: str) -> None:
+    replies = script(
         says("looking", call("read", path="a.txt"), call("read", path="b.txt"), reasoning="both"),
         says("", call("write", path="c.txt", content="gamma\n")),
         says("alpha, beta and gamma"),
     )
-    async with opened(tmp_path, wire, said) as (agent, server):
+    async with open_agent(tmp_path, wire, replies) as (agent, server):
         turn = await agent.say("read both", session="s")
         journal = [e.body for e in await agent.journal(await agent.session("s"))]
     assert (turn.text, turn.outcome, turn.steps) == ("alpha, beta and gamma", "done", 3)
@@ -99,17 +103,17 @@ FAILING: list[tuple[str, list[ScriptLine], str]] = [
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(("faults", "told"), [f[1:] for f in FAILING], ids=[f[0] for f in FAILING])
-async def test_a_failing_provider_ends_the_turn_in_plain_words_and_the_next_turn_works(
-    tmp_path: Path, wire: str, faults: list[ScriptLine], told: str
+@pytest.mark.parametrize(("faults", "message"), [f[1:] for f in FAILING], ids=[f[0] for f in FAILING])
+async def test_a_failing_provider_ends_the_turn_with_a_plain_error_and_the_next_turn_works(
+    tmp_path: Path, wire: str, faults: list[ScriptLine], message: str
 ) -> None:
-    async with opened(tmp_path, wire, script([*faults, says("here again")])) as (agent, _):
+    async with open_agent(tmp_path, wire, script([*faults, says("here again")])) as (agent, _):
         with anyio.fail_after(30):
             failed = await agent.say("hi", session="s")
             while (turn := await agent.say("hi again", session="s")).outcome == "failed":
                 assert turn.error  # a fault that is used up in more than one turn
     assert (failed.outcome, failed.text) == ("failed", "")
-    assert told in failed.error
+    assert message in failed.error
     assert "not-a-real-key" not in failed.error
     assert "\n" not in failed.error
     assert (turn.outcome, turn.text) == ("done", "here again")
@@ -128,9 +132,9 @@ PASSING: list[tuple[str, ScriptLine]] = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", [p[1] for p in PASSING], ids=[p[0] for p in PASSING])
-async def test_a_passing_fault_is_tried_again_and_not_noticed(tmp_path: Path, wire: str, fault: ScriptLine) -> None:
-    said = script([fault, says("one", call("read", path="a.txt"))], [fault, says("two")])
-    async with opened(tmp_path, wire, said) as (agent, _):
+async def test_a_temporary_fault_is_retried_without_a_trace(tmp_path: Path, wire: str, fault: ScriptLine) -> None:
+    replies = script([fault, says("one", call("read", path="a.txt"))], [fault, says("two")])
+    async with open_agent(tmp_path, wire, replies) as (agent, _):
         with anyio.fail_after(30):
             turn = await agent.say("hi", session="s")
         replies = [e.body.text for e in await agent.journal(await agent.session("s")) if isinstance(e.body, Reply)]
@@ -138,20 +142,22 @@ async def test_a_passing_fault_is_tried_again_and_not_noticed(tmp_path: Path, wi
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_turn_that_fails_between_calls_leaves_a_journal_the_provider_still_takes(
+async def test_a_turn_that_fails_between_calls_leaves_a_journal_that_the_provider_accepts(
     tmp_path: Path, wire: str
 ) -> None:
-    said = script(says("", call("list"), call("read", path="a.txt")), [ErrorStatus(400, "no"), says("all well")])
-    async with opened(tmp_path, wire, said) as (agent, _):
+    replies = script(says("", call("list"), call("read", path="a.txt")), [ErrorStatus(400, "no"), says("all well")])
+    async with open_agent(tmp_path, wire, replies) as (agent, _):
         failed = await agent.say("look", session="s")
         turn = await agent.say("and now?", session="s")
     assert (failed.outcome, turn.outcome, turn.text) == ("failed", "done", "all well")
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_broken_arguments_and_unknown_tools_are_answered_and_the_turn_goes_on(tmp_path: Path, wire: str) -> None:
-    wanted: tuple[ScriptedCall, ...] = (broken_call("read", '{"path": "a.t'), call("teleport", to="Mars"))
-    async with opened(tmp_path, wire, script(ScriptedReply("", wanted), says("I see"))) as (agent, server):
+async def test_broken_arguments_and_unknown_tools_get_a_result_and_the_turn_continues(
+    tmp_path: Path, wire: str
+) -> None:
+    calls: tuple[ScriptedCall, ...] = (broken_call("read", '{"path": "a.t'), call("teleport", to="Mars"))
+    async with open_agent(tmp_path, wire, script(ScriptedReply("", calls), says("I see"))) as (agent, server):
         turn = await agent.say("go", session="s")
     assert (turn.outcome, turn.text) == ("done", "I see")
     sent = str(server.requests[-1].body)
@@ -160,12 +166,12 @@ async def test_broken_arguments_and_unknown_tools_are_answered_and_the_turn_goes
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_picture_reaches_the_model(tmp_path: Path, wire: str) -> None:
+async def test_an_image_reaches_the_model(tmp_path: Path, wire: str) -> None:
     dot = bytes.fromhex(
         "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92"
         "ef0000000049454e44ae426082"
     )
-    async with opened(tmp_path, wire, script(says("a dot"))) as (agent, server):
+    async with open_agent(tmp_path, wire, script(says("a dot"))) as (agent, server):
         turn = await agent.say("what is this?", session="s", images=[dot])
     assert turn.text == "a dot"
     assert "iVBORw0KGgo" in str(server.requests[-1].body)
@@ -173,11 +179,11 @@ async def test_a_picture_reaches_the_model(tmp_path: Path, wire: str) -> None:
 
 @pytest.mark.parametrize("first", WIRES)
 @pytest.mark.parametrize("second", WIRES)
-async def test_a_session_goes_on_with_another_provider(tmp_path: Path, first: str, second: str) -> None:
-    said = script(says("one", call("read", path="a.txt"), reasoning="hm"), says("two"), says("three"))
-    async with opened(tmp_path, first, said) as (agent, _):
+async def test_a_session_continues_with_another_provider(tmp_path: Path, first: str, second: str) -> None:
+    replies = script(says("one", call("read", path="a.txt"), reasoning="hm"), says("two"), says("three"))
+    async with open_agent(tmp_path, first, replies) as (agent, _):
         await agent.say("first", session="s")
-    async with opened(tmp_path, second, said) as (agent, server):
+    async with open_agent(tmp_path, second, replies) as (agent, server):
         turn = await agent.say("second", session="s")
     assert (turn.outcome, turn.text) == ("done", "three")
     assert "alpha" in str(server.requests[-1].body)

@@ -13,7 +13,7 @@ from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.core.events import Answered, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.ports import Model
-from outrider.models.scripted_reply import ScriptedCall
+from outrider.testing.scripted_model import ScriptedCall
 from outrider.testing.scripted_server.app import RecordedRequest
 from tests.journey.support import Person
 

@@ -1,4 +1,4 @@
-"""Random valid journals, for property tests: whatever a session can go through, crashes and stops included."""
+"""Random valid journals for property tests, with crashes and stops at any point."""
 
 from collections.abc import Callable
 
@@ -104,9 +104,9 @@ class _Growing:
         count = int(str(self.draw(st.sampled_from([0, 0, 1, 1, 2, 3]))))
         tools = [str(self.draw(st.sampled_from(["look", "pay", "gone"]))) for _ in range(count)]
         calls = tuple(Call(call_id(saw, n), tool, {"n": n}) for n, tool in enumerate(tools))
-        thought = (Reasoning("hm", "anthropic"),) if self.chance(4) else ()
+        reasoning = (Reasoning("hm", "anthropic"),) if self.chance(4) else ()
         text = self.text() if calls else self.text() or "done"
-        self.add(Reply(text, saw, calls, thought, "scripted", Usage(10, 5)))
+        self.add(Reply(text, saw, calls, reasoning, "scripted", Usage(10, 5)))
 
     def run(self, call: Call) -> None:
         if call.id not in fold(self.journal).answers and self.chance(6):

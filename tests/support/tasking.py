@@ -14,8 +14,7 @@ from outrider.config.load import load
 from outrider.core.events import Entry, Input, Result
 from outrider.core.prompt import Prompt, ToolMessage
 from outrider.core.store_port import Session
-from outrider.models.scripted_reply import ScriptedReply
-from outrider.testing.scripted_model import ScriptedModel
+from outrider.testing.scripted_model import ScriptedModel, ScriptedReply
 
 TERMINAL, PIPE = "terminal:test", "pipe:test"
 

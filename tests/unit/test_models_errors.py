@@ -1,4 +1,4 @@
-"""What providers' errors mean, in words without the key."""
+"""Tests of the classification of provider errors."""
 
 import json
 
@@ -8,7 +8,7 @@ from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.models.errors import ProviderEndpoint, ProviderRefused, failure, retry_after
 
-PEER = ProviderEndpoint("api.test", "m-1", Secret("topsecretkey"))
+ENDPOINT = ProviderEndpoint("api.test", "m-1", Secret("topsecretkey"))
 
 
 def body(message: str, **rest: object) -> bytes:
@@ -35,7 +35,7 @@ def body(message: str, **rest: object) -> bytes:
             "OUTRIDER_MODEL_KEY: Country not supported, …",
         ),
         (400, b'[{"error":{"code":400,"message":"no"}}]', Refused, "api.test refused the request (400): no"),
-        (402, b"", ProviderRefused, "api.test wants to be paid first"),
+        (402, b"", ProviderRefused, "api.test requires payment (402)"),
         (429, body("You exceeded your current quota", code="insufficient_quota"), ProviderRefused, None),
         (400, body("Your credit balance is too low to access the API."), ProviderRefused, None),
         (404, body("no", code="model_not_found"), ProviderRefused, "api.test has no model 'm-1': no"),
@@ -49,8 +49,10 @@ def body(message: str, **rest: object) -> bytes:
         (302, b"", Refused, None),
     ],
 )
-def test_a_status_says_what_may_be_done(status: int, content: bytes, kind: type[Exception], text: str | None) -> None:
-    error = failure(PEER, status, content)
+def test_a_status_is_classified_with_a_message(
+    status: int, content: bytes, kind: type[Exception], text: str | None
+) -> None:
+    error = failure(ENDPOINT, status, content)
     assert type(error) is kind
     if text is not None:
         assert str(error) == text
@@ -74,20 +76,20 @@ def test_a_status_says_what_may_be_done(status: int, content: bytes, kind: type[
     ],
 )
 def test_an_overflow_is_recognised_on_every_wire(status: int, content: bytes) -> None:
-    assert type(failure(PEER, status, content)) is ContextTooLong
+    assert type(failure(ENDPOINT, status, content)) is ContextTooLong
 
 
-def test_a_limit_of_tokens_per_minute_is_no_overflow() -> None:
-    error = failure(PEER, 429, body("Rate limit: too many tokens in the context window per minute"))
+def test_a_limit_of_tokens_per_minute_is_not_an_overflow() -> None:
+    error = failure(ENDPOINT, 429, body("Rate limit: too many tokens in the context window per minute"))
     assert type(error) is Unavailable
 
 
-def test_a_missing_key_is_called_missing() -> None:
-    assert "wants a key and none is set" in str(failure(ProviderEndpoint("h", "m"), 401, b""))
+def test_a_missing_key_is_named_as_missing() -> None:
+    assert "requires a key, and none is set" in str(failure(ProviderEndpoint("h", "m"), 401, b""))
 
 
-def test_errors_are_one_bounded_line() -> None:
-    text = str(failure(PEER, 400, body("x\n" * 5000)))
+def test_an_error_is_one_bounded_line() -> None:
+    text = str(failure(ENDPOINT, 400, body("x\n" * 5000)))
     assert len(text) < 360
     assert "\n" not in text
 
@@ -104,5 +106,5 @@ def test_errors_are_one_bounded_line() -> None:
         ({"retry-after": "soon"}, None),
     ],
 )
-def test_the_wait_a_provider_asks_for_is_understood(headers: dict[str, str], expected: float | None) -> None:
+def test_the_retry_after_headers_are_parsed(headers: dict[str, str], expected: float | None) -> None:
     assert retry_after(headers, now=1000.0) == expected

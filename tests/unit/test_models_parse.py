@@ -1,4 +1,4 @@
-"""Every wire's parser over recorded streams: the same reply from each, and never half of one."""
+"""Tests of each wire's parser with recorded streams: the same reply from each, and never half of one."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -33,18 +33,18 @@ class NoBlobs:
 
 def wire_of(name: str) -> Wire:
     choice = ModelChoice(f"{name}:m", name, "m", url="http://model.test", key=Secret("sk-hidden"))
-    makers: dict[str, Callable[[ModelChoice, NoBlobs], Wire]] = {
+    wires: dict[str, Callable[[ModelChoice, NoBlobs], Wire]] = {
         "openai-chat": ChatWire,
         "openai-responses": ResponsesWire,
         "anthropic": MessagesWire,
     }
-    return makers[name](choice, NoBlobs())
+    return wires[name](choice, NoBlobs())
 
 
-def hear(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
-    """As the thin code does it: events in, a whole reply out, or Unavailable."""
-    heard: list[Delta] = []
-    parser = wire_of(name).parser(heard.append)
+def parse(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
+    """A stream parsed as `WireModel` does it, in pieces of `size` bytes. Raises Unavailable if it is incomplete."""
+    deltas: list[Delta] = []
+    parser = wire_of(name).parser(deltas.append)
     stream = SseParser()
     pieces = [content[i : i + size] for i in range(0, len(content), size)] if size else [content]
     for piece in pieces:
@@ -56,7 +56,7 @@ def hear(name: str, content: bytes, size: int = 0) -> tuple[Reply, list[Delta]]:
         parser.event(event.name, event.data)
     if not parser.complete:
         raise Unavailable("broke off")
-    return parser.finish().build(7, "m", Prices(1, 2, 0.1)), heard
+    return parser.finish().build(7, "m", Prices(1, 2, 0.1)), deltas
 
 
 def recorded(name: str, case: str) -> bytes:
@@ -64,8 +64,8 @@ def recorded(name: str, case: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_words_arrive_as_deltas_and_add_up_to_the_reply(name: str) -> None:
-    reply, heard = hear(name, recorded(name, "text"))
+def test_text_arrives_as_deltas_that_add_up_to_the_reply(name: str) -> None:
+    reply, deltas = parse(name, recorded(name, "text"))
     written = 0 if name == "openai-chat" else 3
     cached = 13 if name == "anthropic" else 16
     usage = Usage(input=20, output=5, cached=cached, written=written)
@@ -73,11 +73,11 @@ def test_words_arrive_as_deltas_and_add_up_to_the_reply(name: str) -> None:
     expected = Reply("Grüße, wörld 🌍.", 7, model="m", usage=usage, cost=(plain + cached * 0.1 + 10) / 1e6)
     assert replace(reply, cost=None) == replace(expected, cost=None)
     assert reply.cost == pytest.approx(expected.cost)  # pyright: ignore[reportUnknownMemberType]
-    assert heard == [Delta("Grüße, "), Delta("wörld 🌍.")]
+    assert deltas == [Delta("Grüße, "), Delta("wörld 🌍.")]
 
 
-def test_chat_reasoning_is_shown_and_kept_with_the_host_that_wants_it_back() -> None:
-    reply, heard = hear("openai-chat", recorded("openai-chat", "reasoning"))
+def test_chat_reasoning_is_streamed_and_stored_with_its_host() -> None:
+    reply, deltas = parse("openai-chat", recorded("openai-chat", "reasoning"))
     opaque = '{"host":"model.test","field":"reasoning_content"}'
     assert replace(reply, cost=None) == Reply(
         "",
@@ -87,11 +87,11 @@ def test_chat_reasoning_is_shown_and_kept_with_the_host_that_wants_it_back() -> 
         "m",
         Usage(input=30, output=12, cached=24, reasoning=4),
     )
-    assert heard == [Delta("Let me ", "reasoning"), Delta("look.", "reasoning"), Delta("read", "call")]
+    assert deltas == [Delta("Let me ", "reasoning"), Delta("look.", "reasoning"), Delta("read", "call")]
 
 
-def test_a_response_keeps_its_reasoning_encrypted() -> None:
-    reply, heard = hear("openai-responses", recorded("openai-responses", "reasoning"))
+def test_the_encrypted_reasoning_of_a_response_is_stored() -> None:
+    reply, deltas = parse("openai-responses", recorded("openai-responses", "reasoning"))
     item = {
         "type": "reasoning",
         "id": "rs_1",
@@ -102,41 +102,41 @@ def test_a_response_keeps_its_reasoning_encrypted() -> None:
     assert [part.text for part in reply.reasoning] == ["Look first."]
     assert reply.calls == (Call(A, "read", {"path": "a.txt"}),)
     assert reply.usage.reasoning == 4
-    assert heard == [Delta("Look first.", "reasoning"), Delta("read", "call")]
+    assert deltas == [Delta("Look first.", "reasoning"), Delta("read", "call")]
 
 
-def test_thinking_blocks_are_kept_with_their_signatures_in_their_order() -> None:
-    reply, heard = hear("anthropic", recorded("anthropic", "reasoning"))
+def test_thinking_blocks_are_stored_in_order_with_their_signatures() -> None:
+    reply, deltas = parse("anthropic", recorded("anthropic", "reasoning"))
     assert [json.loads(part.opaque) for part in reply.reasoning] == [
         {"type": "thinking", "thinking": "Look first.", "signature": "EqQBsig=="},
         {"type": "redacted_thinking", "data": "EmwKAh=="},
     ]
     assert reply.calls == (Call(A, "read", {"path": "a.txt"}),)
     assert reply.usage == Usage(input=20, output=12, cached=13, written=3, reasoning=4)
-    assert heard == [Delta("Look ", "reasoning"), Delta("first.", "reasoning"), Delta("read", "call")]
+    assert deltas == [Delta("Look ", "reasoning"), Delta("first.", "reasoning"), Delta("read", "call")]
 
 
 @pytest.mark.parametrize("name", WIRES)
 def test_parallel_calls_keep_their_order_and_get_our_ids(name: str) -> None:
-    reply, _ = hear(name, recorded(name, "parallel"))
+    reply, _ = parse(name, recorded(name, "parallel"))
     assert (reply.text, reply.calls, reply.cut) == ("On it.", (Call(A, "read", {"path": "a"}), Call(B, "list", {})), "")
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_a_call_cut_in_its_arguments_is_broken_and_the_reply_says_why(name: str) -> None:
-    reply, _ = hear(name, recorded(name, "cut"))
+def test_a_call_that_is_cut_in_its_arguments_is_broken_and_the_reply_says_why(name: str) -> None:
+    reply, _ = parse(name, recorded(name, "cut"))
     assert reply.calls == (Call(A, "write", {}, broken='{"path":"a","text":"Once upo'),)
     assert reply.cut == "length"
 
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("case", ["text", "reasoning", "parallel", "cut"])
-def test_a_stream_cut_at_any_byte_gives_the_same_words_or_none(name: str, case: str) -> None:
+def test_a_stream_that_is_cut_at_any_byte_gives_the_same_reply_or_none(name: str, case: str) -> None:
     content = recorded(name, case)
-    whole, _ = hear(name, content)
+    whole, _ = parse(name, content)
     for end in range(len(content)):
         try:
-            reply, _ = hear(name, content[:end])
+            reply, _ = parse(name, content[:end])
         except Unavailable:
             continue
         # What a chat server says after its finish reason are numbers, not words.
@@ -145,24 +145,24 @@ def test_a_stream_cut_at_any_byte_gives_the_same_words_or_none(name: str, case: 
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
-def test_chunk_borders_do_not_matter(name: str, size: int) -> None:
+def test_chunk_boundaries_do_not_matter(name: str, size: int) -> None:
     for case in ("text", "reasoning", "parallel", "cut"):
         content = recorded(name, case)
-        assert hear(name, content, size) == hear(name, content)
+        assert parse(name, content, size) == parse(name, content)
 
 
 def bodies() -> Iterator[tuple[str, object]]:
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     message = {"role": "assistant", "content": "hi", "tool_calls": None}
     yield "openai-chat", {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
-    said = {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}
+    message = {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}
     counts = {"input_tokens": 3, "output_tokens": 2}
-    yield "openai-responses", {"status": "completed", "output": [said], "usage": counts}
+    yield "openai-responses", {"status": "completed", "output": [message], "usage": counts}
     yield "anthropic", {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": counts}
 
 
 @pytest.mark.parametrize(("name", "body"), list(bodies()))
-def test_a_server_that_does_not_stream_is_understood_too(name: str, body: object) -> None:
+def test_a_response_as_one_json_body_is_parsed(name: str, body: object) -> None:
     parser = wire_of(name).parser(lambda _: None)
     parser.body(json.dumps(body).encode())
     assert parser.complete
@@ -173,7 +173,7 @@ def test_a_server_that_does_not_stream_is_understood_too(name: str, body: object
 @pytest.mark.parametrize("junk", [b"not json", b"[1,2", b'"text"', b"12", b"\xff\xfe", b'{"choices":7,"type":[]}'])
 def test_garbage_is_unavailable(name: str, junk: bytes) -> None:
     parser = wire_of(name).parser(lambda _: None)
-    with pytest.raises(Unavailable, match=r"model\.test sent what is no"):
+    with pytest.raises(Unavailable, match=r"model\.test sent an invalid"):
         parser.event("", junk)
     with pytest.raises(Unavailable):
         wire_of(name).parser(lambda _: None).body(junk)
@@ -192,7 +192,7 @@ ERRORS: list[tuple[dict[str, object], type[Exception]]] = [
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize(("error", "expected"), ERRORS)
-def test_an_error_inside_a_stream_means_what_it_would_have_meant_as_a_status(
+def test_an_error_inside_a_stream_is_classified_like_an_http_status(
     name: str, error: dict[str, object], expected: type[Exception]
 ) -> None:
     event = {"error": error} if name == "openai-chat" else {"type": "error", "error": error}
@@ -247,12 +247,12 @@ TWO = (Call(A, "read", {"path": "a"}), Call(B, "read", {"path": "b"}))
         ),
     ],
 )
-def test_servers_dialects_of_parallel_calls_are_understood(deltas: list[dict[str, object]]) -> None:
+def test_the_dialects_of_servers_for_parallel_calls_are_parsed(deltas: list[dict[str, object]]) -> None:
     assert chat(*deltas).calls == TWO
 
 
 @pytest.mark.parametrize(
-    ("written", "call"),
+    ("arguments", "call"),
     [
         ("", Call(A, "read", {})),
         ("  ", Call(A, "read", {})),
@@ -262,21 +262,21 @@ def test_servers_dialects_of_parallel_calls_are_understood(deltas: list[dict[str
         ('{"a":', Call(A, "read", {}, broken='{"a":')),
     ],
 )
-def test_arguments_are_an_object_or_broken(written: str, call: Call) -> None:
-    assert chat(piece("read", written, index=0)).calls == (call,)
+def test_arguments_are_an_object_or_broken(arguments: str, call: Call) -> None:
+    assert chat(piece("read", arguments, index=0)).calls == (call,)
 
 
-def test_a_call_cut_before_its_arguments_is_broken_not_empty() -> None:
+def test_a_call_that_is_cut_before_its_arguments_is_broken_not_empty() -> None:
     assert chat(piece("wipe", "", index=0), finish="length").calls == (Call(A, "wipe", {}, broken="(cut off)"),)
 
 
-def test_parts_and_refusals_of_other_chat_servers_are_words_too() -> None:
+def test_content_parts_and_refusals_of_chat_servers_are_text() -> None:
     thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "hi"}]
     reply = chat({"content": thinking}, {"refusal": "no."}, finish="stop")
     assert (reply.text, reply.cut, reply.reasoning) == ("hino.", "refusal", (Reasoning("hm", "openai-chat"),))
 
 
-def test_streamed_reasoning_details_are_joined_into_the_blocks_they_came_from() -> None:
+def test_streamed_reasoning_details_are_joined_into_blocks() -> None:
     first = {"type": "reasoning.text", "index": 0, "text": "a", "signature": None}
     more = {"type": "reasoning.text", "index": 0, "text": "b", "signature": "s"}
     sealed = {"type": "reasoning.encrypted", "index": 1, "data": "x"}
@@ -288,7 +288,7 @@ def test_streamed_reasoning_details_are_joined_into_the_blocks_they_came_from() 
     ]
 
 
-def test_a_signature_that_comes_with_a_call_is_kept_with_its_place() -> None:
+def test_a_signature_of_a_call_is_stored_with_the_index_of_the_call() -> None:
     signed = piece("read", "{}", index=1, extra_content={"google": {"thought_signature": "s"}})
     reply = chat(piece("read", "{}", index=0), signed)
     assert reply.reasoning == (
@@ -304,11 +304,11 @@ def test_a_signature_that_comes_with_a_call_is_kept_with_its_place() -> None:
     ("finish", "expected", "text"),
     [
         ("stop", Unavailable, "the model sent an empty reply"),
-        ("length", Refused, "m reached its length limit before it said anything; raise model.longest"),
-        ("content_filter", Refused, "m gave no answer (content filter)"),
+        ("length", Refused, "m reached its length limit before it wrote anything; raise model.longest"),
+        ("content_filter", Refused, "m did not answer (content filter)"),
     ],
 )
-def test_an_empty_reply_is_no_reply(finish: str, expected: type[Exception], text: str) -> None:
+def test_an_empty_reply_is_an_error(finish: str, expected: type[Exception], text: str) -> None:
     with pytest.raises(expected) as caught:
         chat({"content": " \n"}, finish=finish)
     assert str(caught.value) == text

@@ -1,6 +1,7 @@
-"""The borrowed wire, over pydantic-ai's own models for tests."""
+"""Tests of the pydantic-ai wire with pydantic-ai's own test models."""
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 
@@ -30,6 +31,7 @@ from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage,
 from outrider.core.types import Call, Image, Reasoning, ToolSpec, call_id
 from outrider.models.errors import ProviderRefused
 from outrider.models.pydantic_ai import PydanticAiModel, open_model, render_messages
+from outrider.plugins import load
 
 pytestmark = pytest.mark.anyio
 CHOICE = ModelChoice("pydantic-ai:test:m", "pydantic-ai", "test:m", key=Secret("topsecretkey"))
@@ -60,8 +62,8 @@ def saying(*pieces: Piece, seen: list[ModelMessage] | None = None) -> PydanticAi
     return PydanticAiModel(FunctionModel(stream_function=stream), CHOICE, Blobs())
 
 
-async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
-    heard: list[Delta] = []
+async def test_text_reasoning_and_calls_arrive_as_deltas_and_as_a_reply() -> None:
+    deltas: list[Delta] = []
     model = saying(
         {0: DeltaThinkingPart(content="hm", signature="sig")},
         "on ",
@@ -70,7 +72,7 @@ async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
         {2: DeltaToolCall(json_args='"a"}')},
         {3: DeltaToolCall(name="read", json_args="[1]")},
     )
-    reply = await model.reply(PROMPT, heard.append)
+    reply = await model.reply(PROMPT, deltas.append)
     assert reply.text == "on it"
     assert reply.calls == (
         Call(call_id(7, 0), "read", {"path": "a"}),
@@ -79,7 +81,7 @@ async def test_words_thoughts_and_calls_arrive_in_our_terms() -> None:
     assert [part.text for part in reply.reasoning] == ["hm"]
     assert json.loads(reply.reasoning[0].opaque)["signature"] == "sig"
     assert (reply.saw, reply.model) == (7, CHOICE.name)
-    assert heard == [
+    assert deltas == [
         Delta("hm", "reasoning"),
         Delta("on "),
         Delta("it"),
@@ -110,7 +112,9 @@ async def test_an_empty_reply_is_unavailable() -> None:
         (UserError("cannot"), Refused, "cannot"),
     ],
 )
-async def test_its_errors_become_ours(error: Exception, kind: type[Exception], text: str) -> None:
+async def test_errors_of_pydantic_ai_become_refused_or_unavailable(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         yield "half a "
         raise error
@@ -131,12 +135,17 @@ async def test_a_provider_that_is_unknown_or_not_installed_is_refused(name: str)
             pass
 
 
-async def test_without_the_extra_the_refusal_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_the_app_imports_neither_pydantic_ai_nor_an_http_library() -> None:
+    code = "import sys, outrider.app.open; print([m for m in ('pydantic_ai', 'httpx2') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout == "[]\n"
+
+
+def test_without_the_extra_the_refusal_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "outrider.models.pydantic_ai")
     monkeypatch.setitem(sys.modules, "pydantic_ai.direct", None)
     with pytest.raises(Refused, match=r"pip install 'outrider\[providers\]'"):
-        async with open_model(CHOICE, Blobs()):
-            pass
+        load("models", "pydantic-ai")
 
 
 async def test_pydantic_ais_own_test_model_can_be_opened() -> None:
@@ -145,31 +154,33 @@ async def test_pydantic_ais_own_test_model_can_be_opened() -> None:
     assert reply.text
 
 
-def test_signatures_go_back_on_the_parts_they_came_on() -> None:
+def test_signatures_are_sent_back_with_their_parts() -> None:
     signed = '{"kind":"call","at":0,"provider":"google","details":{"thought_signature":"s"}}'
     thought = '{"kind":"thinking","signature":"s","provider":"google"}'
-    said = AssistantMessage(
+    reply = AssistantMessage(
         "on it",
         (Call("c00000001", "read", {"path": "a"}),),
         (Reasoning("hm", "pydantic-ai", thought), Reasoning("", "pydantic-ai", signed), Reasoning("no", "other")),
     )
     picture = Image("dot", "image/png")
     results = ToolMessage((Result("c00000001", "", images=(picture,)),))
-    prompt = Prompt("be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), said, results], (), 7, "tail")
+    prompt = Prompt(
+        "be kind", [UserMessage("hi"), UserMessage("see", images=(picture,)), reply, results], (), 7, "tail"
+    )
     messages = render_messages(prompt, Blobs())
     dot = BinaryContent(b"\x89PNG", media_type="image/png")
-    asked, replied, answered = messages
-    assert [getattr(part, "content", None) for part in asked.parts] == ["be kind", "hi", ["see", dot]]
-    assert replied.parts == [
+    request, response, results_request = messages
+    assert [getattr(part, "content", None) for part in request.parts] == ["be kind", "hi", ["see", dot]]
+    assert response.parts == [
         ThinkingPart("hm", signature="s", provider_name="google"),
         TextPart("on it"),
         ToolCallPart(
             "read", {"path": "a"}, "c00000001", provider_name="google", provider_details={"thought_signature": "s"}
         ),
     ]
-    assert [(type(part), getattr(part, "content", None)) for part in answered.parts] == [
+    assert [(type(part), getattr(part, "content", None)) for part in results_request.parts] == [
         (ToolReturnPart, "(no output)"),
-        (UserPromptPart, ["[The picture that the tool returned:]", dot]),
+        (UserPromptPart, ["[Image returned by the tool:]", dot]),
         (UserPromptPart, "tail"),
     ]
 
@@ -190,7 +201,9 @@ messages = st.lists(
 
 
 @given(messages, st.sampled_from(["", "tail"]))
-def test_any_messages_alternate_with_words_in_each(groups: list[tuple[Message, ...]], tail: str) -> None:
+def test_any_messages_render_as_alternating_requests_and_responses_with_content(
+    groups: list[tuple[Message, ...]], tail: str
+) -> None:
     rendered = render_messages(Prompt("s", [message for group in groups for message in group], (), 7, tail), Blobs())
     kinds = [type(message) for message in rendered]
     assert kinds == [ModelRequest, ModelResponse] * (len(kinds) // 2) + [ModelRequest]

@@ -1,4 +1,4 @@
-"""Any journal, cut anywhere, renders to a request that each provider takes, and prompts only grow."""
+"""Property tests of the renderers: any journal renders to a valid request, and prompts only grow."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,7 @@ from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_o
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journal=journals(), cut=st.integers(0, 30), tail=st.sampled_from(["", "Two tasks run."]))
-def test_any_journal_cut_anywhere_renders_to_a_valid_request(
-    name: str, journal: Sequence[Entry], cut: int, tail: str
-) -> None:
+def test_any_journal_renders_to_a_valid_request(name: str, journal: Sequence[Entry], cut: int, tail: str) -> None:
     prompt = Prompt("You are Outrider.", transcript(journal[:cut]), TOOLS, 7, tail)
     for past in ReasoningReplay:
         CHECKS[name](render(name, prompt, past))
@@ -28,48 +26,50 @@ def test_any_journal_cut_anywhere_renders_to_a_valid_request(
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=50, deadline=None)
 @given(journal=journals())
-def test_a_kept_rendering_is_what_a_fresh_one_would_be(name: str, journal: Sequence[Entry]) -> None:
-    keeps = wire_of(name)
+def test_a_cached_rendering_equals_a_fresh_one(name: str, journal: Sequence[Entry]) -> None:
+    caching = wire_of(name)
     messages = transcript(journal)
     for length in range(len(messages) + 1):
         prompt = Prompt("s", messages[:length], TOOLS, 7)
-        assert keeps.render(prompt, ReasoningReplay.FULL) == wire_of(name).render(prompt, ReasoningReplay.FULL)
+        assert caching.render(prompt, ReasoningReplay.FULL) == wire_of(name).render(prompt, ReasoningReplay.FULL)
 
 
-def said(name: str, request: Json) -> str:
-    """All that the model reads, in order, without marks for the cache and without borders between messages."""
+def content_of(name: str, request: Json) -> str:
+    """The content of all messages in order, without cache marks and without message boundaries."""
     match name:
         case "openai-chat":
-            found: Any = [
+            content: Any = [
                 [part if isinstance(part, dict) else {"type": "text", "text": part}]
                 for message in request["messages"]
                 for part in (message["content"] if isinstance(message["content"], list) else [message["content"]])
             ]
         case "openai-responses":
-            found = request["input"]
+            content = request["input"]
         case _:
-            found = [
+            content = [
                 {key: value for key, value in block.items() if key != "cache_control"}
                 for message in request["messages"]
                 for block in message["content"]
             ]
-    return json.dumps(found)
+    return json.dumps(content)
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
 @settings(max_examples=50, deadline=None)
 @given(journal=journals())
-def test_each_prompt_extends_the_one_before_it(name: str, journal: Sequence[Entry]) -> None:
+def test_each_prompt_extends_the_previous_one(name: str, journal: Sequence[Entry]) -> None:
     wire = wire_of(name)
     messages = transcript(journal)
     before = ""
     for length, message in enumerate(messages, 1):
         if isinstance(message, AssistantMessage) or (isinstance(message, UserMessage) and not message.text.strip()):
             continue
-        now = said(name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), ReasoningReplay.FULL)))
-        assert now.startswith(before)
-        # The end of the last text may be followed by more text; all before it is settled.
-        before = now.rstrip(']}"')
+        content = content_of(
+            name, json.loads(wire.render(Prompt("s", messages[:length], TOOLS, 7), ReasoningReplay.FULL))
+        )
+        assert content.startswith(before)
+        # The end of the last text may be followed by more text; everything before it is fixed.
+        before = content.rstrip(']}"')
 
 
 # --- each wire by example ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What exactly each provider is sent: words, pictures, reasoning, effort, addresses."""
+"""Tests of the exact requests of each wire: text, images, reasoning, effort, addresses."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ STORY = (
 URL = "data:image/png;base64,iVBORw=="
 
 
-def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_its_result() -> None:
+def test_a_chat_request_joins_user_messages_and_puts_the_image_of_a_tool_after_its_result() -> None:
     assert render("openai-chat", Prompt("be kind", STORY, TOOLS, 7, "tail"), effort="high", max_output_tokens=99) == {
         "model": "m",
         "messages": [
@@ -49,7 +49,7 @@ def test_a_chat_request_joins_the_persons_words_and_shows_a_tools_picture_after_
             {
                 "role": "user",
                 "content": [
-                    {"type": "text", "text": "[The picture that the tool returned:]"},
+                    {"type": "text", "text": "[Image returned by the tool:]"},
                     {"type": "image_url", "image_url": {"url": URL}},
                     {"type": "text", "text": "tail"},
                 ],
@@ -158,7 +158,7 @@ def thinking(model: str, effort: str, messages: Sequence[UserMessage | Assistant
     return {name: request[name] for name in ("thinking", "output_config", "max_tokens") if name in request}
 
 
-def test_effort_is_said_as_each_claude_wants_it() -> None:
+def test_effort_is_rendered_for_each_generation_of_claude() -> None:
     adaptive = {"type": "adaptive", "display": "summarized"}
     assert thinking("claude-opus-5-5", "") == {"max_tokens": 32_000}
     for model in ("claude-opus-5-5", "claude-sonnet-4-6", "claude-haiku-5-5", "claude-fable-5-1"):
@@ -175,7 +175,7 @@ def test_effort_is_said_as_each_claude_wants_it() -> None:
         assert thinking(model, "high") == {"thinking": budget, "max_tokens": 20_480}
 
 
-def test_budgeted_thinking_waits_while_calls_made_without_it_are_open() -> None:
+def test_thinking_by_budget_is_off_after_calls_without_thinking() -> None:
     assert thinking("claude-opus-4-5", "low", STORY) == {"max_tokens": 32_000}
 
 
@@ -191,7 +191,7 @@ def thoughtful(*reasoning: Reasoning) -> Prompt:
     )
 
 
-def test_reasoning_goes_back_before_the_calls_it_led_to_and_only_over_its_own_wire() -> None:
+def test_reasoning_is_sent_back_before_its_calls_and_only_over_its_own_wire() -> None:
     prompt = thoughtful(
         Reasoning("hm", "anthropic", THINKING),
         Reasoning("hm", "openai-responses", ITEM),
@@ -209,13 +209,13 @@ def test_reasoning_goes_back_before_the_calls_it_led_to_and_only_over_its_own_wi
         assert "hm" not in json.dumps(render(name, thoughtful(Reasoning("hm", "another", "{}"))))
 
 
-def test_bare_requests_leave_reasoning_out() -> None:
+def test_a_request_without_reasoning_replay_leaves_reasoning_out() -> None:
     prompt = thoughtful(Reasoning("hm", "anthropic", THINKING), Reasoning("hm", "openai-responses", ITEM))
     assert "thinking" not in json.dumps(render("anthropic", prompt, ReasoningReplay.NONE))
     assert "reasoning" not in json.dumps(render("openai-responses", prompt, ReasoningReplay.NONE))
 
 
-def test_loose_requests_give_leave_to_drop_stale_thinking() -> None:
+def test_a_lenient_request_allows_the_provider_to_drop_stale_thinking() -> None:
     request = render(
         "anthropic",
         thoughtful(Reasoning("hm", "anthropic", THINKING)),
@@ -228,13 +228,13 @@ def test_loose_requests_give_leave_to_drop_stale_thinking() -> None:
     assert "anthropic-beta" not in wire_of("anthropic").headers(ReasoningReplay.FULL)
 
 
-def test_chat_reasoning_returns_to_its_own_host_only_and_deepseek_always_gets_the_field() -> None:
+def test_chat_reasoning_is_sent_only_to_its_own_host_and_deepseek_always_gets_the_field() -> None:
     foreign = thoughtful(Reasoning("hm", "openai-chat", ELSEWHERE))
     assert "reasoning_content" not in render("openai-chat", foreign)["messages"][1]
     assert render("openai-chat", foreign, model="deepseek-v4-pro")["messages"][1]["reasoning_content"] == ""
 
 
-def test_signatures_of_calls_go_back_and_gemini_gets_a_stand_in_where_there_is_none() -> None:
+def test_signatures_of_calls_are_sent_back_and_gemini_gets_a_placeholder_for_a_missing_one() -> None:
     signed = '{"host":"model.test","field":"extra_content","extras":{"0":{"google":{"thought_signature":"s"}}}}'
     call = render("openai-chat", thoughtful(Reasoning("", "openai-chat", signed)))["messages"][1]["tool_calls"][0]
     assert call["extra_content"] == {"google": {"thought_signature": "s"}}
@@ -243,14 +243,14 @@ def test_signatures_of_calls_go_back_and_gemini_gets_a_stand_in_where_there_is_n
     assert call["extra_content"] == {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
-def test_mistral_says_a_word_between_results_and_the_persons() -> None:
+def test_mistral_gets_an_assistant_message_between_results_and_a_user_message() -> None:
     prompt = Prompt("", [*thoughtful().messages, UserMessage("more")], (), 7, "tail")
     request = render("openai-chat", prompt, model="devstral-medium", url="https://api.mistral.ai/v1")
     assert [message["role"] for message in request["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
     assert "stream_options" not in request
 
 
-def test_the_phase_of_a_message_is_given_back() -> None:
+def test_the_phase_of_a_message_is_sent_back() -> None:
     said = AssistantMessage(
         "on it", (), (Reasoning("", "openai-responses", '{"type":"phase","phase":"final_answer"}'),)
     )
@@ -272,10 +272,10 @@ def test_the_phase_of_a_message_is_given_back() -> None:
         ("anthropic", "https://h/v1/messages", "https://h/v1/messages"),
     ],
 )
-def test_a_base_url_is_taken_with_or_without_its_path(name: str, url: str, expected: str) -> None:
+def test_a_base_url_is_accepted_with_or_without_its_path(name: str, url: str, expected: str) -> None:
     assert wire_of(name, url=url).url == expected
 
 
-def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(Refused, match="is no address of a model"):
+def test_an_invalid_address_is_refused() -> None:
+    with pytest.raises(Refused, match="is not the address of a model"):
         wire_of("openai-chat", url="localhost:8080/v1")

@@ -1,4 +1,4 @@
-"""The event stream parser, whatever the chunks."""
+"""Tests of the parser for server-sent events."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def events(*chunks: bytes) -> list[SseEvent]:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_events_are_told_apart_whatever_ends_a_line(end: bytes) -> None:
+def test_events_are_separated_with_any_line_ending(end: bytes) -> None:
     lines = [
         b"\xef\xbb\xbf: hello",
         b"event: ping",
@@ -34,22 +34,22 @@ def test_events_are_told_apart_whatever_ends_a_line(end: bytes) -> None:
     ]
 
 
-def test_an_event_without_its_blank_line_never_happened() -> None:
+def test_an_event_without_its_blank_line_is_dropped() -> None:
     assert events(b"data: 1\n\ndata: 2\n") == [SseEvent("", b"1")]
 
 
-def test_what_is_no_event_stream_is_kept_for_the_error() -> None:
+def test_content_that_is_not_an_event_stream_is_kept_for_the_error() -> None:
     stream = SseParser()
     assert stream.feed(b'{"error": "x"}') + stream.close() == []
     assert stream.stray == b'{"error": "x"}\n'
 
 
 def test_an_endless_line_is_refused() -> None:
-    stream = SseParser(longest=100)
+    stream = SseParser(max_length=100)
     stream.feed(b"data: " + b"1" * 94)
     with pytest.raises(SseTooLong):
         stream.feed(b"1")
-    endless = SseParser(longest=100)
+    endless = SseParser(max_length=100)
     with pytest.raises(SseTooLong):
         endless.feed(b"data: 12345\n" * 200)
 
@@ -59,7 +59,7 @@ def test_an_endless_line_is_refused() -> None:
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.lists(st.integers(1, 9), min_size=1),
 )
-def test_random_chunks_give_the_same_events(sent: list[tuple[str, str]], end: str, sizes: list[int]) -> None:
+def test_any_chunks_give_the_same_events(sent: list[tuple[str, str]], end: str, sizes: list[int]) -> None:
     text = "".join((f"event: {name}{end}" if name else "") + f"data: {data}{end}: c{end}{end}" for name, data in sent)
     content = text.encode()
     chunks: list[bytes] = []

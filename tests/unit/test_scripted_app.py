@@ -1,4 +1,4 @@
-"""No request, however odd, makes the scripted server fail: it answers or refuses."""
+"""Property tests of the scripted server: it answers or refuses any request."""
 
 from collections.abc import MutableMapping
 from typing import Any
@@ -82,5 +82,5 @@ def test_any_body_is_answered_or_refused(path: str, body: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"\xff", b'"x"', b"[" * 100_000], ids=["none", "list", "bytes", "text", "deep"]
 )
-def test_what_is_no_json_object_is_refused(path: str, content: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(path: str, content: bytes) -> None:
     assert anyio.run(asked, ScriptedApp(Script(), RequestLog()), path, content) == 400

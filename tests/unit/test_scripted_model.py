@@ -1,4 +1,4 @@
-"""The scripted model depends on the prompt alone, so a test may kill and restart whatever asks it."""
+"""Tests of the scripted model."""
 
 import anyio
 import pytest
@@ -22,9 +22,7 @@ def ignore(delta: Delta) -> None:
     pass
 
 
-async def test_the_line_that_answers_is_chosen_by_the_replies_in_the_prompt_so_a_new_model_goes_on_where_one_died() -> (
-    None
-):
+async def test_the_reply_depends_on_the_prompt_alone_so_a_new_model_continues_where_one_was_killed() -> None:
     lines = says("one", call("read", path="a")), says("two")
     after = AssistantMessage("one", (Call("c1", "read", {"path": "a"}),)), ToolMessage((Result("c1", "x"),))
     assert (await ScriptedModel(*lines).reply(prompt(HI), ignore)).text == "one"
@@ -34,7 +32,7 @@ async def test_the_line_that_answers_is_chosen_by_the_replies_in_the_prompt_so_a
     ).text == "(script ended)"
 
 
-async def test_a_reply_is_streamed_word_by_word_and_returned_whole() -> None:
+async def test_a_reply_is_streamed_word_by_word_and_returned_complete() -> None:
     deltas: list[Delta] = []
     usage = Usage(input=3, output=4)
     model = ScriptedModel(
@@ -58,12 +56,12 @@ async def test_a_reply_is_streamed_word_by_word_and_returned_whole() -> None:
     )
 
 
-async def test_a_line_may_be_made_from_the_prompt_it_answers() -> None:
+async def test_a_reply_may_be_a_function_of_the_prompt() -> None:
     model = ScriptedModel(lambda asked: says(f"you said {asked.messages[-1]}"))
     assert (await model.reply(prompt(HI), ignore)).text == f"you said {HI}"
 
 
-async def test_faults_come_before_the_line_they_stand_before_and_are_used_up() -> None:
+async def test_failures_are_raised_before_their_reply_as_often_as_scripted() -> None:
     model = ScriptedModel(fails(Unavailable("busy", 2.0), times=2), fails(ContextTooLong("long")), says("hello"))
     for error in (Unavailable, Unavailable, ContextTooLong):
         with pytest.raises(error):
@@ -72,12 +70,12 @@ async def test_faults_come_before_the_line_they_stand_before_and_are_used_up() -
     assert model.prompts == [prompt(HI)] * 4
 
 
-async def test_a_fault_at_the_end_of_the_script_is_met_too() -> None:
+async def test_a_failure_at_the_end_of_the_script_is_raised_too() -> None:
     with pytest.raises(Refused, match="no key"):
         await ScriptedModel(fails(Refused("no key"))).reply(prompt(HI), ignore)
 
 
-async def test_a_stalled_turn_is_held_open_until_it_is_released() -> None:
+async def test_a_stall_waits_until_it_is_released() -> None:
     held, deltas, replies = stalls("so far"), list[Delta](), list[Reply]()
     model = ScriptedModel(held, says("and so on"))
 

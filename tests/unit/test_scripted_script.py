@@ -1,4 +1,4 @@
-"""What a script file may say, and which of its lines answers a request."""
+"""Tests of script files and of the choice of the line that answers a request."""
 
 from contextlib import suppress
 
@@ -10,8 +10,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.types import Call, Usage
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, says
 from outrider.testing.scripted_server.app import find_prompt_error
 from outrider.testing.scripted_server.script import (
     Cut,
@@ -32,7 +31,7 @@ def prompt(*messages: Message) -> Prompt:
     return Prompt("", list(messages))
 
 
-def test_a_script_file_is_read_whole() -> None:
+def test_every_field_of_a_script_file_is_parsed() -> None:
     source = """{
       "replies": ["hi", {"text": "t", "calls": [{"tool": "read", "args": {"path": "a"}}, {"tool": "x", "raw": "{"},
                          {"tool": "apply_patch", "input": "***"}], "reasoning": "r", "delay": 0.5, "chunk": 4,
@@ -75,31 +74,31 @@ def test_a_list_alone_is_a_script_of_replies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    ("source", "message"),
     [
         ("nonsense", "in the script: "),
         ("[[]]", "empty list"),
         ('[{"txt": "a"}]', "txt"),
         ('[{"text": "a", "status": 500}]', "either a reply or one fault"),
-        ('[{"status": 200}]', "no HTTP error"),
-        ('{"rules": [{"when": "(", "reply": "a"}]}', "no regular expression"),
+        ('[{"status": 200}]', "not an HTTP error status"),
+        ('{"rules": [{"when": "(", "reply": "a"}]}', "not a regular expression"),
         ('{"rules": [{"when": "a"}]}', "no reply"),
-        ('{"faults": [{"text": "a"}]}', "faults only"),
+        ('{"faults": [{"text": "a"}]}', "only faults"),
     ],
 )
-def test_what_is_wrong_in_a_script_is_said(source: str, complaint: str) -> None:
+def test_a_mistake_in_a_script_is_named(source: str, message: str) -> None:
     with pytest.raises(Refused, match="in the script: ") as refused:
         parse_script(source)
-    assert complaint in str(refused.value)
+    assert message in str(refused.value)
 
 
 @given(st.text())
-def test_no_text_makes_the_script_reader_fail_otherwise_than_by_refusing(source: str) -> None:
+def test_any_text_is_parsed_or_refused(source: str) -> None:
     with suppress(Refused):
         parse_script(source)
 
 
-def test_faults_are_met_once_each_and_the_last_line_of_a_place_stays() -> None:
+def test_the_lines_of_a_step_are_used_once_each_and_the_last_one_is_repeated() -> None:
     progress = ScriptProgress(script([ErrorStatus(429), Cut(5), says("hi")], [ErrorStatus(401)]))
     first, second = prompt(UserMessage("x")), prompt(UserMessage("x"), AssistantMessage("hi"))
     assert [progress.choose(first).line for _ in range(4)] == [
@@ -111,11 +110,11 @@ def test_faults_are_met_once_each_and_the_last_line_of_a_place_stays() -> None:
     assert [progress.choose(second).line for _ in range(2)] == [ErrorStatus(401), ErrorStatus(401)]
 
 
-def test_what_a_cut_stream_is_the_beginning_of_is_the_reply_of_its_place() -> None:
+def test_a_cut_stream_begins_with_the_reply_of_its_step() -> None:
     assert ScriptProgress(script([Cut(5), says("hi")])).choose(prompt(UserMessage("x"))).reply == ScriptedReply("hi")
 
 
-def test_rules_go_before_replies_and_count_the_steps_since_the_words_they_match() -> None:
+def test_rules_come_before_replies_and_count_from_the_message_they_match() -> None:
     rule = ScriptRule("weather", ((ScriptedReply("", (ScriptedCall("look"),)),), (ScriptedReply("rain"),)))
     progress = ScriptProgress(Script(replies=((ScriptedReply("plain"),),), rules=(rule,)))
     looked = AssistantMessage("", (Call("c", "look", {}),)), ToolMessage((Result("c", "wet"),))
@@ -128,7 +127,7 @@ def test_rules_go_before_replies_and_count_the_steps_since_the_words_they_match(
     )
 
 
-def test_faults_of_the_whole_script_are_met_by_the_first_requests() -> None:
+def test_the_faults_of_a_script_answer_the_first_requests() -> None:
     progress = ScriptProgress(Script(replies=((ScriptedReply("hi"),),), faults=(ErrorStatus(500), Garbage())))
     assert [progress.choose(prompt(UserMessage("x"))).line for _ in range(3)] == [
         ErrorStatus(500),
@@ -146,18 +145,21 @@ ANSWERED = ToolMessage((Result("a", ""), Result("b", "")))
     [
         ((), "at least one message is required"),
         ((UserMessage("x"), CALLED, ANSWERED), None),
-        ((UserMessage("x"), CALLED), "no result was given for the call with the id a"),
+        ((UserMessage("x"), CALLED), "the call with the id a has no result"),
         (
             (UserMessage("x"), CALLED, ToolMessage((Result("a", ""),)), UserMessage("y")),
-            "no result follows the call with the id b",
+            "the call with the id b is not followed by its result",
         ),
-        ((UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), "no result follows the call with the id a"),
-        ((UserMessage("x"), ToolMessage((Result("z", ""),))), "no call was made with the id z"),
+        (
+            (UserMessage("x"), CALLED, UserMessage("y"), ANSWERED),
+            "the call with the id a is not followed by its result",
+        ),
+        ((UserMessage("x"), ToolMessage((Result("z", ""),))), "there is no call with the id z"),
     ],
 )
-def test_what_providers_refuse_is_refused(messages: tuple[Message, ...], expected: str | None) -> None:
+def test_a_prompt_that_providers_refuse_is_refused(messages: tuple[Message, ...], expected: str | None) -> None:
     assert find_prompt_error(prompt(*messages), in_order=True) == expected
 
 
-def test_an_api_without_that_rule_takes_results_later() -> None:
+def test_an_api_without_that_rule_accepts_later_results() -> None:
     assert find_prompt_error(prompt(UserMessage("x"), CALLED, UserMessage("y"), ANSWERED), in_order=False) is None

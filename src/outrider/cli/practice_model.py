@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from outrider.core.errors import Refused
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.testing.scripted_model import ScriptedReply
 from outrider.testing.scripted_server.script import Script, parse_script
 from outrider.testing.scripted_server.server import ScriptedServer
 
@@ -30,7 +30,7 @@ def command(port: int, say: tuple[str, ...], script: str | None, latency: float)
     returns the requests so far.
     """
     if say and script is not None:
-        raise click.UsageError("use either --say or --script")
+        raise click.UsageError("use either --say or --script, not both")
     replies = (
         _read_script(script) if script is not None else Script(replies=tuple((ScriptedReply(text),) for text in say))
     )
@@ -50,7 +50,7 @@ def _read_script(script: str) -> Script:
         with open(script, "rb") as file:
             return parse_script(file.read())
     except OSError as error:
-        raise Refused(f"the script {script} cannot be read: {error.strerror}") from error
+        raise Refused(f"cannot read the script {script}: {error.strerror}") from error
 
 
 async def _serve(server: ScriptedServer) -> None:

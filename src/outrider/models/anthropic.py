@@ -1,8 +1,7 @@
-"""Anthropic's Messages, also spoken by several other providers.
+"""Anthropic's Messages API, which several other providers offer too.
 
-A prompt as a Messages request: roles alternate, no text is empty, the cache is marked. Pure.
-
-A Messages stream (or its one JSON body) as a draft of a reply. Pure.
+Renders a prompt as a request in which roles alternate, no text is empty and the cache is marked, and parses the
+response, streamed or as one JSON body.
 """
 
 import re
@@ -26,6 +25,7 @@ from outrider.models.encoding import (
     NO_OUTPUT,
     SESSION_START,
     RenderCache,
+    ToolListCache,
     call_arguments,
     encode,
     encode_image,
@@ -34,13 +34,13 @@ from outrider.models.encoding import (
     wire_id,
 )
 from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
-from outrider.models.http_model import ReasoningReplay, endpoint_url, open_wire_model
+from outrider.models.http_model import JSON_HEADERS, ReasoningReplay, endpoint_url, open_wire_model
 from outrider.models.reply_builder import LENGTH_LIMIT, WINDOW_FULL, CallBuilder, ReplyBuilder
 
 WIRE = "anthropic"
 _CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}'
 _BEFORE_4_6 = re.compile(r"claude-(3|(opus|sonnet)-4([-.][015]\b|-20|@|$)|haiku-4)")
-"""Claude before 4.6."""
+"""Claude models before 4.6 think by a budget of tokens."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 32_000, "max": 32_000}
 _LONG_OUTPUT = re.compile(r"claude-((opus|sonnet|haiku)-(4[-.][5-9]|[5-9])|fable|mythos)")
 _MAX_TOKENS = 32_000
@@ -48,7 +48,7 @@ _MAX_TOKENS_ELSEWHERE = 8192
 
 
 class MessageBlocks(NamedTuple):
-    """One message as content blocks joined by commas."""
+    """One message as content blocks, joined by commas."""
 
     role: bytes
     thinking: bytes
@@ -66,26 +66,26 @@ class MessagesRenderer:
         self._choice = choice
         self._blobs = blobs
         self._cache = RenderCache(self._piece, lambda piece: piece.size)
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        self._tools = ToolListCache(lambda tools: b",".join(encode(_tool_definition(tool)) for tool in tools))
 
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
-        thinking, longest = self._thinking(prompt.messages, past)
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
+        thinking, max_tokens = self._thinking(prompt.messages, replay)
         fields = [
             b'"model":' + encode(self._choice.model),
-            b'"max_tokens":%d' % longest,
+            b'"max_tokens":%d' % max_tokens,
             b'"stream":true',
         ]
         if prompt.tools:
-            listed = self._tool_list(prompt.tools)
-            fields.append(b'"tools":[' + (_with_cache_mark(listed) if is_blank(prompt.system) else listed) + b"]")
+            tools = self._tools.get(prompt.tools)
+            fields.append(b'"tools":[' + (_with_cache_mark(tools) if is_blank(prompt.system) else tools) + b"]")
         if not is_blank(prompt.system):
             fields.append(b'"system":[' + _with_cache_mark(encode({"type": "text", "text": prompt.system})) + b"]")
-        fields.append(b'"messages":[' + b",".join(self._messages(prompt, past)) + b"]")
+        fields.append(b'"messages":[' + b",".join(self._messages(prompt, replay)) + b"]")
         fields += (b'"%s":' % name.encode() + encode(value) for name, value in thinking.items())
         return b"{" + b",".join(fields) + b"}"
 
-    def _messages(self, prompt: Prompt, past: ReasoningReplay) -> list[bytes]:
-        groups = self._groups(prompt.messages, bare=past is ReasoningReplay.NONE)
+    def _messages(self, prompt: Prompt, replay: ReasoningReplay) -> list[bytes]:
+        groups = self._groups(prompt.messages, bare=replay is ReasoningReplay.NONE)
         if not groups or groups[0][0] != b"user":
             groups.insert(0, (b"user", [_text_block(SESSION_START)]))
         if groups[-1][0] != b"user":
@@ -93,13 +93,13 @@ class MessagesRenderer:
             tail = b""
         else:
             tail = _text_block(prompt.tail) if prompt.tail else b""
-        # The cache is looked for at marks, a few blocks back from each: one mark where this prompt ends, and one
-        # where the prompt before it ended.
-        asked = [index for index, (role, _) in enumerate(groups) if role == b"user"][-2:]
+        # The provider looks for cached prefixes at the marks: one is where this prompt ends, one where the previous
+        # prompt ended.
+        marked = [index for index, (role, _) in enumerate(groups) if role == b"user"][-2:]
         out: list[bytes] = []
         for index, (role, pieces) in enumerate(groups):
             blocks = b",".join(pieces)
-            if index in asked:
+            if index in marked:
                 blocks = _with_cache_mark(blocks)
             if tail and index == len(groups) - 1:
                 blocks += b"," + tail
@@ -136,48 +136,44 @@ class MessagesRenderer:
     def _blocks(self, text: str, images: tuple[Image, ...]) -> list[dict[str, object]]:
         blocks: list[dict[str, object]] = [] if is_blank(text) else [{"type": "text", "text": text}]
         for image in images:
-            found = encode_image(image, self._blobs)
-            if found:
-                source = {"type": "base64", "media_type": found.media_type, "data": found.base64}
+            encoded = encode_image(image, self._blobs)
+            if encoded:
+                source = {"type": "base64", "media_type": encoded.media_type, "data": encoded.base64}
                 blocks.append({"type": "image", "source": source})
             else:
                 blocks.append({"type": "text", "text": IMAGE_UNAVAILABLE})
         return blocks
 
     def _result(self, result: Result) -> dict[str, object]:
-        words = NO_OUTPUT if is_blank(result.text) else result.text
-        content = self._blocks(words, result.images) if result.images else words
+        text = NO_OUTPUT if is_blank(result.text) else result.text
+        content = self._blocks(text, result.images) if result.images else text
         block: dict[str, object] = {"type": "tool_result", "tool_use_id": wire_id(result.call), "content": content}
         return block | {"is_error": True} if result.failed else block
 
-    def _thinking(self, messages: Sequence[Message], past: ReasoningReplay) -> tuple[dict[str, object], int]:
-        """The fields that set how hard to think, and how long the reply may be with its thinking."""
+    def _thinking(self, messages: Sequence[Message], replay: ReasoningReplay) -> tuple[dict[str, object], int]:
+        """The fields that control thinking, and the maximum length of the reply including its thinking."""
         effort, model = self._choice.effort, self._choice.model
-        usual = _MAX_TOKENS if _LONG_OUTPUT.search(model) else _MAX_TOKENS_ELSEWHERE
-        longest = self._choice.max_output_tokens or usual
-        loose = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}} if past is ReasoningReplay.LENIENT else {}
+        default = _MAX_TOKENS if _LONG_OUTPUT.search(model) else _MAX_TOKENS_ELSEWHERE
+        max_tokens = self._choice.max_output_tokens or default
+        is_lenient = replay is ReasoningReplay.LENIENT
+        lenient = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}} if is_lenient else {}
         if effort == "none":
-            return {"thinking": {"type": "disabled"}}, longest
+            return {"thinking": {"type": "disabled"}}, max_tokens
         if not effort:
-            return ({"thinking": {"type": "adaptive"} | loose} if loose else {}), longest
+            return ({"thinking": {"type": "adaptive"} | lenient} if lenient else {}), max_tokens
         if "claude" in model and not _BEFORE_4_6.search(model):
             level = "low" if effort == "minimal" else effort
-            adaptive = {"type": "adaptive", "display": "summarized"} | loose
-            return {"thinking": adaptive, "output_config": {"effort": level}}, longest
-        # Early models, and whoever else speaks this wire, think by a budget of tokens.
-        if _calls_lack_thinking(messages) or past is ReasoningReplay.NONE:
-            return {}, longest
+            adaptive = {"type": "adaptive", "display": "summarized"} | lenient
+            return {"thinking": adaptive, "output_config": {"effort": level}}, max_tokens
+        # Early Claude models and the models of other providers think by a budget of tokens.
+        if _calls_lack_thinking(messages) or replay is ReasoningReplay.NONE:
+            return {}, max_tokens
         budget = _BUDGETS.get(effort, _BUDGETS["medium"])
-        return {"thinking": {"type": "enabled", "budget_tokens": budget}}, max(longest, budget + 4096)
-
-    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        if self._tools[0] is not tools:
-            self._tools = (tools, b",".join(encode(_tool_definition(tool)) for tool in tools))
-        return self._tools[1]
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}, max(max_tokens, budget + 4096)
 
 
 def _calls_lack_thinking(messages: Sequence[Message]) -> bool:
-    """Whether the last reply made calls without thinking of this wire: budgeted thinking refuses to go on then."""
+    """Whether the last reply made calls without thinking of this wire: thinking by budget is refused after that."""
     last = next((message for message in reversed(messages) if isinstance(message, AssistantMessage)), None)
     return last is not None and bool(last.calls) and not _replayable(last.reasoning)
 
@@ -207,7 +203,7 @@ def _text_block(text: str) -> bytes:
 
 
 def _with_cache_mark(blocks: bytes) -> bytes:
-    """With a cache mark on the last of these blocks."""
+    """The blocks with a cache mark on the last one."""
     return blocks[:-1] + _CACHE_MARK
 
 
@@ -273,26 +269,30 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 
 
 class _ThinkingBlock:
-    """A thinking block while it arrives."""
+    """A thinking block that is still arriving."""
 
     def __init__(self, block: _Block) -> None:
-        self.parts = [block.thinking or ""]
-        self.signature = block.signature or ""
+        self._parts = [block.thinking or ""]
+        self._signature = block.signature or ""
 
-    def reasoning(self) -> Reasoning:
-        text = "".join(self.parts)
-        whole = {"type": "thinking", "thinking": text, "signature": self.signature}
-        return Reasoning(text, WIRE, msgspec.json.encode(whole).decode())
+    def add(self, text: str, signature: str = "") -> None:
+        self._parts.append(text)
+        self._signature += signature
+
+    def build(self) -> Reasoning:
+        text = "".join(self._parts)
+        block = {"type": "thinking", "thinking": text, "signature": self._signature}
+        return Reasoning(text, WIRE, msgspec.json.encode(block).decode())
 
 
 class MessagesParser:
-    """Takes the events of one reply in order."""
+    """Parses the events of one reply, in order."""
 
-    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+    def __init__(self, emit: Emit, endpoint: ProviderEndpoint) -> None:
         self.builder = ReplyBuilder(emit)
         self.done = False
         self.complete = False
-        self._endpoint = peer
+        self._endpoint = endpoint
         self._calls: dict[int, CallBuilder] = {}
         self._thinking: dict[int, _ThinkingBlock] = {}
         self._redacted: dict[int, Reasoning] = {}
@@ -302,7 +302,7 @@ class MessagesParser:
         try:
             event = _decode_event(data)
         except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"what is no message event ({error})") from None
+            raise malformed_response(self._endpoint, f"an invalid message event ({error})") from None
         match event.type or name:
             case "content_block_delta":
                 self._add_delta(event.index or 0, event.delta or _Delta())
@@ -323,11 +323,11 @@ class MessagesParser:
         try:
             message = _decode_message(content)
         except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"what is no message ({error})") from None
+            raise malformed_response(self._endpoint, f"an invalid message ({error})") from None
         if message.error:
             raise failure_in_stream(self._endpoint, message.error)
         if message.content is None:
-            raise malformed_response(self._endpoint, "JSON that is no message")
+            raise malformed_response(self._endpoint, "JSON that is not a message")
         for index, block in enumerate(message.content):
             self._start_block(index, block)
         self._add_usage(message.usage)
@@ -335,9 +335,10 @@ class MessagesParser:
         self.done = self.complete = True
 
     def finish(self) -> ReplyBuilder:
-        kept = self._redacted | {index: thought.reasoning() for index, thought in self._thinking.items()}
-        self.builder.reasoning = [kept[index] for index in sorted(kept)]
-        self.builder.usage = _usage_of(self._usage)
+        blocks = self._redacted | {index: block.build() for index, block in self._thinking.items()}
+        for index in sorted(blocks):
+            self.builder.add_reasoning(blocks[index])
+        self.builder.set_usage(_usage_of(self._usage))
         return self.builder
 
     def _start_block(self, index: int, block: _Block) -> None:
@@ -349,8 +350,8 @@ class MessagesParser:
                 self._thinking[index] = _ThinkingBlock(block)
                 self.builder.emit_reasoning(block.thinking or "")
             case "redacted_thinking":
-                whole = {"type": "redacted_thinking", "data": block.data or ""}
-                self._redacted[index] = Reasoning("", WIRE, msgspec.json.encode(whole).decode())
+                redacted = {"type": "redacted_thinking", "data": block.data or ""}
+                self._redacted[index] = Reasoning("", WIRE, msgspec.json.encode(redacted).decode())
             case "tool_use":
                 call = self._calls[index] = self.builder.start_call(block.name or "")
                 if block.input:
@@ -366,10 +367,10 @@ class MessagesParser:
                 if index in self._calls:
                     self._calls[index].add_arguments(delta.partial_json or "")
             case "thinking_delta":
-                self._thinking_block(index).parts.append(delta.thinking or "")
+                self._thinking_block(index).add(delta.thinking or "")
                 self.builder.emit_reasoning(delta.thinking or "")
             case "signature_delta":
-                self._thinking_block(index).signature += delta.signature or ""
+                self._thinking_block(index).add("", delta.signature or "")
             case _:
                 pass
 
@@ -378,10 +379,10 @@ class MessagesParser:
 
     def _set_stop_reason(self, reason: str | None) -> None:
         if reason and reason not in _NORMAL_STOPS:
-            self.builder.cut = _CUT_REASONS.get(reason, reason)
+            self.builder.set_cut(_CUT_REASONS.get(reason, reason))
 
     def _add_usage(self, usage: _Usage | None) -> None:
-        """Counts are cumulative: what comes later replaces, what is missing or zero stays as it was."""
+        """Counts are cumulative: a later count replaces an earlier one unless it is missing or zero."""
         if usage is None:
             return
         for field in _Usage.__struct_fields__:
@@ -391,7 +392,7 @@ class MessagesParser:
 
 
 def _usage_of(usage: _Usage) -> Usage:
-    """Tokens read from and written to the cache are counted beside `input_tokens` there; we count all as input."""
+    """Our `input` includes the tokens read from and written to the cache, which `input_tokens` does not."""
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     details = usage.output_tokens_details or _OutputDetails()
     return Usage(
@@ -406,46 +407,41 @@ def _usage_of(usage: _Usage) -> Usage:
 _DEFAULT_URL = "https://api.anthropic.com/v1"
 _VERSION = "2023-06-01"
 _LENIENT_BETA = "thinking-binding-controls-2026-08-01"
-"""Needed to ask that stale thinking be dropped rather than refused."""
+"""Makes the provider drop stale thinking instead of refusing it."""
 
 
 class MessagesWire:
-    """Messages, set up for one model."""
+    """Messages, configured for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         base = (choice.url or _DEFAULT_URL).rstrip("/").removesuffix("/messages")
-        # People write this address with and without its version.
+        # The address is accepted with and without its version.
         self.url, self.host = endpoint_url(base if base.endswith("/v1") else f"{base}/v1", "/messages")
         self._key = choice.key
         self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
         self._renderer = MessagesRenderer(choice, blobs)
 
-    def headers(self, past: ReasoningReplay) -> dict[str, str]:
-        headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "accept-encoding": "identity",
-            "anthropic-version": _VERSION,
-        }
+    def headers(self, replay: ReasoningReplay) -> dict[str, str]:
+        headers = JSON_HEADERS | {"anthropic-version": _VERSION}
         if self._key:
             headers["x-api-key"] = self._key.reveal()
             if not self.host.endswith("anthropic.com"):
-                # Others who speak this wire look for the key where they look for it on their other wires.
+                # Other providers expect the key where their other APIs have it.
                 headers["authorization"] = f"Bearer {self._key.reveal()}"
-        return headers | ({"anthropic-beta": _LENIENT_BETA} if past is ReasoningReplay.LENIENT else {})
+        return headers | ({"anthropic-beta": _LENIENT_BETA} if replay is ReasoningReplay.LENIENT else {})
 
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
-        return self._renderer.render(prompt, past)
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
+        return self._renderer.render(prompt, replay)
 
     def parser(self, emit: Emit) -> MessagesParser:
         return MessagesParser(emit, self._endpoint)
 
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
-        """Newer models tie their thinking to the exact words before it, which a compaction or a tail changes."""
-        said = str(refusal).lower()
-        if "bound to a different conversation" in said:
+        """Newer models bind thinking to the exact text before it, which a compaction or a tail changes."""
+        message = str(refusal).lower()
+        if "bound to a different conversation" in message:
             return ReasoningReplay.LENIENT
-        return ReasoningReplay.NONE if "signature" in said or "`thinking`" in said else None
+        return ReasoningReplay.NONE if "signature" in message or "`thinking`" in message else None
 
 
 def open_model(choice: ModelChoice, blobs: Blobs) -> AbstractAsyncContextManager[Model]:

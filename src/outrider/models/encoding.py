@@ -1,8 +1,8 @@
-"""What the three renderers share: kept bytes, valid names and ids, images, words where a wire wants some. Pure."""
+"""Encoding of prompts, as far as the wires share it: cached renderings, valid names and ids, images, filler texts."""
 
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -12,16 +12,16 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.prompt import Message
 from outrider.core.store_port import Blobs
-from outrider.core.types import Call, Image
+from outrider.core.types import Call, Image, ToolSpec
 
 SESSION_START = "[The session begins here.]"
-"""Said for the person where a wire wants their words first."""
-CONTINUE = "[Go on.]"
-"""Said for the person where a wire wants their words last."""
+"""The first user message, for a wire that requires one."""
+CONTINUE = "[Continue.]"
+"""The last user message, for a wire that requires one."""
 NO_OUTPUT = "(no output)"
-"""A result without words, where a wire refuses an empty one."""
-TOOL_IMAGE = "[The picture that the tool returned:]"
-IMAGE_UNAVAILABLE = "[A picture was here; it cannot be shown.]"
+"""The text of an empty result, for a wire that refuses an empty one."""
+TOOL_IMAGE = "[Image returned by the tool:]"
+IMAGE_UNAVAILABLE = "[An image was here; it cannot be shown.]"
 _MEDIA_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class RenderCache(Generic[T]):
-    """Renderings of message objects, so that a long prompt costs its newest messages only. Bounded."""
+    """Cached renderings of message objects: a long prompt costs only its newest messages. Bounded."""
 
     def __init__(self, render: Callable[[Message], T], size: Callable[[T], int]) -> None:
         self._render = render
@@ -41,10 +41,10 @@ class RenderCache(Generic[T]):
         self._bytes = 0
 
     def get(self, message: Message) -> T:
-        # The message is held beside its rendering: as long as it lives, its id is its own.
-        found = self._by_id.get(id(message))
-        if found is not None:
-            return found[1]
+        # The entry holds the message too: an id is unique only while its object lives.
+        entry = self._by_id.get(id(message))
+        if entry is not None:
+            return entry[1]
         rendering = self._render(message)
         if self._bytes > _MAX_CACHE_BYTES or len(self._by_id) >= _MAX_CACHED_MESSAGES:
             self._by_id.clear()
@@ -54,8 +54,21 @@ class RenderCache(Generic[T]):
         return rendering
 
 
+class ToolListCache(Generic[T]):
+    """The last rendered list of tools: it rarely changes during a session."""
+
+    def __init__(self, render: Callable[[Sequence[ToolSpec]], T]) -> None:
+        self._render = render
+        self._last: tuple[tuple[ToolSpec, ...], T] | None = None
+
+    def get(self, tools: tuple[ToolSpec, ...]) -> T:
+        if self._last is None or self._last[0] is not tools:
+            self._last = (tools, self._render(tools))
+        return self._last[1]
+
+
 class EncodedImage(Struct, frozen=True):
-    """An image as the wires want it."""
+    """An image as base64 text."""
 
     media_type: str
     base64: str
@@ -66,7 +79,7 @@ class EncodedImage(Struct, frozen=True):
 
 
 def encode_image(image: Image, blobs: Blobs) -> EncodedImage | None:
-    """The image, or None when it is gone or of a kind that no provider reads."""
+    """The image, or None if it is gone or of a type that no provider reads."""
     if image.media not in _MEDIA_TYPES:
         return None
     try:
@@ -80,15 +93,15 @@ def is_blank(text: str) -> bool:
 
 
 def tool_name(name: str) -> str:
-    """A name every provider takes back, even where the model made it up."""
+    """A tool name that every provider accepts, even if the model made it up."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
 def wire_id(id: str) -> str:
-    """The call's id; one that came from another runtime is made fit."""
+    """An id that every provider accepts; an id of another runtime is replaced by its hash."""
     return id if _ID.fullmatch(id) else "c" + blake2b(id.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def call_arguments(call: Call) -> dict[str, object]:
-    """The call's arguments; broken ones are shown back as what was written."""
+    """The arguments of the call; broken ones as the text that the model wrote."""
     return {"unreadable": call.broken[:2000]} if call.broken else call.args

@@ -1,4 +1,7 @@
-"""What a provider's error means for us: Refused, Unavailable or ContextTooLong, in one line without the key."""
+"""Classification of provider errors as Refused, Unavailable or ContextTooLong.
+
+Every message is one bounded line without the API key.
+"""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not what they should be."""
+"""Exceptions that decoding raises for malformed bytes."""
 
 _MAX_LINE = 300
 _MIN_KEY = 4
@@ -45,15 +48,15 @@ _STATUS_OF_ERROR = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""Names of errors that arrive inside a stream, as the status they would have had; any other counts as 500."""
+"""The HTTP status that belongs to an error name inside a stream; 500 for any other name."""
 
 
 class ProviderRefused(Refused):
-    """This provider will not answer us at all: wrong key, no credit, no such model. Another provider may."""
+    """The provider rejects every request: wrong key, no credit, unknown model. Another provider may answer."""
 
 
 class ProviderEndpoint(Struct, frozen=True):
-    """Whom we talk to, as far as an error needs to say."""
+    """The provider and model that an error message names."""
 
     host: str
     model: str
@@ -73,36 +76,35 @@ class _Envelope(Struct):
 
 
 def failure(
-    peer: ProviderEndpoint, status: int, body: bytes, retry_after: float | None = None
+    endpoint: ProviderEndpoint, status: int, body: bytes, retry_after: float | None = None
 ) -> Refused | Unavailable:
-    """What an HTTP error means."""
-    fault = _error_in_body(body)
-    return _classify(peer, status, fault, retry_after)
+    """The exception for an HTTP error response."""
+    return _classify(endpoint, status, _error_in_body(body), retry_after)
 
 
-def failure_in_stream(peer: ProviderEndpoint, error: object) -> Refused | Unavailable:
-    """What an error object inside a stream of status 200 means."""
+def failure_in_stream(endpoint: ProviderEndpoint, error: object) -> Refused | Unavailable:
+    """The exception for an error object inside a stream of status 200."""
     fault = _parse_error(error)
-    return _classify(peer, _status_of(fault), fault, None)
+    return _classify(endpoint, _status_of(fault), fault, None)
 
 
-def failure_in_body(peer: ProviderEndpoint, body: bytes) -> Refused | Unavailable | None:
-    """What this body of status 200 complains about, or None when it is not a complaint."""
+def failure_in_body(endpoint: ProviderEndpoint, body: bytes) -> Refused | Unavailable | None:
+    """The exception for an error in a body of status 200, or None if it has none."""
     try:
         envelope = _envelope(body)
     except DECODE_ERRORS:
         return None
-    return failure_in_stream(peer, envelope.error) if envelope.error else None
+    return failure_in_stream(endpoint, envelope.error) if envelope.error else None
 
 
-def malformed_response(peer: ProviderEndpoint, found: str) -> Unavailable:
-    """The provider sent something that is not its own wire format."""
-    return Unavailable(f"{peer.host} sent {safe_line(peer, found)}")
+def malformed_response(endpoint: ProviderEndpoint, content: str) -> Unavailable:
+    """The exception for a response that does not follow the wire format."""
+    return Unavailable(f"{endpoint.host} sent {safe_line(endpoint, content)}")
 
 
-def safe_line(peer: ProviderEndpoint, text: str) -> str:
-    """Fit for an error: one line, bounded, without the key."""
-    key = peer.key.reveal()
+def safe_line(endpoint: ProviderEndpoint, text: str) -> str:
+    """The text as one bounded line without the key."""
+    key = endpoint.key.reveal()
     if len(key) >= _MIN_KEY:
         text = text.replace(key, "…")
     flat = " ".join(_KEYS.sub("…", text).split())
@@ -110,7 +112,7 @@ def safe_line(peer: ProviderEndpoint, text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the provider asks us to wait, in seconds; `now` in seconds since 1970."""
+    """Seconds to wait, from the response headers; `now` in seconds since 1970."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if re.fullmatch(r"\d+(\.\d+)?", text):
@@ -129,8 +131,8 @@ def _until(date: str, now: float) -> float | None:
 
 
 def _envelope(body: bytes) -> _Envelope:
-    found = msgspec.json.decode(body, type=_Envelope | list[_Envelope])
-    return found if isinstance(found, _Envelope) else next(iter(found), _Envelope())
+    envelope = msgspec.json.decode(body, type=_Envelope | list[_Envelope])
+    return envelope if isinstance(envelope, _Envelope) else next(iter(envelope), _Envelope())
 
 
 def _error_in_body(body: bytes) -> _ProviderError:
@@ -161,38 +163,30 @@ def _status_of(fault: _ProviderError) -> int:
     return 500
 
 
-def _classify(peer: ProviderEndpoint, status: int, fault: _ProviderError, wait: float | None) -> Refused | Unavailable:
-    said = safe_line(peer, str(fault.message or ""))
-    clue = f"{fault.code or ''} {fault.type or ''} {said}"
-    told = f": {said}" if said else ""
+def _classify(
+    endpoint: ProviderEndpoint, status: int, fault: _ProviderError, wait: float | None
+) -> Refused | Unavailable:
+    host, model = endpoint.host, endpoint.model
+    message = safe_line(endpoint, str(fault.message or ""))
+    clue = f"{fault.code or ''} {fault.type or ''} {message}"
+    detail = f": {message}" if message else ""
     if status in (400, 413, 422, 500) and _TOO_LONG.search(clue) and not _RATE.search(clue):
-        return ContextTooLong(f"the prompt is too long for {peer.model}{told}")
+        return ContextTooLong(f"the prompt is too long for {model}{detail}")
     if status == 402 or (status in (400, 403, 429) and _QUOTA.search(clue)):
-        return ProviderRefused(f"{peer.host} wants to be paid first{told}")
+        return ProviderRefused(f"{host} requires payment ({status}){detail}")
     if status in (401, 403):
-        return _not_authorized(peer, status, told if status == 403 else "")
+        state = "did not accept the key" if endpoint.key else "requires a key, and none is set"
+        advice = "check it with `outrider config set model.key …` or OUTRIDER_MODEL_KEY"
+        return ProviderRefused(f"{host} {state} ({status}); {advice}{detail if status == 403 else ''}")
+    if status == 404 and _NO_MODEL.search(clue):
+        return ProviderRefused(f"{host} has no model {model!r}{detail}")
     if status == 404:
-        return _not_found_error(peer, clue, told)
+        return ProviderRefused(
+            f"{host} has nothing at this address (404); check model.url and the model {model!r}{detail}"
+        )
     if status in (408, 409, 425, 429) or status >= 500:
-        return Unavailable(f"{peer.host} {_status_words(status)} ({status}){told}", wait)
+        state = "is busy" if status in (429, 503, 529) else "failed"
+        return Unavailable(f"{host} {state} ({status}){detail}", wait)
     if 300 <= status < 400:
-        return Refused(f"{peer.host} points elsewhere ({status}): check `outrider config set model.url`")
-    return Refused(f"{peer.host} refused the request ({status}){told}")
-
-
-def _status_words(status: int) -> str:
-    return "is busy" if status in (429, 503, 529) else "failed"
-
-
-def _not_authorized(peer: ProviderEndpoint, status: int, message: str) -> ProviderRefused:
-    state = "did not accept the key" if peer.key else "wants a key and none is set"
-    advice = "check it with `outrider config set model.key …` or OUTRIDER_MODEL_KEY"
-    return ProviderRefused(f"{peer.host} {state} ({status}); {advice}{message}")
-
-
-def _not_found_error(peer: ProviderEndpoint, clue: str, message: str) -> ProviderRefused:
-    if _NO_MODEL.search(clue):
-        return ProviderRefused(f"{peer.host} has no model {peer.model!r}{message}")
-    return ProviderRefused(
-        f"{peer.host} has nothing at this address (404); check model.url and the model {peer.model!r}{message}"
-    )
+        return Refused(f"{host} redirects to another address ({status}): check `outrider config set model.url`")
+    return Refused(f"{host} refused the request ({status}){detail}")

@@ -1,8 +1,9 @@
-"""What one wire format brings: an address, a renderer and a parser. `asking.WireModel` does the rest.
+"""Model behind an HTTP API: renders a prompt, posts it, parses the stream, and returns a complete reply or none.
 
-Asks one provider one question over any wire: render, post, read the stream, hand back a whole reply or none.
+A `Wire` is one API's format: its address, its renderer and its parser. `WireModel` does the rest.
 """
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -10,9 +11,10 @@ from random import random
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from outrider.config.models import ModelChoice
+from outrider.config.secrets import Secret
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Reply
 from outrider.core.ports import Emit, Model
@@ -30,63 +32,77 @@ if TYPE_CHECKING:
 
 
 class ReasoningReplay(Enum):
-    """How much of earlier reasoning goes back to the provider."""
+    """How much of the earlier reasoning is sent back to the provider."""
 
     FULL = "whole"
     LENIENT = "loose"
-    """All of it, with leave to drop what no longer fits."""
+    """All of it, and the provider may drop what no longer matches."""
     NONE = "bare"
-    """None of it."""
+
+
+JSON_HEADERS = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
+
+
+def bearer_headers(key: Secret) -> dict[str, str]:
+    return JSON_HEADERS | ({"authorization": f"Bearer {key.reveal()}"} if key else {})
+
+
+class TokenDetails(Struct):
+    """What OpenAI's APIs report about input or output tokens."""
+
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class ReplyParser(Protocol):
-    """Turns one answer into a draft. Every method raises Refused or Unavailable for what is no reply."""
+    """Parses one response. Every method raises Refused or Unavailable for a response that is not a reply."""
 
     builder: ReplyBuilder
     done: bool
-    """The terminal event was seen: nothing more needs to be read."""
+    """Whether the last event has arrived, so that nothing more needs to be read."""
     complete: bool
-    """The reply is whole, should the stream end here."""
+    """Whether the reply is complete if the stream ends here."""
 
     def event(self, name: str, data: bytes) -> None: ...
     def body(self, content: bytes) -> None:
-        """The whole answer of a server that does not stream."""
+        """Parse the response of a server that does not stream."""
         ...
 
     def finish(self) -> ReplyBuilder: ...
 
 
 class Wire(Protocol):
-    """One wire format, set up for one model."""
+    """One API format, configured for one model."""
 
     url: str
     host: str
 
-    def headers(self, past: ReasoningReplay) -> dict[str, str]: ...
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes: ...
+    def headers(self, replay: ReasoningReplay) -> dict[str, str]: ...
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes: ...
     def parser(self, emit: Emit) -> ReplyParser: ...
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
-        """With how much less of the past this refused request may be taken; None when that is not the trouble."""
+        """How much reasoning to send when this request is retried; None if reasoning was not the reason."""
         ...
 
 
 def endpoint_url(base: str, path: str) -> tuple[str, str]:
-    """`(the URL to post to, its host)`. A base that already ends with the path is taken as it is."""
+    """`(URL to post to, its host)`. A base that already ends with the path is not changed."""
     url = base.rstrip("/")
     if not url.endswith(path):
         url += path
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Refused(f"{base!r} is no address of a model: check `outrider config set model.url`")
+        raise Refused(f"{base!r} is not the address of a model: check `outrider config set model.url`")
     return url, parts.hostname + (f":{parts.port}" if parts.port else "")
 
 
 _MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of one answer; no reply comes near."""
+"""Limit for one response; replies are far shorter."""
 
 
 def traits_of(choice: ModelChoice) -> ModelTraits:
-    """What is known of this model: from its choice, else from the table of well-known ones."""
+    """The traits of this model: from its settings, else from the table of well-known models."""
     facts = model_facts(choice.model)
     prices = choice.prices or (facts.prices if facts else None)
     return ModelTraits(choice.name, choice.wire, choice.context_window or (facts.window if facts else 0), prices=prices)
@@ -96,7 +112,7 @@ def traits_of(choice: ModelChoice) -> ModelTraits:
 async def open_wire_model(
     choice: ModelChoice, wire: Wire, policy: RetryPolicy | None = None
 ) -> AsyncGenerator[Model, None]:
-    """The model behind this wire, asked again by policy while its provider is unavailable."""
+    """The model behind this wire, with retries while its provider is unavailable."""
     model = WireModel(choice, wire)
     try:
         yield RetryingModel(model, policy or RetryPolicy(attempts=choice.attempts), random)
@@ -105,7 +121,7 @@ async def open_wire_model(
 
 
 class WireModel:
-    """One model at one provider. Connects when it is first asked."""
+    """One model of one provider. Connects on the first prompt."""
 
     def __init__(self, choice: ModelChoice, wire: Wire) -> None:
         self.traits = traits_of(choice)
@@ -123,58 +139,55 @@ class WireModel:
         try:
             return await self._request(prompt, emit, self._replay)
         except Refused as refusal:
-            milder = self._wire.degrade(refusal)
-            if milder is None or milder is self._replay:
+            degraded = self._wire.degrade(refusal)
+            if degraded is None or degraded is self._replay:
                 raise
-        # The provider does not take earlier reasoning back as it is, and will not next time.
-        self._replay = milder
-        return await self._request(prompt, emit, milder)
+        # The provider refuses the earlier reasoning, and would refuse it in the next prompts too.
+        self._replay = degraded
+        return await self._request(prompt, emit, degraded)
 
-    async def _request(self, prompt: Prompt, emit: Emit, past: ReasoningReplay) -> Reply:
-        body = self._wire.render(prompt, past)
-        async with self._get_client().post(self._wire.headers(past), body) as answer:
-            if answer.status != 200:
-                raise await self._failure(answer)
+    async def _request(self, prompt: Prompt, emit: Emit, replay: ReasoningReplay) -> Reply:
+        body = self._wire.render(prompt, replay)
+        async with self._get_client().post(self._wire.headers(replay), body) as response:
+            if response.status != 200:
+                raise await self._failure(response)
             parser = self._wire.parser(emit)
-            await self._read_response(answer, parser)
-        reply = parser.finish().build(prompt.saw, self._choice.name, self.traits.prices)
-        return replace(reply, model=self._choice.name)
+            await self._read_response(response, parser)
+        return parser.finish().build(prompt.saw, self._choice.name, self.traits.prices)
 
     def _get_client(self) -> "HttpClient":
         if self._client is None:
-            # The HTTP library takes a while to import: only someone who asks pays for it.
+            # Late, because the HTTP library takes long to import and not every process asks a model.
             from outrider.models.http_client import HttpClient
 
             self._client = HttpClient(self._wire.url, self._endpoint, self._choice.idle_timeout)
         return self._client
 
-    async def _failure(self, answer: "StreamedResponse") -> Refused | Unavailable:
-        from outrider.models.http_client import unix_time
+    async def _failure(self, response: "StreamedResponse") -> Refused | Unavailable:
+        wait = retry_after(response.headers, time.time())
+        return failure(self._endpoint, response.status, await response.read(), wait)
 
-        wait = retry_after(answer.headers, unix_time())
-        return failure(self._endpoint, answer.status, await answer.read(), wait)
-
-    async def _read_response(self, answer: "StreamedResponse", parser: ReplyParser) -> None:
-        kind = answer.headers.get("content-type", "").lower()
+    async def _read_response(self, response: "StreamedResponse", parser: ReplyParser) -> None:
+        kind = response.headers.get("content-type", "").lower()
         if "html" in kind:
-            raise malformed_response(self._endpoint, "a web page in place of a reply; check model.url")
+            raise malformed_response(self._endpoint, "a web page instead of a reply; check model.url")
         if "json" in kind and "stream" not in kind:
-            parser.body(await answer.read(_MAX_BYTES))
+            parser.body(await response.read(_MAX_BYTES))
             return
-        await self._read_events(answer, parser)
+        await self._read_events(response, parser)
 
-    async def _read_events(self, answer: "StreamedResponse", parser: ReplyParser) -> None:
+    async def _read_events(self, response: "StreamedResponse", parser: ReplyParser) -> None:
         stream = SseParser()
         read = 0
         try:
-            async for chunk in answer.chunks:
+            async for chunk in response.chunks:
                 read += len(chunk)
                 if read > _MAX_BYTES:
                     raise malformed_response(self._endpoint, f"more than {_MAX_BYTES} bytes in one reply")
                 for event in stream.feed(chunk):
                     parser.event(event.name, event.data)
                 if parser.done:
-                    await answer.drain()
+                    await response.drain()
                     return
         except SseTooLong as error:
             raise malformed_response(self._endpoint, str(error)) from None
@@ -184,10 +197,10 @@ class WireModel:
             raise self._ended_early(stream.stray)
 
     def _ended_early(self, stray: bytes) -> Refused | Unavailable:
-        if complaint := failure_in_body(self._endpoint, stray):
-            return complaint
+        if error := failure_in_body(self._endpoint, stray):
+            return error
         if stray.strip():
             return malformed_response(
-                self._endpoint, f"what is no stream of events: {stray[:200].decode('utf-8', 'replace')}"
+                self._endpoint, f"something other than an event stream: {stray[:200].decode('utf-8', 'replace')}"
             )
-        return Unavailable(f"{self._endpoint.host} broke off in the middle of a reply")
+        return Unavailable(f"{self._endpoint.host} stopped in the middle of a reply")

@@ -1,10 +1,7 @@
-"""The wire most providers and local servers speak: OpenAI's chat completions.
+"""OpenAI's Chat Completions API, which most providers and local servers offer.
 
-A prompt as a chat completions request. Pure.
-
-Person messages that follow each other become one, since many servers insist that roles alternate.
-
-A chat completions stream (or its one JSON body) as a draft of a reply. Pure, and patient with servers' dialects.
+Adjacent user messages are rendered as one, since many servers require alternating roles. The parser accepts the
+dialects of many servers, streamed or as one JSON body.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -26,6 +23,7 @@ from outrider.models.encoding import (
     SESSION_START,
     TOOL_IMAGE,
     RenderCache,
+    ToolListCache,
     call_arguments,
     encode,
     encode_image,
@@ -34,30 +32,30 @@ from outrider.models.encoding import (
     wire_id,
 )
 from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
-from outrider.models.http_model import ReasoningReplay, endpoint_url, open_wire_model
+from outrider.models.http_model import ReasoningReplay, TokenDetails, bearer_headers, endpoint_url, open_wire_model
 from outrider.models.reply_builder import LENGTH_LIMIT, CallBuilder, ReplyBuilder
 
 WIRE = "openai-chat"
 _PARAGRAPH_BREAK = rb"\n\n"
 _NEED_REASONING_CONTENT = ("deepseek", "moonshot", "kimi")
 _NEED_BRIDGE = ("mistral", "ministral", "devstral", "codestral", "magistral", "pixtral")
-_BRIDGE_MESSAGE = b'{"role":"assistant","content":"[I have seen the results.]"}'
+_BRIDGE_MESSAGE = b'{"role":"assistant","content":"[Results received.]"}'
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 
 class ReasoningRecord(Struct, omit_defaults=True):
-    """What is kept of a reply's reasoning: who sent it, under which field, and what else came with it."""
+    """Stored reasoning of a reply: the host that sent it, its field, and the data attached to it."""
 
     host: str
     field: str
     """`reasoning_content`, `reasoning_details` or `extra_content`."""
     details: list[dict[str, object]] = []
     extras: dict[int, object] = {}
-    """By the place of the call it came with."""
+    """`extra_content` by the index of its call."""
 
 
 class ChatPiece(NamedTuple):
-    """One message, rendered: whole messages, or words and pictures still to be joined with their neighbours'."""
+    """One rendered message: complete, or as text and images to be joined with those of adjacent messages."""
 
     whole: bytes = b""
     text: bytes = b""
@@ -71,17 +69,17 @@ class ChatPiece(NamedTuple):
 
 
 class ChatRenderer:
-    """Renders prompts for one model of one host."""
+    """Renders prompts for one model on one host."""
 
     def __init__(self, choice: ModelChoice, host: str, blobs: Blobs) -> None:
         self._choice = choice
         self._host = host
         self._blobs = blobs
-        known_as = f"{host} {choice.model}".lower()
-        self._needs_reasoning_content = any(name in known_as for name in _NEED_REASONING_CONTENT)
-        self._needs_bridge = any(name in known_as for name in _NEED_BRIDGE)
+        name = f"{host} {choice.model}".lower()
+        self._needs_reasoning_content = any(family in name for family in _NEED_REASONING_CONTENT)
+        self._needs_bridge = any(family in name for family in _NEED_BRIDGE)
         self._cache = RenderCache(self._piece, lambda piece: piece.size)
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        self._tools = ToolListCache(lambda tools: encode([_tool_definition(tool) for tool in tools]))
 
     def render(self, prompt: Prompt) -> bytes:
         fields = [
@@ -90,38 +88,37 @@ class ChatRenderer:
             b'"stream":true',
         ]
         if not self._host.endswith("mistral.ai"):
-            # Mistral tells the usage unasked, and refuses to be asked.
+            # Mistral always reports usage, and refuses this field.
             fields.append(b'"stream_options":{"include_usage":true}')
         if prompt.tools:
-            fields.append(b'"tools":' + self._tool_list(prompt.tools))
+            fields.append(b'"tools":' + self._tools.get(prompt.tools))
         if self._choice.effort:
             fields.append(b'"reasoning_effort":' + encode(self._choice.effort))
         if self._choice.max_output_tokens:
-            # OpenAI's own reasoning models refuse the older name, most other servers know nothing else.
-            own = self._host.endswith(("api.openai.com", ".azure.com"))
-            fields.append(
-                b'"%s":%d' % (b"max_completion_tokens" if own else b"max_tokens", self._choice.max_output_tokens)
-            )
+            # OpenAI's reasoning models refuse the older name; most other servers know only that one.
+            is_openai = self._host.endswith(("api.openai.com", ".azure.com"))
+            field = b"max_completion_tokens" if is_openai else b"max_tokens"
+            fields.append(b'"%s":%d' % (field, self._choice.max_output_tokens))
         return b"{" + b",".join(fields) + b"}"
 
     def _messages(self, prompt: Prompt) -> list[bytes]:
         out: list[bytes] = []
-        asked: list[tuple[bytes, bytes]] = []
+        user_parts: list[tuple[bytes, bytes]] = []
         get = self._cache.get
         for message in prompt.messages:
-            whole, text, seen = get(message)
+            whole, text, images = get(message)
             if whole:
-                if asked or not out:
-                    out.append(_user_message(asked or [(encode(SESSION_START)[1:-1], b"")]))
-                    asked = []
+                if user_parts or not out:
+                    out.append(_user_message(user_parts or [(encode(SESSION_START)[1:-1], b"")]))
+                    user_parts = []
                 out.append(whole)
-            if text or seen:
-                asked.append((text, seen))
-        last = prompt.tail or ("" if asked or _ends_with_results(prompt) else CONTINUE)
+            if text or images:
+                user_parts.append((text, images))
+        last = prompt.tail or ("" if user_parts or _ends_with_results(prompt) else CONTINUE)
         if last:
-            asked.append((encode(last)[1:-1], b""))
-        if asked:
-            out.append(_user_message(asked))
+            user_parts.append((encode(last)[1:-1], b""))
+        if user_parts:
+            out.append(_user_message(user_parts))
         return _with_bridges(out) if self._needs_bridge else out
 
     def _piece(self, message: Message) -> ChatPiece:
@@ -135,72 +132,64 @@ class ChatRenderer:
                     encode({"role": "tool", "tool_call_id": wire_id(r.call), "content": r.text or NO_OUTPUT})
                     for r in results
                 )
-                # A tool message holds words only, so its pictures follow as the person's.
-                seen = self._image_parts(tuple(image for result in results for image in result.images))
-                return ChatPiece(outputs, encode(TOOL_IMAGE)[1:-1] if seen else b"", seen)
+                # A tool message contains only text, so its images follow in a user message.
+                images = self._image_parts(tuple(image for result in results for image in result.images))
+                return ChatPiece(outputs, encode(TOOL_IMAGE)[1:-1] if images else b"", images)
 
     def _image_parts(self, images: tuple[Image, ...]) -> bytes:
         parts: list[bytes] = []
         for image in images:
-            found = encode_image(image, self._blobs)
-            part = (
-                {"type": "image_url", "image_url": {"url": found.url}}
-                if found
-                else {"type": "text", "text": IMAGE_UNAVAILABLE}
+            encoded = encode_image(image, self._blobs)
+            parts.append(
+                encode({"type": "image_url", "image_url": {"url": encoded.url}})
+                if encoded
+                else encode({"type": "text", "text": IMAGE_UNAVAILABLE})
             )
-            parts.append(encode(part))
         return b",".join(parts)
 
     def _assistant_message(self, message: AssistantMessage) -> bytes:
-        said = None if is_blank(message.text) else message.text
-        if said is None and not message.calls:
+        text = None if is_blank(message.text) else message.text
+        if text is None and not message.calls:
             return b""
-        fields: dict[str, object] = {"role": "assistant", "content": said}
+        fields: dict[str, object] = {"role": "assistant", "content": text}
         if message.calls:
-            thoughts = [
-                (part.text, thought) for part in message.reasoning if (thought := self._reasoning_of_host(part))
-            ]
-            extras = self._call_extras([thought for _, thought in thoughts])
+            records = [(part.text, record) for part in message.reasoning if (record := self._reasoning_of_host(part))]
+            extras = self._call_extras([record for _, record in records])
             fields["tool_calls"] = [_tool_call(call) | extras.get(n, {}) for n, call in enumerate(message.calls)]
-            fields.update(self._reasoning_fields(thoughts))
+            fields.update(self._reasoning_fields(records))
         return encode(fields)
 
     def _reasoning_of_host(self, part: Reasoning) -> ReasoningRecord | None:
-        """What this host sent; reasoning of another is of no use to it."""
+        """The record of this part if this host sent it; another host cannot use it."""
         if part.wire != WIRE or not part.opaque:
             return None
         try:
-            thought = msgspec.json.decode(part.opaque, type=ReasoningRecord)
+            record = msgspec.json.decode(part.opaque, type=ReasoningRecord)
         except msgspec.DecodeError:
             return None
-        return thought if thought.host == self._host else None
+        return record if record.host == self._host else None
 
-    def _call_extras(self, thoughts: list[ReasoningRecord]) -> dict[int, dict[str, object]]:
-        """Signatures that came with single calls. Gemini refuses calls without one, save for this stand-in."""
-        found = {at: {"extra_content": extra} for thought in thoughts for at, extra in thought.extras.items()}
-        if not found and self._host.endswith("googleapis.com"):
+    def _call_extras(self, records: list[ReasoningRecord]) -> dict[int, dict[str, object]]:
+        """Signatures of single calls. Gemini refuses calls without a signature, but accepts this placeholder."""
+        extras = {index: {"extra_content": extra} for record in records for index, extra in record.extras.items()}
+        if not extras and self._host.endswith("googleapis.com"):
             return {0: {"extra_content": {"google": {"thought_signature": _NO_SIGNATURE}}}}
-        return found
+        return extras
 
-    def _reasoning_fields(self, thoughts: list[tuple[str, ReasoningRecord]]) -> dict[str, object]:
-        """The reasoning to send back beside calls.
+    def _reasoning_fields(self, records: list[tuple[str, ReasoningRecord]]) -> dict[str, object]:
+        """The reasoning to send back with calls, to the host it came from.
 
-        DeepSeek and Kimi refuse a call of a thinking model without its `reasoning_content`, even an empty one;
-        OpenRouter hands `reasoning_details` on to providers with signatures. Nobody needs it beside plain text, and
-        servers that never sent it may refuse it: so it goes back beside calls, to the host it came from, only.
+        DeepSeek and Kimi refuse a call of a thinking model without `reasoning_content`, which may be empty. OpenRouter
+        passes `reasoning_details` to providers with signatures. No provider needs reasoning with plain text, and a
+        server that never sent any may refuse it.
         """
         fields: dict[str, object] = {}
-        for text, thought in thoughts:
-            if thought.field == "reasoning_content":
+        for text, record in records:
+            if record.field == "reasoning_content":
                 fields["reasoning_content"] = text
-            elif thought.details:
-                fields["reasoning_details"] = thought.details
+            elif record.details:
+                fields["reasoning_details"] = record.details
         return fields or ({"reasoning_content": ""} if self._needs_reasoning_content else {})
-
-    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        if self._tools[0] is not tools:
-            self._tools = (tools, encode([_tool_definition(tool) for tool in tools]))
-        return self._tools[1]
 
 
 def _system_message(prompt: Prompt) -> list[bytes]:
@@ -212,7 +201,7 @@ def _ends_with_results(prompt: Prompt) -> bool:
 
 
 def _with_bridges(messages: list[bytes]) -> list[bytes]:
-    """Mistral's models want a word of their own between results and the person's words."""
+    """Mistral's models require an assistant message between results and a user message."""
     out: list[bytes] = []
     for message in messages:
         if message.startswith(b'{"role":"user"') and out and out[-1].startswith(b'{"role":"tool"'):
@@ -221,15 +210,15 @@ def _with_bridges(messages: list[bytes]) -> list[bytes]:
     return out
 
 
-def _user_message(asked: list[tuple[bytes, bytes]]) -> bytes:
-    """One message of all these words and pictures, in their order."""
+def _user_message(user_parts: list[tuple[bytes, bytes]]) -> bytes:
+    """One message of these texts and images, in order."""
     words: list[bytes] = []
     parts: list[bytes] = []
-    for text, pictures in asked:
+    for text, images in user_parts:
         if text:
             words.append(text)
-        if pictures:
-            parts += [_text_part(words), pictures] if words else [pictures]
+        if images:
+            parts += [_text_part(words), images] if words else [images]
             words = []
     if not parts:
         return b'{"role":"user","content":"' + _PARAGRAPH_BREAK.join(words) + b'"}'
@@ -242,13 +231,13 @@ def _text_part(words: list[bytes]) -> bytes:
 
 
 def _tool_call(call: Call) -> dict[str, object]:
-    written = {"name": tool_name(call.tool), "arguments": encode(call_arguments(call)).decode()}
-    return {"id": wire_id(call.id), "type": "function", "function": written}
+    function = {"name": tool_name(call.tool), "arguments": encode(call_arguments(call)).decode()}
+    return {"id": wire_id(call.id), "type": "function", "function": function}
 
 
 def _tool_definition(tool: ToolSpec) -> dict[str, object]:
-    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-    return {"type": "function", "function": described}
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}
 
 
 _NORMAL_STOPS = {"stop", "tool_calls", "function_call", "tool_use", "end_turn", "eos"}
@@ -288,20 +277,11 @@ class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class _InputDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _OutputDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
 class _Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _InputDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
     prompt_cache_hit_tokens: int | None = None
 
 
@@ -315,15 +295,13 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChatParser:
-    """Takes the events of one reply in order."""
+    """Parses the events of one reply, in order."""
 
-    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+    def __init__(self, emit: Emit, endpoint: ProviderEndpoint) -> None:
         self.builder = ReplyBuilder(emit)
         self.done = False
-        """Nothing more will come."""
         self.complete = False
-        """The reply may end here."""
-        self._endpoint = peer
+        self._endpoint = endpoint
         self._calls_by_index: dict[int, CallBuilder] = {}
         self._reasoning: dict[str, list[str]] = {}
         self._details: list[dict[str, object]] = []
@@ -339,29 +317,28 @@ class ChatParser:
         self._add_chunk(content)
 
     def finish(self) -> ReplyBuilder:
-        """The whole draft, the reasoning put where it can be replayed from."""
         for field, pieces in self._reasoning.items():
-            keeps = field == "reasoning_content"
-            opaque = msgspec.json.encode(ReasoningRecord(self._endpoint.host, field)).decode() if keeps else ""
-            self.builder.reasoning.append(Reasoning("".join(pieces), WIRE, opaque))
+            is_replayed = field == "reasoning_content"
+            opaque = msgspec.json.encode(ReasoningRecord(self._endpoint.host, field)).decode() if is_replayed else ""
+            self.builder.add_reasoning(Reasoning("".join(pieces), WIRE, opaque))
         if self._details:
             self._add_record(ReasoningRecord(self._endpoint.host, "reasoning_details", join_details(self._details)))
         if self._extras:
             self._add_record(ReasoningRecord(self._endpoint.host, "extra_content", extras=self._extras))
         return self.builder
 
-    def _add_record(self, thought: ReasoningRecord) -> None:
-        self.builder.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(thought).decode()))
+    def _add_record(self, record: ReasoningRecord) -> None:
+        self.builder.add_reasoning(Reasoning("", WIRE, msgspec.json.encode(record).decode()))
 
     def _add_chunk(self, data: bytes) -> None:
         try:
             chunk = _decode_chunk(data)
         except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"what is no chat completion ({error})") from None
+            raise malformed_response(self._endpoint, f"an invalid chat completion ({error})") from None
         if chunk.error:
             raise failure_in_stream(self._endpoint, chunk.error)
         if chunk.usage:
-            self.builder.usage = _usage_of(chunk.usage)
+            self.builder.set_usage(_usage_of(chunk.usage))
         if not chunk.choices:
             return
         choice = chunk.choices[0]
@@ -376,7 +353,7 @@ class ChatParser:
             raise malformed_response(self._endpoint, "an error in the middle of its reply")
         self.complete = True
         if reason not in _NORMAL_STOPS:
-            self.builder.cut = _CUT_REASONS.get(reason, reason)
+            self.builder.set_cut(_CUT_REASONS.get(reason, reason))
 
     def _add_delta(self, delta: _Delta) -> None:
         if delta.reasoning_content:
@@ -391,7 +368,7 @@ class ChatParser:
             self._add_parts(delta.content)
         if delta.refusal:
             self.builder.add_text(delta.refusal)
-            self.builder.cut = self.builder.cut or "refusal"
+            self.builder.set_cut(self.builder.cut or "refusal")
         for call in delta.tool_calls or ():
             self._add_call(call)
 
@@ -414,20 +391,18 @@ class ChatParser:
         if call is None or _starts_next_call(call, key, name):
             call = self._calls_by_index[slot] = self.builder.start_call(name, key)
         elif name and not call.tool:
-            call.tool = name
+            call.set_tool(name)
         if delta.extra_content:
             self._extras[self.builder.calls.index(call)] = delta.extra_content
-        written = function.arguments
-        call.add_arguments(
-            written if isinstance(written, str) else msgspec.json.encode(written).decode() if written else ""
-        )
+        arguments = function.arguments or ""
+        call.add_arguments(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _starts_next_call(call: CallBuilder, key: str, name: str) -> bool:
-    """Whether a delta at the place of this call begins the next one.
+    """Whether a delta with the index of this call starts the next call.
 
-    Some servers send whole calls one after the other, all at index 0 or at none, and some give all the same id.
-    Others repeat id and name with every piece, so a repeated name alone says nothing until the arguments are whole.
+    Some servers send complete calls one after the other, all with index 0 or none, and some with the same id. Others
+    repeat id and name in every piece, so a repeated name starts a new call only once the arguments are complete.
     """
     if key and call.key and key != call.key:
         return True
@@ -445,7 +420,7 @@ def _thinking_text(thinking: object) -> str:
 
 
 def join_details(details: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Streamed pieces of `reasoning_details` as whole blocks: text of the same type and index is one text."""
+    """Streamed pieces of `reasoning_details` as complete blocks: texts of the same type and index are joined."""
     joined: list[dict[str, object]] = []
     for piece in details:
         last = joined[-1] if joined else None
@@ -462,13 +437,14 @@ def join_details(details: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _usage_of(usage: _Usage) -> Usage:
-    read, wrote = usage.prompt_tokens_details or _InputDetails(), usage.completion_tokens_details or _OutputDetails()
+    input_details = usage.prompt_tokens_details or TokenDetails()
+    output_details = usage.completion_tokens_details or TokenDetails()
     return Usage(
         input=usage.prompt_tokens or 0,
         output=usage.completion_tokens or 0,
-        cached=read.cached_tokens or usage.prompt_cache_hit_tokens or 0,
-        written=read.cache_write_tokens or 0,
-        reasoning=wrote.reasoning_tokens or 0,
+        cached=input_details.cached_tokens or usage.prompt_cache_hit_tokens or 0,
+        written=input_details.cache_write_tokens or 0,
+        reasoning=output_details.reasoning_tokens or 0,
     )
 
 
@@ -476,7 +452,7 @@ _DEFAULT_URL = "https://api.openai.com/v1"
 
 
 class ChatWire:
-    """Chat completions, set up for one model."""
+    """Chat Completions, configured for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self.url, self.host = endpoint_url(choice.url or _DEFAULT_URL, "/chat/completions")
@@ -484,11 +460,10 @@ class ChatWire:
         self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
         self._renderer = ChatRenderer(choice, self.host, blobs)
 
-    def headers(self, past: ReasoningReplay) -> dict[str, str]:
-        key = {"authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
-        return {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"} | key
+    def headers(self, replay: ReasoningReplay) -> dict[str, str]:
+        return bearer_headers(self._key)
 
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
         return self._renderer.render(prompt)
 
     def parser(self, emit: Emit) -> ChatParser:

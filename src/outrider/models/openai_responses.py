@@ -1,8 +1,7 @@
-"""OpenAI's Responses, used without storing anything at the provider: our journal is the session.
+"""OpenAI's Responses API, without storage at the provider.
 
-A prompt as a Responses request. Nothing is stored at the provider, so reasoning goes back encrypted. Pure.
-
-A Responses stream (or its one JSON body) as a draft of a reply: finished items are the truth, deltas hints. Pure.
+The journal is the only copy of a session, so reasoning is sent back encrypted. In a response, streamed or as one JSON
+body, completed items are authoritative; deltas are only shown.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +21,7 @@ from outrider.models.encoding import (
     IMAGE_UNAVAILABLE,
     NO_OUTPUT,
     RenderCache,
+    ToolListCache,
     call_arguments,
     encode,
     encode_image,
@@ -30,16 +30,16 @@ from outrider.models.encoding import (
     wire_id,
 )
 from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
-from outrider.models.http_model import ReasoningReplay, endpoint_url, open_wire_model
+from outrider.models.http_model import ReasoningReplay, TokenDetails, bearer_headers, endpoint_url, open_wire_model
 from outrider.models.reply_builder import LENGTH_LIMIT, CallBuilder, ReplyBuilder
 
 WIRE = "openai-responses"
 _NO_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o")
-"""Models that refuse to be asked for encrypted reasoning."""
+"""Models that refuse the request for encrypted reasoning."""
 
 
 class ReasoningItem(Struct, tag="reasoning", omit_defaults=True):
-    """A reasoning item that can be replayed."""
+    """A reasoning item that can be sent back."""
 
     id: str
     encrypted_content: str
@@ -47,7 +47,7 @@ class ReasoningItem(Struct, tag="reasoning", omit_defaults=True):
 
 
 class MessagePhase(Struct, tag="phase"):
-    """Which kind of message the words were; newer models want their label back."""
+    """The label of a message, which newer models expect back."""
 
     phase: str
 
@@ -62,35 +62,35 @@ class ResponsesRenderer:
         self._choice = choice
         self._blobs = blobs
         self._cache = RenderCache(self._items, lambda pair: len(pair[0]) + len(pair[1]))
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        self._tools = ToolListCache(lambda tools: encode([_tool_definition(tool) for tool in tools]))
 
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
         fields = [b'"model":' + encode(self._choice.model)]
         if not is_blank(prompt.system):
             fields.append(b'"instructions":' + encode(prompt.system))
-        fields.append(b'"input":[' + b",".join(self._input(prompt, past)) + b"]")
+        fields.append(b'"input":[' + b",".join(self._input(prompt, replay)) + b"]")
         fields.append(b'"stream":true,"store":false')
-        if past is not ReasoningReplay.NONE and not self._choice.model.startswith(_NO_REASONING):
+        if replay is not ReasoningReplay.NONE and not self._choice.model.startswith(_NO_REASONING):
             fields.append(b'"include":["reasoning.encrypted_content"]')
         if prompt.tools:
-            fields.append(b'"tools":' + self._tool_list(prompt.tools))
+            fields.append(b'"tools":' + self._tools.get(prompt.tools))
         if self._choice.effort:
             fields.append(b'"reasoning":' + encode({"effort": self._choice.effort}))
         if self._choice.max_output_tokens:
             fields.append(b'"max_output_tokens":%d' % self._choice.max_output_tokens)
         return b"{" + b",".join(fields) + b"}"
 
-    def _input(self, prompt: Prompt, past: ReasoningReplay) -> list[bytes]:
+    def _input(self, prompt: Prompt, replay: ReasoningReplay) -> list[bytes]:
         get = self._cache.get
-        bare = past is ReasoningReplay.NONE
+        bare = replay is ReasoningReplay.NONE
         items: list[bytes] = []
         newest: Message | None = None
         for message in prompt.messages:
-            thoughts, words = get(message)
-            if thoughts and not bare:
-                items.append(thoughts)
-            if words:
-                items.append(words)
+            reasoning, content = get(message)
+            if reasoning and not bare:
+                items.append(reasoning)
+            if content:
+                items.append(content)
                 newest = message
         last = prompt.tail or (CONTINUE if newest is None or isinstance(newest, AssistantMessage) else "")
         if last:
@@ -98,7 +98,7 @@ class ResponsesRenderer:
         return items
 
     def _items(self, message: Message) -> tuple[bytes, bytes]:
-        """`(its reasoning, the rest)`, each some input items joined by commas."""
+        """`(reasoning, other items)` of a message, each joined by commas."""
         match message:
             case UserMessage(text=text, images=()):
                 return b"", b"" if is_blank(text) else encode({"role": "user", "content": text})
@@ -110,7 +110,7 @@ class ResponsesRenderer:
                 return b"", b",".join(encode(self._tool_output(result)) for result in results)
 
     def _assistant_items(self, message: AssistantMessage) -> tuple[bytes, bytes]:
-        thoughts, phase = _replayable(message.reasoning)
+        reasoning, phase = _replayable(message.reasoning)
         items: list[bytes] = []
         if not is_blank(message.text):
             items.append(encode({"role": "assistant", "content": message.text} | phase))
@@ -125,8 +125,8 @@ class ResponsesRenderer:
             )
             for call in message.calls
         )
-        # Reasoning without what it led to is refused.
-        return (b",".join(thoughts), b",".join(items)) if items else (b"", b"")
+        # The provider refuses reasoning that is not followed by text or calls.
+        return (b",".join(reasoning), b",".join(items)) if items else (b"", b"")
 
     def _tool_output(self, result: Result) -> dict[str, object]:
         output = self._parts(result.text or NO_OUTPUT, result.images) if result.images else result.text or NO_OUTPUT
@@ -135,35 +135,30 @@ class ResponsesRenderer:
     def _parts(self, text: str, images: tuple[Image, ...]) -> list[dict[str, object]]:
         parts: list[dict[str, object]] = [] if is_blank(text) else [{"type": "input_text", "text": text}]
         for image in images:
-            found = encode_image(image, self._blobs)
+            encoded = encode_image(image, self._blobs)
             parts.append(
-                {"type": "input_image", "image_url": found.url, "detail": "auto"}
-                if found
+                {"type": "input_image", "image_url": encoded.url, "detail": "auto"}
+                if encoded
                 else {"type": "input_text", "text": IMAGE_UNAVAILABLE}
             )
         return parts
 
-    def _tool_list(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        if self._tools[0] is not tools:
-            self._tools = (tools, encode([_tool_definition(tool) for tool in tools]))
-        return self._tools[1]
-
 
 def _replayable(reasoning: tuple[Reasoning, ...]) -> tuple[list[bytes], dict[str, object]]:
-    thoughts: list[bytes] = []
+    items: list[bytes] = []
     phase: dict[str, object] = {}
     for part in reasoning:
         if part.wire != WIRE or not part.opaque:
             continue
         try:
-            found = _opaque_decoder.decode(part.opaque)
+            stored = _opaque_decoder.decode(part.opaque)
         except msgspec.DecodeError:
             continue
-        if isinstance(found, MessagePhase):
-            phase = {"phase": found.phase}
+        if isinstance(stored, MessagePhase):
+            phase = {"phase": stored.phase}
         else:
-            thoughts.append(encode(found))
-    return thoughts, phase
+            items.append(encode(stored))
+    return items, phase
 
 
 def _tool_definition(tool: ToolSpec) -> dict[str, object]:
@@ -197,20 +192,11 @@ class _Item(Struct):
     phase: str | None = None
 
 
-class _InputDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _OutputDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
 class _Usage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 class _Incomplete(Struct):
@@ -241,15 +227,15 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 
 
 class ResponsesParser:
-    """Takes the events of one reply in order."""
+    """Parses the events of one reply, in order."""
 
-    def __init__(self, emit: Emit, peer: ProviderEndpoint) -> None:
+    def __init__(self, emit: Emit, endpoint: ProviderEndpoint) -> None:
         self._emit = emit
-        # Deltas go straight to the reader; the draft is filled from finished items, silently.
+        # Deltas go directly to the reader. The builder is filled from completed items and emits nothing.
         self.builder = ReplyBuilder(lambda _: None)
         self.done = False
         self.complete = False
-        self._endpoint = peer
+        self._endpoint = endpoint
         self._items: dict[int, _Item] = {}
         self._last_text_index: int | None = None
 
@@ -259,7 +245,7 @@ class ResponsesParser:
         try:
             event = _decode_event(data)
         except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"what is no response event ({error})") from None
+            raise malformed_response(self._endpoint, f"an invalid response event ({error})") from None
         kind = event.type or name
         if kind == "error" or event.error:
             raise failure_in_stream(self._endpoint, event.error or {"message": event.message, "code": event.code})
@@ -269,9 +255,9 @@ class ResponsesParser:
         try:
             response = _decode_response(content)
         except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"what is no response ({error})") from None
+            raise malformed_response(self._endpoint, f"an invalid response ({error})") from None
         if response.output is None and not response.error:
-            raise malformed_response(self._endpoint, "JSON that is no response")
+            raise malformed_response(self._endpoint, "JSON that is not a response")
         self._finish_response(response)
 
     def finish(self) -> ReplyBuilder:
@@ -300,9 +286,9 @@ class ResponsesParser:
     def _emit_text(self, event: _Event) -> None:
         if not isinstance(event.delta, str) or not event.delta:
             return
-        at = event.output_index or 0
-        gap = "\n\n" if self._last_text_index not in (None, at) else ""
-        self._last_text_index = at
+        index = event.output_index or 0
+        gap = "\n\n" if self._last_text_index not in (None, index) else ""
+        self._last_text_index = index
         self._emit(Delta(gap + event.delta))
 
     def _finish_response(self, response: _Response) -> None:
@@ -314,10 +300,10 @@ class ResponsesParser:
         for item in items:
             self._add_item(item)
         if response.usage:
-            self.builder.usage = _usage_of(response.usage)
+            self.builder.set_usage(_usage_of(response.usage))
         if response.status == "incomplete":
             reason = response.incomplete_details.reason if response.incomplete_details else None
-            self.builder.cut = _CUT_REASONS.get(reason or "", reason or "incomplete")
+            self.builder.set_cut(_CUT_REASONS.get(reason or "", reason or "incomplete"))
         self.done = self.complete = True
 
     def _add_item(self, item: _Item) -> None:
@@ -326,8 +312,10 @@ class ResponsesParser:
                 self._add_message(item)
             case "function_call":
                 call: CallBuilder = self.builder.start_call(item.name or "")
-                written = item.arguments
-                call.add_arguments(written if isinstance(written, str) else msgspec.json.encode(written or {}).decode())
+                arguments = item.arguments
+                call.add_arguments(
+                    arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+                )
             case "reasoning":
                 self._add_reasoning(item)
             case _:
@@ -338,29 +326,31 @@ class ResponsesParser:
         for part in item.content or ():
             self.builder.add_text(part.text or part.refusal or "")
             if part.refusal:
-                self.builder.cut = "refusal"
+                self.builder.set_cut("refusal")
         if item.phase:
-            self.builder.reasoning.append(Reasoning("", WIRE, msgspec.json.encode(MessagePhase(item.phase)).decode()))
+            self.builder.add_reasoning(Reasoning("", WIRE, msgspec.json.encode(MessagePhase(item.phase)).decode()))
 
     def _add_reasoning(self, item: _Item) -> None:
         summary = item.summary or []
-        told = [part["text"] for part in summary if isinstance(part.get("text"), str)]
-        text = "\n\n".join(str(part) for part in told) or "".join(part.text or "" for part in item.content or ())
-        # Without its encrypted content an item is known to nobody, since nothing is stored.
-        keeps = item.id and item.encrypted_content
-        whole = ReasoningItem(item.id or "", item.encrypted_content or "", summary)
-        if keeps or text:
-            self.builder.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(whole).decode() if keeps else ""))
+        texts = [part["text"] for part in summary if isinstance(part.get("text"), str)]
+        text = "\n\n".join(str(part) for part in texts) or "".join(part.text or "" for part in item.content or ())
+        opaque = ""
+        # Since the provider stores nothing, it cannot use an item without its encrypted content.
+        if item.id and item.encrypted_content:
+            opaque = msgspec.json.encode(ReasoningItem(item.id, item.encrypted_content, summary)).decode()
+        if opaque or text:
+            self.builder.add_reasoning(Reasoning(text, WIRE, opaque))
 
 
 def _usage_of(usage: _Usage) -> Usage:
-    read, wrote = usage.input_tokens_details or _InputDetails(), usage.output_tokens_details or _OutputDetails()
+    input_details = usage.input_tokens_details or TokenDetails()
+    output_details = usage.output_tokens_details or TokenDetails()
     return Usage(
         input=usage.input_tokens or 0,
         output=usage.output_tokens or 0,
-        cached=read.cached_tokens or 0,
-        written=read.cache_write_tokens or 0,
-        reasoning=wrote.reasoning_tokens or 0,
+        cached=input_details.cached_tokens or 0,
+        written=input_details.cache_write_tokens or 0,
+        reasoning=output_details.reasoning_tokens or 0,
     )
 
 
@@ -368,7 +358,7 @@ _DEFAULT_URL = "https://api.openai.com/v1"
 
 
 class ResponsesWire:
-    """Responses, set up for one model."""
+    """Responses, configured for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self.url, self.host = endpoint_url(choice.url or _DEFAULT_URL, "/responses")
@@ -376,18 +366,17 @@ class ResponsesWire:
         self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
         self._renderer = ResponsesRenderer(choice, blobs)
 
-    def headers(self, past: ReasoningReplay) -> dict[str, str]:
-        key = {"authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
-        return {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"} | key
+    def headers(self, replay: ReasoningReplay) -> dict[str, str]:
+        return bearer_headers(self._key)
 
-    def render(self, prompt: Prompt, past: ReasoningReplay) -> bytes:
-        return self._renderer.render(prompt, past)
+    def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
+        return self._renderer.render(prompt, replay)
 
     def parser(self, emit: Emit) -> ResponsesParser:
         return ResponsesParser(emit, self._endpoint)
 
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
-        """Encrypted reasoning is readable to the account and the family of models that wrote it only."""
+        """Only the account and the model family that wrote encrypted reasoning can read it."""
         return ReasoningReplay.NONE if "encrypted" in str(refusal).lower() else None
 
 

@@ -1,6 +1,6 @@
-"""What well-known models cost and how much they read, as their providers listed it in November 2026.
+"""List prices and context windows of well-known models, as their providers listed them in November 2026.
 
-A provider's list price for prompts of ordinary length: `ModelChoice.prices` and `.window` say better where it matters.
+Prices are for prompts of ordinary length. `ModelChoice.prices` and `ModelChoice.context_window` override them.
 """
 
 import re
@@ -10,7 +10,7 @@ from outrider.core.types import Prices
 
 
 class ModelFacts(NamedTuple):
-    """One row: what is known of the models whose name begins so."""
+    """The context window and prices of one model."""
 
     window: int
     prices: Prices | None
@@ -69,6 +69,6 @@ _DATED = re.compile(r"(-latest|[-@]20\d\d-?\d\d-?\d\d)$")
 
 
 def model_facts(model: str) -> ModelFacts | None:
-    """What is known of this model by its provider's name for it, or None. A date at its end does not matter."""
+    """The facts on a model by its provider's name for it, or None. A date at the end of the name is ignored."""
     name = _DATED.sub("", model.rsplit("/", 1)[-1].lower())
     return _TABLE.get(name.replace(".", "-") if name.startswith("claude") else name)

@@ -1,8 +1,7 @@
-"""The long tail of providers (Gemini, Bedrock, Cohere, Mistral …) through pydantic-ai's `Model`, an optional extra.
+"""Other providers (Gemini, Bedrock, Cohere, Mistral …) through pydantic-ai's `Model`.
 
-A prompt as pydantic-ai's messages. Pure; imported only when that wire is chosen.
-
-Asks a provider through pydantic-ai's `Model`. Imported only when that wire is chosen: pydantic-ai is an extra.
+pydantic-ai is an optional extra. Only `plugins.load` imports this module, when its wire is chosen; without the extra,
+the import raises Refused.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -75,12 +74,12 @@ WIRE = "pydantic-ai"
 
 
 class PartMetadata(Struct, frozen=True, omit_defaults=True):
-    """What a provider attached to one part of its reply and wants to see again."""
+    """Data that a provider attached to one part of its reply and expects back."""
 
     kind: str
     """`thinking`, `text` or `call`."""
     at: int = 0
-    """Which of the calls."""
+    """The index of the call."""
     id: str | None = None
     signature: str | None = None
     provider: str | None = None
@@ -88,38 +87,37 @@ class PartMetadata(Struct, frozen=True, omit_defaults=True):
 
 
 def render_messages(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
-    """Requests and responses in turn, a request first and last."""
-    asked: list[ModelRequestPart] = [] if is_blank(prompt.system) else [SystemPromptPart(prompt.system)]
+    """The prompt as alternating requests and responses, a request first and last."""
+    request: list[ModelRequestPart] = [] if is_blank(prompt.system) else [SystemPromptPart(prompt.system)]
     messages: list[ModelMessage] = []
     tools: dict[str, str] = {}
-    fresh = False
+    has_content = False
     for message in prompt.messages:
         match message:
             case UserMessage(text=text, images=images):
                 parts = _user_parts(text, images, blobs)
-                asked += parts
-                fresh = fresh or bool(parts)
+                request += parts
+                has_content = has_content or bool(parts)
             case ToolMessage(results=results):
                 for result in results:
-                    words = NO_OUTPUT if is_blank(result.text) else result.text
-                    asked.append(ToolReturnPart(tools.get(result.call, "unknown"), words, wire_id(result.call)))
-                seen = tuple(image for result in results for image in result.images)
-                asked += _user_parts(TOOL_IMAGE, seen, blobs) if seen else []
-                fresh = True
+                    text = NO_OUTPUT if is_blank(result.text) else result.text
+                    request.append(ToolReturnPart(tools.get(result.call, "unknown"), text, wire_id(result.call)))
+                images = tuple(image for result in results for image in result.images)
+                request += _user_parts(TOOL_IMAGE, images, blobs) if images else []
+                has_content = True
             case AssistantMessage():
                 parts = _assistant_parts(message)
                 if not parts:
                     continue
                 tools = {call.id: tool_name(call.tool) for call in message.calls}
-                messages.append(
-                    ModelRequest(asked if fresh else [*asked, UserPromptPart(CONTINUE if messages else SESSION_START)])
-                )
-                messages.append(ModelResponse(parts))
-                asked, fresh = [], False
-    last = prompt.tail or ("" if fresh else CONTINUE)
+                if not has_content:
+                    request.append(UserPromptPart(CONTINUE if messages else SESSION_START))
+                messages += [ModelRequest(request), ModelResponse(parts)]
+                request, has_content = [], False
+    last = prompt.tail or ("" if has_content else CONTINUE)
     if last:
-        asked.append(UserPromptPart(last))
-    return [*messages, ModelRequest(asked)]
+        request.append(UserPromptPart(last))
+    return [*messages, ModelRequest(request)]
 
 
 def _user_parts(text: str, images: tuple[Image, ...], blobs: Blobs) -> list[ModelRequestPart]:
@@ -135,13 +133,13 @@ def _user_parts(text: str, images: tuple[Image, ...], blobs: Blobs) -> list[Mode
 
 
 def _assistant_parts(message: AssistantMessage) -> list[ModelResponsePart]:
-    thoughts, text, calls = _parse_metadata(message.reasoning)
+    thinking, text, calls = _parse_metadata(message.reasoning)
     parts: list[ModelResponsePart] = []
     if not is_blank(message.text):
         parts.append(TextPart(message.text, id=text.id, provider_name=text.provider, provider_details=text.details))
     parts += (_tool_call_part(call, calls.get(n, PartMetadata("call"))) for n, call in enumerate(message.calls))
-    # Thinking without what it led to is refused.
-    return [*thoughts, *parts] if parts else []
+    # Providers refuse thinking that is not followed by text or calls.
+    return [*thinking, *parts] if parts else []
 
 
 def _tool_call_part(call: Call, extra: PartMetadata) -> ToolCallPart:
@@ -158,7 +156,7 @@ def _tool_call_part(call: Call, extra: PartMetadata) -> ToolCallPart:
 def _parse_metadata(
     reasoning: tuple[Reasoning, ...],
 ) -> tuple[list[ModelResponsePart], PartMetadata, Mapping[int, PartMetadata]]:
-    thoughts: list[ModelResponsePart] = []
+    thinking: list[ModelResponsePart] = []
     text, calls = PartMetadata("text"), dict[int, PartMetadata]()
     for part in reasoning:
         if part.wire != WIRE:
@@ -169,45 +167,46 @@ def _parse_metadata(
             continue
         match extra.kind:
             case "thinking":
-                thought = ThinkingPart(
-                    part.text,
-                    id=extra.id,
-                    signature=extra.signature,
-                    provider_name=extra.provider,
-                    provider_details=extra.details,
+                thinking.append(
+                    ThinkingPart(
+                        part.text,
+                        id=extra.id,
+                        signature=extra.signature,
+                        provider_name=extra.provider,
+                        provider_details=extra.details,
+                    )
                 )
-                thoughts.append(thought)
             case "call":
                 calls[extra.at] = extra
             case _:
                 text = extra
-    return thoughts, text, calls
+    return thinking, text, calls
 
 
-_NORMAL_STOPS = {"stop", "tool_call", None}
+_NORMAL_STOPS = {"stop", "tool_call"}
 _CUT_REASONS = {"length": LENGTH_LIMIT, "content_filter": "content filter"}
 
 
 def infer_provider_model(choice: ModelChoice) -> Provider:
-    """The model of this name. Raises Refused when it is unknown, not installed, or has no key."""
+    """pydantic-ai's model of this name. Raises Refused if it is unknown, not installed, or has no key."""
 
     def access(name: str) -> Access[object]:
-        # A key that was set for Outrider wins over what the provider finds in the environment.
+        # A key that is set for Outrider takes precedence over the environment.
         make = cast("Callable[..., Access[object]]", infer_provider_class(name))
         return make(api_key=choice.key.reveal()) if choice.key else infer_provider(name)
 
-    peer = _endpoint_of(choice)
+    endpoint = _endpoint_of(choice)
     try:
         return infer_model(choice.model, access)
     except ImportError as error:
-        told = safe_line(peer, str(error))
-        raise Refused(f"{choice.name} needs an extra: pip install 'outrider[providers]' ({told})") from None
+        detail = safe_line(endpoint, str(error))
+        raise Refused(f"{choice.name} needs an extra: pip install 'outrider[providers]' ({detail})") from None
     except (UserError, ValueError, TypeError) as error:
-        raise Refused(f"{choice.name} cannot be opened: {safe_line(peer, str(error))}") from None
+        raise Refused(f"{choice.name} cannot be opened: {safe_line(endpoint, str(error))}") from None
 
 
 class PydanticAiModel:
-    """One model behind pydantic-ai."""
+    """A model that is called through pydantic-ai."""
 
     def __init__(self, provider: Provider, choice: ModelChoice, blobs: Blobs) -> None:
         self.traits = traits_of(choice)
@@ -282,49 +281,50 @@ def _emit_event(event: ModelResponseStreamEvent, emit: Emit) -> None:
 
 
 def _build_reply(response: ModelResponse) -> ReplyBuilder:
-    draft = ReplyBuilder(lambda _: None)
+    builder = ReplyBuilder(lambda _: None)
     for part in response.parts:
         match part:
             case TextPart(content=text):
-                draft.start_paragraph()
-                draft.add_text(text)
-                _add_metadata(
-                    draft, "", PartMetadata("text", 0, part.id, None, part.provider_name, part.provider_details)
-                )
-            case ThinkingPart(content=text):
-                extra = PartMetadata("thinking", 0, part.id, part.signature, part.provider_name, part.provider_details)
-                _add_metadata(draft, text, extra)
+                builder.start_paragraph()
+                builder.add_text(text)
+                metadata = PartMetadata("text", 0, part.id, None, part.provider_name, part.provider_details)
+                _add_metadata(builder, "", metadata)
+            case ThinkingPart(content=text, signature=signature):
+                metadata = PartMetadata("thinking", 0, part.id, signature, part.provider_name, part.provider_details)
+                _add_metadata(builder, text, metadata)
             case ToolCallPart(tool_name=tool, args=args):
-                extra = PartMetadata("call", len(draft.calls), part.id, None, part.provider_name, part.provider_details)
-                _add_metadata(draft, "", extra)
-                call = draft.start_call(tool)
-                call.add_arguments(
+                index = len(builder.calls)
+                metadata = PartMetadata("call", index, part.id, None, part.provider_name, part.provider_details)
+                _add_metadata(builder, "", metadata)
+                builder.start_call(tool).add_arguments(
                     args if isinstance(args, str) else msgspec.json.encode(args or {}, enc_hook=str).decode()
                 )
             case _:
                 pass
     usage = response.usage
-    draft.usage = Usage(
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        usage.details.get("reasoning_tokens", 0),
+    builder.set_usage(
+        Usage(
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+            usage.details.get("reasoning_tokens", 0),
+        )
     )
-    if response.finish_reason not in _NORMAL_STOPS:
-        draft.cut = _CUT_REASONS.get(response.finish_reason or "", response.finish_reason or "")
-    return draft
+    if response.finish_reason and response.finish_reason not in _NORMAL_STOPS:
+        builder.set_cut(_CUT_REASONS.get(response.finish_reason, response.finish_reason))
+    return builder
 
 
-def _add_metadata(draft: ReplyBuilder, text: str, extra: PartMetadata) -> None:
-    """What a provider wants back with a part: signatures of thinking, and of calls where it signs those."""
-    if text or extra.signature or extra.details:
-        draft.reasoning.append(Reasoning(text, WIRE, msgspec.json.encode(extra, enc_hook=str).decode()))
+def _add_metadata(builder: ReplyBuilder, text: str, metadata: PartMetadata) -> None:
+    """Keep what the provider expects back with a part, such as the signature of thinking or of a call."""
+    if text or metadata.signature or metadata.details:
+        builder.add_reasoning(Reasoning(text, WIRE, msgspec.json.encode(metadata, enc_hook=str).decode()))
 
 
 @asynccontextmanager
 async def open_model(choice: ModelChoice, blobs: Blobs) -> AsyncGenerator[Model, None]:
-    """The model pydantic-ai knows by this name, e.g. `google:gemini-3-pro`. Its keys come from the environment."""
+    """pydantic-ai's model of this name, e.g. `google:gemini-3-pro`. Its key may come from the environment."""
     provider: Provider = infer_provider_model(choice)
     async with provider:
         yield RetryingModel(PydanticAiModel(provider, choice, blobs), RetryPolicy(attempts=choice.attempts), random)

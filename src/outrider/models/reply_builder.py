@@ -1,4 +1,4 @@
-"""One reply while it is being written: every wire's parser fills a draft, and a whole draft becomes a Reply. Pure."""
+"""A reply under construction: the parser of each wire fills a builder, and a complete one becomes a Reply."""
 
 import msgspec
 
@@ -15,12 +15,15 @@ _GAP = "\n\n"
 
 
 class CallBuilder:
-    """A call whose arguments still arrive."""
+    """A tool call whose arguments are still arriving."""
 
     def __init__(self, tool: str, key: str = "") -> None:
         self.tool = tool
         self.key = key
         self._argument_pieces: list[str] = []
+
+    def set_tool(self, tool: str) -> None:
+        self.tool = tool
 
     def add_arguments(self, piece: str) -> None:
         self._argument_pieces.append(piece)
@@ -33,23 +36,24 @@ class CallBuilder:
         return _parse_object(self.raw) is not None
 
     def build(self, id: str, *, torn: bool) -> Call:
-        """As written; `torn` when the reply was cut, so that missing arguments are not taken for none."""
+        """The finished call. `torn`: the reply was cut here, so missing arguments do not mean "no arguments"."""
         raw = self.raw
         args = {} if not raw.strip() and not torn else _parse_object(raw)
         return Call(id, self.tool, {}, broken=raw or "(cut off)") if args is None else Call(id, self.tool, args)
 
 
 class ReplyBuilder:
-    """What has arrived of one reply."""
+    """The parts of one reply that have arrived."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._text: list[str] = []
         self._gap = False
         self.calls: list[CallBuilder] = []
-        self.reasoning: list[Reasoning] = []
-        self.usage = Usage()
         self.cut = ""
+        """Why the reply ended early, or empty."""
+        self._reasoning: list[Reasoning] = []
+        self._usage = Usage()
 
     def add_text(self, text: str) -> None:
         if not text:
@@ -61,13 +65,22 @@ class ReplyBuilder:
         self._emit(Delta(text))
 
     def start_paragraph(self) -> None:
-        """Whatever text comes next is a paragraph of its own."""
+        """Begin the next text with a blank line."""
         self._gap = True
 
     def emit_reasoning(self, text: str) -> None:
-        """Shown only; what is to be kept goes into `reasoning`."""
+        """Show reasoning as a delta. `add_reasoning` keeps it."""
         if text:
             self._emit(Delta(text, "reasoning"))
+
+    def add_reasoning(self, reasoning: Reasoning) -> None:
+        self._reasoning.append(reasoning)
+
+    def set_usage(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def set_cut(self, reason: str) -> None:
+        self.cut = reason
 
     def start_call(self, tool: str, key: str = "") -> CallBuilder:
         call = CallBuilder(tool, key)
@@ -80,7 +93,7 @@ class ReplyBuilder:
         return "".join(self._text)
 
     def build(self, saw: int, model: str, prices: Prices | None) -> Reply:
-        """The finished reply. Raises Unavailable or Refused when there is nothing in it."""
+        """The finished reply. Raises Unavailable or Refused if it is empty."""
         text = self.text if self.text.strip() else ""
         if not text and not self.calls:
             raise self._empty_reply_error(model)
@@ -88,25 +101,16 @@ class ReplyBuilder:
         calls = tuple(
             call.build(call_id(saw, n), torn=bool(self.cut) and n == newest) for n, call in enumerate(self.calls)
         )
-        known = prices is not None and self.usage != Usage()
-        return Reply(
-            text,
-            saw,
-            calls,
-            tuple(self.reasoning),
-            model,
-            self.usage,
-            cost(self.usage, prices) if prices is not None and known else None,
-            self.cut,
-        )
+        price = cost(self._usage, prices) if prices is not None and self._usage != Usage() else None
+        return Reply(text, saw, calls, tuple(self._reasoning), model, self._usage, price, self.cut)
 
     def _empty_reply_error(self, model: str) -> Refused | Unavailable:
         if self.cut == LENGTH_LIMIT:
-            return Refused(f"{model} reached its length limit before it said anything; raise model.longest")
+            return Refused(f"{model} reached its length limit before it wrote anything; raise model.longest")
         if self.cut == WINDOW_FULL:
-            return ContextTooLong(f"{model} has no room left for a reply in its window")
+            return ContextTooLong(f"{model} has no room for a reply in its context window")
         if self.cut:
-            return Refused(f"{model} gave no answer ({self.cut})")
+            return Refused(f"{model} did not answer ({self.cut})")
         return Unavailable("the model sent an empty reply")
 
 

@@ -1,8 +1,6 @@
-"""A model that is asked again while its provider is unavailable.
+"""Retries and fallbacks: a model that retries while its provider is unavailable, and a chain of models.
 
-A chain of models: when one cannot answer, the next is asked.
-
-Opens the models a person chose, each through the plugin that speaks its wire.
+`open_models` opens the configured models, each through the plugin of its wire.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -17,12 +15,13 @@ from outrider.core.ports import Emit, Model
 from outrider.core.prompt import Prompt
 from outrider.core.retry import RetryPolicy, delay
 from outrider.core.store_port import Blobs
+from outrider.core.text import plural
 from outrider.models.errors import ProviderRefused
 from outrider.plugins import load
 
 
 class DeltaTracker:
-    """Passes deltas on and remembers whether anything of a reply was shown."""
+    """Forwards deltas and knows whether part of a reply was shown."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -36,13 +35,13 @@ class DeltaTracker:
         self._emit(delta)
 
     def reset(self, reason: str) -> None:
-        """Have readers forget what was shown, if anything was."""
+        """Tell readers to drop the partial reply, if any was shown."""
         if self._has_output:
             self(Delta(reason, "reset"))
 
 
 class RetryingModel:
-    """Asks again by policy; `jitter` gives a number between 0 and 1 for each wait."""
+    """Retries according to a policy; `jitter` returns a number between 0 and 1 for each wait."""
 
     def __init__(
         self,
@@ -58,32 +57,27 @@ class RetryingModel:
         self._sleep = sleep
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        heard = DeltaTracker(emit)
+        deltas = DeltaTracker(emit)
         attempt = 0
         while True:
             attempt += 1
             try:
-                return await self._model.reply(prompt, heard)
+                return await self._model.reply(prompt, deltas)
             except Unavailable as error:
                 wait = delay(self._policy, attempt, error.retry_after, self._jitter())
                 if wait is None:
-                    raise _gave_up_error(error, attempt) from error
-                heard.reset(str(error))
-                heard(Delta(f"{error}, asking again in {wait:.2g} s", "note"))
+                    raise Unavailable(f"{error} ({plural(attempt, 'attempt')})", error.retry_after) from error
+                deltas.reset(str(error))
+                deltas(Delta(f"{error}, retrying in {wait:.2g} s", "note"))
             await self._sleep(wait)
 
 
-def _gave_up_error(error: Unavailable, attempts: int) -> Unavailable:
-    tries = "asked once" if attempts == 1 else f"asked {attempts} times"
-    return Unavailable(f"{error} ({tries})", error.retry_after)
-
-
 class FallbackModel:
-    """Answers as the first model that can.
+    """A chain of models: the first one that can answer does.
 
-    The next is asked when one is unavailable (its own retries over), when its provider does not serve us at all (key,
-    credit, unknown model), and when the prompt is too long for it while the next reads more. Any other refusal is
-    about the request itself, which the next would refuse too.
+    The next model is tried if one is unavailable after its own retries, if its provider rejects us (key, credit,
+    unknown model), or if the prompt is too long for it and the next has a larger window. Any other refusal concerns the
+    request itself, and the next model would refuse it too.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -91,21 +85,21 @@ class FallbackModel:
         self._models = models
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
-        heard = DeltaTracker(emit)
+        deltas = DeltaTracker(emit)
         failures: list[Refused | Unavailable] = []
         for model, following in zip(self._models, [*self._models[1:], None], strict=True):
             try:
-                return await model.reply(prompt, heard)
+                return await model.reply(prompt, deltas)
             except (Refused, Unavailable) as error:
                 failures.append(error)
                 if following is None or not _next_may_help(error, model, following):
                     raise self._combined_error(failures) from error
-                heard.reset(str(error))
-                heard(Delta(f"{error}; asking {following.traits.name} instead", "note"))
+                deltas.reset(str(error))
+                deltas(Delta(f"{error}; trying {following.traits.name} instead", "note"))
         raise Refused("no model is set: `outrider config set model …`")
 
     def _combined_error(self, failures: Sequence[Refused | Unavailable]) -> Refused | Unavailable:
-        """The last failure, its text telling of all; worth a retry when any of them is."""
+        """The last failure with the text of all; Unavailable if any of them was."""
         last = failures[-1]
         if len(failures) == 1 or isinstance(last, ContextTooLong):
             return last
@@ -124,7 +118,7 @@ def _next_may_help(error: Refused | Unavailable, model: Model, following: Model)
 
 @asynccontextmanager
 async def open_models(choices: Sequence[ModelChoice], blobs: Blobs) -> AsyncGenerator[Model, None]:
-    """The first choice, with the others behind it for when it cannot answer. Raises Refused for an unknown wire."""
+    """The first choice, with the others as fallbacks. Raises Refused for an unknown wire."""
     if not choices:
         raise Refused("no model is set: `outrider config set model …`")
     async with AsyncExitStack() as stack:

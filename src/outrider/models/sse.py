@@ -1,4 +1,4 @@
-"""Server-sent events out of a byte stream, whatever its chunks. Pure; the HTTP code feeds it."""
+"""Incremental parser for server-sent events. The boundaries of the chunks do not matter."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ _FIELDS = (b":", b"data", b"event", b"id", b"retry")
 
 
 class SseTooLong(ValueError):
-    """One event is longer than anything a model sends."""
+    """An event is longer than any that a model sends."""
 
 
 class SseEvent(NamedTuple):
@@ -19,35 +19,35 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Feed it bytes, get back the events they complete."""
+    """Turns chunks of bytes into events."""
 
-    def __init__(self, longest: int = _MAX_LINE) -> None:
-        self._max_length = longest
+    def __init__(self, max_length: int = _MAX_LINE) -> None:
+        self._max_length = max_length
         self._buffer = b""
         self._name = ""
         self._data: list[bytes] = []
         self._data_size = 0
         self._first = True
         self.stray = b""
-        """The beginning of what was not SSE: a proxy's page, or an error as bare JSON."""
+        """The first bytes that were not SSE: the page of a proxy, or an error as plain JSON."""
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events that this chunk completes. Raises Overlong."""
+        """The events that this chunk completes. Raises SseTooLong."""
         whole = self._buffer + chunk
         # A carriage return at the very end may be the first half of a CRLF.
         if whole.endswith(b"\r"):
-            whole, held = whole[:-1], b"\r"
+            whole, pending = whole[:-1], b"\r"
         else:
-            held = b""
+            pending = b""
         lines = whole.splitlines()
         unfinished = lines.pop() if lines and not whole.endswith((b"\n", b"\r")) else b""
-        self._buffer = unfinished + held
+        self._buffer = unfinished + pending
         if len(self._buffer) > self._max_length:
             raise SseTooLong(f"a line of more than {self._max_length} bytes")
         return self._parse_lines(lines)
 
     def close(self) -> list[SseEvent]:
-        """The events that the end of the stream completes; an event without its blank line is dropped."""
+        """The events that the end of the stream completes. An event without its blank line is dropped."""
         rest, self._buffer = self._buffer, b""
         ended = rest.endswith(b"\r")
         lines = rest.splitlines()

@@ -1,1 +1,1 @@
-"""A scripted model over HTTP, for clients of three wire formats. The script's format: `script.py`."""
+"""A scripted model over HTTP, in three wire formats. `script.py` describes the script file."""

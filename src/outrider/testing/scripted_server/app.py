@@ -1,8 +1,7 @@
-"""What the scripted server was asked, kept for tests to look at.
+"""ASGI application of the scripted server: three wire formats in, one script out.
 
-What the real providers refuse, so that a client that breaks these rules is told here already.
-
-The scripted server as an ASGI application: three wire formats in, one script out.
+It records the requests for tests to inspect, and refuses what the real providers refuse. It answers programs on this
+machine only: a web page, or a host name that was made to point here, is rejected.
 """
 
 import time
@@ -17,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage
-from outrider.models.practice.answer import practise
-from outrider.models.scripted_reply import ScriptedReply
+from outrider.models import practice
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply
 from outrider.testing.scripted_server import chat, messages, responses
 from outrider.testing.scripted_server.script import (
     ChosenLine,
@@ -38,7 +37,7 @@ _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class RecordedRequest(Struct, frozen=True):
-    """One request, without what proves who sent it."""
+    """One request, without its credentials."""
 
     method: str
     path: str
@@ -47,7 +46,7 @@ class RecordedRequest(Struct, frozen=True):
 
 
 class RequestLog:
-    """The last requests; written by the server's thread, read from any other."""
+    """The last requests. Written by the server's thread; safe to read from any other."""
 
     def __init__(self, limit: int = 1_000) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=limit)
@@ -65,19 +64,15 @@ class RequestLog:
             return list(self._requests)
 
     def wait(self, count: int, timeout: float) -> Sequence[RecordedRequest]:
-        """All requests, once so many have come. Raises TimeoutError."""
+        """Block until this many requests have arrived, and return them. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._count >= count, timeout):
-                raise TimeoutError(f"{self._count} of {count} requests came in {timeout} s")
+                raise TimeoutError(f"{self._count} of {count} requests arrived in {timeout} s")
             return list(self._requests)
 
 
-def public_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name not in _SECRET}
-
-
 def is_local(headers: Mapping[str, str]) -> bool:
-    """Whether the request names this machine: a page on the web, or a name that was bent to point here, does not."""
+    """Whether host and origin of the request are this machine."""
     names = [f"//{headers.get('host', '')}", *([headers["origin"]] if "origin" in headers else [])]
     return all(_host(name) in _LOCAL for name in names)
 
@@ -90,24 +85,24 @@ def _host(url: str) -> str:
 
 
 def find_prompt_error(prompt: Prompt, *, in_order: bool) -> str | None:
-    """What is wrong with the calls of this prompt: one without a result, or a result without its call.
+    """What is wrong with the calls of this prompt: a call without a result, or a result without a call.
 
-    `in_order`: the results must stand right after the reply that made the calls.
+    `in_order`: the results must directly follow the reply that made the calls.
     """
     if not prompt.messages:
         return "at least one message is required"
     waiting: list[str] = []
     for message in prompt.messages:
         if isinstance(message, ToolMessage):
-            found = [result.call for result in message.results]
-            if stray := [call for call in found if call not in waiting]:
-                return f"no call was made with the id {stray[0]}"
-            waiting = [call for call in waiting if call not in found]
+            answered = [result.call for result in message.results]
+            if stray := [call for call in answered if call not in waiting]:
+                return f"there is no call with the id {stray[0]}"
+            waiting = [call for call in waiting if call not in answered]
         elif in_order and waiting:
-            return f"no result follows the call with the id {waiting[0]}"
+            return f"the call with the id {waiting[0]} is not followed by its result"
         if isinstance(message, AssistantMessage):
             waiting += [call.id for call in message.calls]
-    return f"no result was given for the call with the id {waiting[0]}" if waiting else None
+    return f"the call with the id {waiting[0]} has no result" if waiting else None
 
 
 Scope = MutableMapping[str, Any]
@@ -126,7 +121,7 @@ _WIRES = {
 
 
 class _HttpFailure(Exception):
-    """The request is answered with this HTTP error."""
+    """An HTTP error response."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -135,7 +130,7 @@ class _HttpFailure(Exception):
 
 
 class ScriptedApp:
-    """Answers by the script, or as the practice model when the script is empty."""
+    """Answers as the script says, or as the practice model if the script is empty."""
 
     def __init__(self, script: Script, log: RequestLog, latency: float = 0.0) -> None:
         self._progress = ScriptProgress(script)
@@ -145,7 +140,7 @@ class ScriptedApp:
         self._responses: OrderedDict[str, list[Json]] = OrderedDict()
 
     def release(self) -> None:
-        """Let stalled requests go on with their replies."""
+        """Continue the requests that are stalled now."""
         self._released.set()
         self._released = anyio.Event()
 
@@ -156,7 +151,7 @@ class ScriptedApp:
         wire = _WIRES.get(path, chat.WIRE)
         try:
             if not is_local(headers):
-                raise _HttpFailure(403, "this server answers to programs on its own machine only")
+                raise _HttpFailure(403, "this server answers programs on its own machine only")
             if scope["method"] == "GET":
                 await _send(send, 200, self._get(path, headers))
                 return
@@ -164,7 +159,8 @@ class ScriptedApp:
                 raise _HttpFailure(404, f"there is no {scope['method']} {path}")
             content = await _read(receive, headers)
             body = _decode(content)
-            self._log.add(RecordedRequest("POST", path, body, public_headers(headers)))
+            public = {name: value for name, value in headers.items() if name not in _SECRET}
+            self._log.add(RecordedRequest("POST", path, body, public))
             if self._latency:
                 await anyio.sleep(self._latency)
             await self._answer(wire, self._parse_request(wire, body, len(content)), receive, send)
@@ -193,79 +189,82 @@ class ScriptedApp:
             raise _HttpFailure(400, f"the request is malformed: {error!r}") from error
         if wire is messages.WIRE and not body.get("max_tokens"):
             raise _HttpFailure(400, "max_tokens: Field required")
-        if wrong := find_prompt_error(prompt, in_order=wire is not responses.WIRE):
-            raise _HttpFailure(400, wrong)
+        if error := find_prompt_error(prompt, in_order=wire is not responses.WIRE):
+            raise _HttpFailure(400, error)
         model = str(body.get("model") or "practice")
         return ParsedRequest(model, prompt, body.get("stream") is True, body, size, new_id(), int(time.time()))
 
-    async def _answer(self, wire: WireFormat, asked: ParsedRequest, receive: Receive, send: Send) -> None:
-        chosen = self._choose(asked)
+    async def _answer(self, wire: WireFormat, request: ParsedRequest, receive: Receive, send: Send) -> None:
+        chosen = self._choose(request)
         match chosen.line:
             case ErrorStatus(status=status, message=message, retry_after=retry_after):
                 raise _HttpFailure(status, message or f"the script says {status}", retry_after)
             case Overflow():
-                await _send_overflow(send, wire.overflow(asked))
+                await _send_overflow(send, wire.overflow(request))
             case Garbage():
-                content = b'data: {"type": garbage\n\n' if asked.stream else b"<html>garbage"
-                await _send_bytes(send, 200, content, _EVENTS if asked.stream else _JSON)
+                content = b'data: {"type": garbage\n\n' if request.stream else b"<html>garbage"
+                await _send_bytes(send, 200, content, _EVENTS if request.stream else _JSON)
             case Cut(bytes=bytes_):
-                await _send_headers(send, asked)
-                frames = self._frames(wire, asked, chosen.reply)
+                await _send_headers(send, request)
+                frames = self._frames(wire, request, chosen.reply)
                 content = split_frames(frames)[0] if bytes_ is None else b"".join(frames)[:bytes_]
                 await send({"type": "http.response.body", "body": content, "more_body": True})
             case Stall(where="headers"):
                 if await self._hold(receive):
-                    await self._send_reply(wire, asked, chosen.reply, send)
+                    await self._send_reply(wire, request, chosen.reply, send)
             case Stall():
-                await self._stall(wire, asked, chosen.reply, receive, send)
+                await self._stall(wire, request, chosen.reply, receive, send)
             case Empty():
-                await self._send_reply(wire, asked, ScriptedReply(), send)
+                await self._send_reply(wire, request, ScriptedReply(), send)
             case ScriptedReply():
-                await self._send_reply(wire, asked, chosen.line, send)
+                await self._send_reply(wire, request, chosen.line, send)
 
-    def _choose(self, asked: ParsedRequest) -> ChosenLine:
+    def _choose(self, request: ParsedRequest) -> ChosenLine:
         script = self._progress.script
-        if script.is_empty and not script.faults:
-            says = practise(asked.prompt)
-            return ChosenLine(says, says)
-        return self._progress.choose(asked.prompt)
+        if not script.is_empty or script.faults:
+            return self._progress.choose(request.prompt)
+        answer = practice.answer(request.prompt)
+        reply = ScriptedReply(answer.text, tuple(ScriptedCall(call.tool, call.args) for call in answer.calls))
+        return ChosenLine(reply, reply)
 
-    def _frames(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply) -> list[bytes]:
-        if asked.stream:
-            return list(wire.render_stream(asked, says))
-        return [msgspec.json.encode(wire.render(asked, says))]
+    def _frames(self, wire: WireFormat, request: ParsedRequest, reply: ScriptedReply) -> list[bytes]:
+        if request.stream:
+            return list(wire.render_stream(request, reply))
+        return [msgspec.json.encode(wire.render(request, reply))]
 
-    def _store_response(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply) -> None:
+    def _store_response(self, wire: WireFormat, request: ParsedRequest, reply: ScriptedReply) -> None:
         if wire is responses.WIRE:
-            self._responses[f"resp_{asked.id}"] = responses.items_of(asked.body) + wire.render(asked, says)["output"]
+            self._responses[f"resp_{request.id}"] = (
+                responses.items_of(request.body) + wire.render(request, reply)["output"]
+            )
             if len(self._responses) > _MAX_RESPONSES:
                 self._responses.popitem(last=False)
 
-    async def _send_reply(self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply, send: Send) -> None:
-        frames = self._frames(wire, asked, says)
-        self._store_response(wire, asked, says)
-        if not asked.stream or not says.delay:
-            await anyio.sleep(says.delay)
-            await _send_bytes(send, 200, b"".join(frames), _EVENTS if asked.stream else _JSON)
+    async def _send_reply(self, wire: WireFormat, request: ParsedRequest, reply: ScriptedReply, send: Send) -> None:
+        frames = self._frames(wire, request, reply)
+        self._store_response(wire, request, reply)
+        if not request.stream or not reply.delay:
+            await anyio.sleep(reply.delay)
+            await _send_bytes(send, 200, b"".join(frames), _EVENTS if request.stream else _JSON)
             return
-        await _send_headers(send, asked)
+        await _send_headers(send, request)
         for frame in frames:
-            await anyio.sleep(says.delay)
+            await anyio.sleep(reply.delay)
             await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def _stall(
-        self, wire: WireFormat, asked: ParsedRequest, says: ScriptedReply, receive: Receive, send: Send
+        self, wire: WireFormat, request: ParsedRequest, reply: ScriptedReply, receive: Receive, send: Send
     ) -> None:
-        begun, rest = split_frames(self._frames(wire, asked, says))
-        await _send_headers(send, asked)
-        await send({"type": "http.response.body", "body": begun, "more_body": True})
+        first_half, rest = split_frames(self._frames(wire, request, reply))
+        await _send_headers(send, request)
+        await send({"type": "http.response.body", "body": first_half, "more_body": True})
         if await self._hold(receive):
-            self._store_response(wire, asked, says)
+            self._store_response(wire, request, reply)
             await send({"type": "http.response.body", "body": rest})
 
     async def _hold(self, receive: Receive) -> bool:
-        """Wait until released (True), or until the client goes away (False)."""
+        """Wait until released (True) or until the client disconnects (False)."""
         released = self._released
 
         async def watch(scope: anyio.CancelScope) -> None:
@@ -298,7 +297,7 @@ def _decode(content: bytes) -> Json:
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise _HttpFailure(400, f"the body is no JSON object: {error}") from error
+        raise _HttpFailure(400, f"the body is not a JSON object: {error}") from error
 
 
 def _models(*, is_anthropic: bool) -> Json:
@@ -312,8 +311,8 @@ def _models(*, is_anthropic: bool) -> Json:
     }
 
 
-async def _send_headers(send: Send, asked: ParsedRequest) -> None:
-    kind = _EVENTS if asked.stream else _JSON
+async def _send_headers(send: Send, request: ParsedRequest) -> None:
+    kind = _EVENTS if request.stream else _JSON
     headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 

@@ -1,4 +1,4 @@
-"""The server's side of OpenAI's chat completions."""
+"""Server side of OpenAI's Chat Completions."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from typing import Any
 
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.types import Call, Reasoning, ToolSpec
-from outrider.models.scripted_reply import ScriptedReply, pieces
+from outrider.testing.scripted_model import ScriptedReply, estimate_usage, pieces
 from outrider.testing.scripted_server.wire_format import (
     Json,
     ParsedRequest,
@@ -18,7 +18,6 @@ from outrider.testing.scripted_server.wire_format import (
     parse_tool,
     sse,
     text_of,
-    usage_of,
 )
 
 
@@ -41,12 +40,12 @@ def parse(body: Json) -> Prompt:
 
 
 def _assistant_message(message: Json) -> AssistantMessage:
-    thought = text_of(message.get("reasoning_content"))
+    reasoning_text = text_of(message.get("reasoning_content"))
     calls: list[Call] = []
-    for wanted in objects(message.get("tool_calls")):
-        function = wanted.get("function") or {"name": wanted["custom"]["name"], "arguments": "{}"}
-        calls.append(parse_call(wanted["id"], function["name"], *parse_args(function["arguments"])))
-    reasoning = (Reasoning(thought, "openai-chat"),) if thought else ()
+    for call in objects(message.get("tool_calls")):
+        function = call.get("function") or {"name": call["custom"]["name"], "arguments": "{}"}
+        calls.append(parse_call(call["id"], function["name"], *parse_args(function["arguments"])))
+    reasoning = (Reasoning(reasoning_text, "openai-chat"),) if reasoning_text else ()
     return AssistantMessage(text_of(message.get("content")), tuple(calls), reasoning)
 
 
@@ -54,23 +53,23 @@ def _tools(tools: list[Json]) -> Sequence[ToolSpec]:
     return [parse_tool(tool["function"], "parameters") for tool in tools if tool.get("type") == "function"]
 
 
-def _calls(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
+def _calls(request: ParsedRequest, reply: ScriptedReply) -> list[Json]:
     return [
         {
-            "id": f"call_{asked.id}{n}",
+            "id": f"call_{request.id}{n}",
             "type": "function",
             "function": {"name": call.tool, "arguments": call.arguments()},
         }
-        for n, call in enumerate(says.calls)
+        for n, call in enumerate(reply.calls)
     ]
 
 
-def _finish_reason(says: ScriptedReply) -> str:
-    return says.cut or ("tool_calls" if says.calls else "stop")
+def _finish_reason(reply: ScriptedReply) -> str:
+    return reply.cut or ("tool_calls" if reply.calls else "stop")
 
 
-def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
-    usage = usage_of(asked, says)
+def _usage(request: ParsedRequest, reply: ScriptedReply) -> Json:
+    usage = estimate_usage(reply, request.size)
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
@@ -80,29 +79,29 @@ def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
     }
 
 
-def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
-    message: Json = {"role": "assistant", "content": says.text or (None if says.calls else ""), "refusal": None}
-    if says.reasoning:
-        message["reasoning_content"] = says.reasoning
-    if says.calls:
-        message["tool_calls"] = _calls(asked, says)
+def render(request: ParsedRequest, reply: ScriptedReply) -> Json:
+    message: Json = {"role": "assistant", "content": reply.text or (None if reply.calls else ""), "refusal": None}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = _calls(request, reply)
     return {
-        "id": f"chatcmpl-{asked.id}",
+        "id": f"chatcmpl-{request.id}",
         "object": "chat.completion",
-        "created": asked.created,
-        "model": asked.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(says)}],
-        "usage": _usage(asked, says),
+        "created": request.created,
+        "model": request.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}],
+        "usage": _usage(request, reply),
     }
 
 
-def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
-    has_usage = any(options.get("include_usage") for options in objects([asked.body.get("stream_options")]))
+def render_stream(request: ParsedRequest, reply: ScriptedReply) -> Sequence[bytes]:
+    has_usage = any(options.get("include_usage") for options in objects([request.body.get("stream_options")]))
     head: Json = {
-        "id": f"chatcmpl-{asked.id}",
+        "id": f"chatcmpl-{request.id}",
         "object": "chat.completion.chunk",
-        "created": asked.created,
-        "model": asked.model,
+        "created": request.created,
+        "model": request.model,
     }
     if has_usage:
         head["usage"] = None
@@ -111,19 +110,19 @@ def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return sse({**head, "choices": [choice]})
 
-    has_words = bool(says.text) or not says.calls
+    has_words = bool(reply.text) or not reply.calls
     frames = [chunk({"role": "assistant", "content": "" if has_words else None, "refusal": None})]
-    frames += [chunk({"reasoning_content": piece}) for piece in pieces(says.reasoning, says.chunk)]
-    frames += [chunk({"content": piece}) for piece in pieces(says.text, says.chunk)]
-    for n, call in enumerate(_calls(asked, says)):
-        written: str = call["function"]["arguments"]
+    frames += [chunk({"reasoning_content": piece}) for piece in pieces(reply.reasoning, reply.chunk)]
+    frames += [chunk({"content": piece}) for piece in pieces(reply.text, reply.chunk)]
+    for n, call in enumerate(_calls(request, reply)):
+        arguments: str = call["function"]["arguments"]
         opening: dict[str, Any] = {**call, "index": n, "function": {"name": call["function"]["name"], "arguments": ""}}
         frames.append(chunk({"tool_calls": [opening]}))
-        for piece in pieces(written, says.chunk):
+        for piece in pieces(arguments, reply.chunk):
             frames.append(chunk({"tool_calls": [{"index": n, "function": {"arguments": piece}}]}))
-    frames.append(chunk({}, _finish_reason(says)))
+    frames.append(chunk({}, _finish_reason(reply)))
     if has_usage:
-        frames.append(sse({**head, "choices": [], "usage": _usage(asked, says)}))
+        frames.append(sse({**head, "choices": [], "usage": _usage(request, reply)}))
     return [*frames, sse("[DONE]")]
 
 
@@ -140,7 +139,7 @@ def render_error(status: int, message: str) -> Json:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def overflow(asked: ParsedRequest) -> Json:
+def overflow(request: ParsedRequest) -> Json:
     message = (
         "This model's maximum context length is 128000 tokens. However, your messages resulted in 128001 tokens. "
         "Please reduce the length of the messages."

@@ -1,11 +1,11 @@
-"""The server's side of Anthropic's messages."""
+"""Server side of Anthropic's Messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.types import Reasoning
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply, pieces
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, estimate_usage, pieces
 from outrider.testing.scripted_server.wire_format import (
     Json,
     ParsedRequest,
@@ -17,7 +17,6 @@ from outrider.testing.scripted_server.wire_format import (
     parse_tool,
     sse,
     text_of,
-    usage_of,
 )
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
@@ -50,24 +49,24 @@ def _assistant_message(blocks: Sequence[Json]) -> AssistantMessage:
     )
 
 
-def _input(wanted: ScriptedCall) -> Any:
-    args, broken = parse_args(wanted.arguments())
+def _input(call: ScriptedCall) -> Any:
+    args, broken = parse_args(call.arguments())
     return broken or args
 
 
-def _content(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
+def _content(request: ParsedRequest, reply: ScriptedReply) -> list[Json]:
     content: list[Json] = []
-    if says.reasoning:
-        content.append({"type": "thinking", "thinking": says.reasoning, "signature": f"practice{asked.id}"})
-    if says.text:
-        content.append({"type": "text", "text": says.text, "citations": None})
-    for n, wanted in enumerate(says.calls):
-        content.append({"type": "tool_use", "id": f"toolu_{asked.id}{n}", "name": wanted.tool, "input": _input(wanted)})
+    if reply.reasoning:
+        content.append({"type": "thinking", "thinking": reply.reasoning, "signature": f"practice{request.id}"})
+    if reply.text:
+        content.append({"type": "text", "text": reply.text, "citations": None})
+    for n, call in enumerate(reply.calls):
+        content.append({"type": "tool_use", "id": f"toolu_{request.id}{n}", "name": call.tool, "input": _input(call)})
     return content
 
 
-def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
-    usage = usage_of(asked, says)
+def _usage(request: ParsedRequest, reply: ScriptedReply) -> Json:
+    usage = estimate_usage(reply, request.size)
     return {
         "input_tokens": max(0, usage.input - usage.cached - usage.written),
         "cache_creation_input_tokens": usage.written,
@@ -76,33 +75,33 @@ def _usage(asked: ParsedRequest, says: ScriptedReply) -> Json:
     }
 
 
-def _stop_reason(says: ScriptedReply) -> str:
-    return _STOPS.get(says.cut, says.cut) or ("tool_use" if says.calls else "end_turn")
+def _stop_reason(reply: ScriptedReply) -> str:
+    return _STOPS.get(reply.cut, reply.cut) or ("tool_use" if reply.calls else "end_turn")
 
 
-def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
+def render(request: ParsedRequest, reply: ScriptedReply) -> Json:
     return {
-        "id": f"msg_{asked.id}",
+        "id": f"msg_{request.id}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
-        "content": _content(asked, says),
-        "stop_reason": _stop_reason(says),
+        "model": request.model,
+        "content": _content(request, reply),
+        "stop_reason": _stop_reason(reply),
         "stop_sequence": None,
-        "usage": _usage(asked, says),
+        "usage": _usage(request, reply),
     }
 
 
-def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
+def render_stream(request: ParsedRequest, reply: ScriptedReply) -> Sequence[bytes]:
     def event(kind: str, **fields: object) -> bytes:
         return sse({"type": kind, **fields}, kind)
 
-    whole = render(asked, says)
+    whole = render(request, reply)
     usage = {**whole["usage"], "output_tokens": 1}
     frames = [event("message_start", message={**whole, "content": [], "stop_reason": None, "usage": usage})]
-    wanted = iter(says.calls)
+    calls = iter(reply.calls)
     for index, block in enumerate(whole["content"]):
-        opening, deltas = _block(block, says, wanted)
+        opening, deltas = _block(block, reply, calls)
         frames.append(event("content_block_start", index=index, content_block=opening))
         if index == 0:
             frames.append(event("ping"))
@@ -113,19 +112,20 @@ def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
     return [*frames, event("message_stop")]
 
 
-def _block(block: Json, says: ScriptedReply, call: Any) -> tuple[Json, list[Json]]:
-    """How a block begins in a stream, and the deltas that fill it."""
+def _block(block: Json, reply: ScriptedReply, calls: Iterator[ScriptedCall]) -> tuple[Json, list[Json]]:
+    """The first form of a block in a stream, and the deltas that complete it."""
     match block["type"]:
         case "thinking":
-            thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(says.reasoning, says.chunk)]
+            thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(reply.reasoning, reply.chunk)]
             signature = {"type": "signature_delta", "signature": block["signature"]}
             return {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signature]
         case "text":
-            words = [{"type": "text_delta", "text": piece} for piece in pieces(says.text, says.chunk)]
-            return {**block, "text": ""}, [dict(word) for word in words]
+            return {**block, "text": ""}, [
+                {"type": "text_delta", "text": piece} for piece in pieces(reply.text, reply.chunk)
+            ]
         case _:
-            written = next(call).arguments()
-            parts = ["", *pieces("" if written == "{}" else written, says.chunk)]
+            arguments = next(calls).arguments()
+            parts = ["", *pieces("" if arguments == "{}" else arguments, reply.chunk)]
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 
 
@@ -144,7 +144,7 @@ def render_error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_practice"}
 
 
-def overflow(asked: ParsedRequest) -> Json:
+def overflow(request: ParsedRequest) -> Json:
     return render_error(400, "prompt is too long: 200001 tokens > 200000 maximum")
 
 

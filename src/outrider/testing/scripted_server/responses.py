@@ -1,4 +1,4 @@
-"""The server's side of OpenAI's responses."""
+"""Server side of OpenAI's Responses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from outrider.core.events import Result
 from outrider.core.prompt import AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.types import Reasoning
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply, pieces
+from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, estimate_usage, pieces
 from outrider.testing.scripted_server import chat
 from outrider.testing.scripted_server.wire_format import (
     Json,
@@ -19,16 +19,15 @@ from outrider.testing.scripted_server.wire_format import (
     parse_tool,
     sse,
     text_of,
-    usage_of,
 )
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens"}
 
 
 def items_of(body: Json) -> list[Json]:
-    """The input as items, also when it is only words."""
-    given = body.get("input")
-    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else objects(given)
+    """The input as items; a plain text is one message."""
+    content = body.get("input")
+    return [{"type": "message", "role": "user", "content": content}] if isinstance(content, str) else objects(content)
 
 
 def parse(body: Json) -> Prompt:
@@ -65,7 +64,7 @@ def _assistant_part(kind: str, item: Json) -> AssistantMessage | None:
 
 
 def _add_part(messages: list[Message], part: AssistantMessage) -> None:
-    """Neighbouring items of the model are one reply."""
+    """Adjacent items of the model are one reply."""
     last = messages[-1] if messages else None
     if isinstance(last, AssistantMessage):
         messages[-1] = AssistantMessage(last.text + part.text, last.calls + part.calls, last.reasoning + part.reasoning)
@@ -81,56 +80,56 @@ def _add_result(messages: list[Message], result: Result) -> None:
         messages.append(ToolMessage((result,)))
 
 
-def _output(asked: ParsedRequest, says: ScriptedReply) -> list[Json]:
+def _output(request: ParsedRequest, reply: ScriptedReply) -> list[Json]:
     output: list[Json] = []
-    if says.reasoning:
-        thought: Json = {"id": f"rs_{asked.id}", "type": "reasoning", "status": "completed"}
-        thought["summary"] = [{"type": "summary_text", "text": says.reasoning}]
-        if "reasoning.encrypted_content" in str(asked.body.get("include")):
-            thought["encrypted_content"] = f"practice{asked.id}"
+    if reply.reasoning:
+        thought: Json = {"id": f"rs_{request.id}", "type": "reasoning", "status": "completed"}
+        thought["summary"] = [{"type": "summary_text", "text": reply.reasoning}]
+        if "reasoning.encrypted_content" in str(request.body.get("include")):
+            thought["encrypted_content"] = f"practice{request.id}"
         output.append(thought)
-    if says.text:
-        part: Json = {"type": "output_text", "annotations": [], "logprobs": [], "text": says.text}
-        message = {"id": f"msg_{asked.id}", "type": "message", "status": "completed", "role": "assistant"}
+    if reply.text:
+        part: Json = {"type": "output_text", "annotations": [], "logprobs": [], "text": reply.text}
+        message = {"id": f"msg_{request.id}", "type": "message", "status": "completed", "role": "assistant"}
         output.append({**message, "content": [part]})
-    return [*output, *(_call(asked, n, wanted) for n, wanted in enumerate(says.calls))]
+    return [*output, *(_call(request, n, call) for n, call in enumerate(reply.calls))]
 
 
-def _call(asked: ParsedRequest, n: int, wanted: ScriptedCall) -> Json:
-    kind, prefix = ("custom_tool_call", "ctc") if wanted.custom else ("function_call", "fc")
-    item: Json = {"id": f"{prefix}_{asked.id}{n}", "type": kind, "status": "completed"}
-    item |= {"call_id": f"call_{asked.id}{n}", "name": wanted.tool}
-    item["input" if wanted.custom else "arguments"] = wanted.arguments()
-    if wanted.namespace:
-        item["namespace"] = wanted.namespace
+def _call(request: ParsedRequest, n: int, call: ScriptedCall) -> Json:
+    kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
+    item: Json = {"id": f"{prefix}_{request.id}{n}", "type": kind, "status": "completed"}
+    item |= {"call_id": f"call_{request.id}{n}", "name": call.tool}
+    item["input" if call.custom else "arguments"] = call.arguments()
+    if call.namespace:
+        item["namespace"] = call.namespace
     return item
 
 
-def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
-    usage = usage_of(asked, says)
+def render(request: ParsedRequest, reply: ScriptedReply) -> Json:
+    usage = estimate_usage(reply, request.size)
     settings: Json = {
-        "tools": asked.body.get("tools") or [],
-        "tool_choice": asked.body.get("tool_choice") or "auto",
-        "parallel_tool_calls": asked.body.get("parallel_tool_calls") is not False,
-        "instructions": asked.body.get("instructions"),
-        "previous_response_id": asked.body.get("previous_response_id"),
-        "metadata": asked.body.get("metadata") or {},
-        "temperature": asked.body.get("temperature", 1.0),
-        "top_p": asked.body.get("top_p", 1.0),
-        "max_output_tokens": asked.body.get("max_output_tokens"),
-        "store": asked.body.get("store") is not False,
+        "tools": request.body.get("tools") or [],
+        "tool_choice": request.body.get("tool_choice") or "auto",
+        "parallel_tool_calls": request.body.get("parallel_tool_calls") is not False,
+        "instructions": request.body.get("instructions"),
+        "previous_response_id": request.body.get("previous_response_id"),
+        "metadata": request.body.get("metadata") or {},
+        "temperature": request.body.get("temperature", 1.0),
+        "top_p": request.body.get("top_p", 1.0),
+        "max_output_tokens": request.body.get("max_output_tokens"),
+        "store": request.body.get("store") is not False,
         "truncation": "disabled",
-        "text": asked.body.get("text") or {"format": {"type": "text"}},
+        "text": request.body.get("text") or {"format": {"type": "text"}},
     }
     return {
-        "id": f"resp_{asked.id}",
+        "id": f"resp_{request.id}",
         "object": "response",
-        "created_at": asked.created,
-        "status": "incomplete" if says.cut else "completed",
+        "created_at": request.created,
+        "status": "incomplete" if reply.cut else "completed",
         "error": None,
-        "incomplete_details": {"reason": _INCOMPLETE_REASONS.get(says.cut, says.cut)} if says.cut else None,
-        "model": asked.model,
-        "output": _output(asked, says),
+        "incomplete_details": {"reason": _INCOMPLETE_REASONS.get(reply.cut, reply.cut)} if reply.cut else None,
+        "model": request.model,
+        "output": _output(request, reply),
         **settings,
         "usage": {
             "input_tokens": usage.input,
@@ -143,7 +142,7 @@ def render(asked: ParsedRequest, says: ScriptedReply) -> Json:
 
 
 class _Frames:
-    """A stream being written: numbers its events."""
+    """The events of a stream, numbered."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -152,8 +151,8 @@ class _Frames:
         self.frames.append(sse({"type": kind, "sequence_number": len(self.frames), **fields}, kind))
 
 
-def _start_stream(asked: ParsedRequest, says: ScriptedReply) -> tuple[_Frames, Json]:
-    whole = render(asked, says)
+def _start_stream(request: ParsedRequest, reply: ScriptedReply) -> tuple[_Frames, Json]:
+    whole = render(request, reply)
     bare: Json = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     out = _Frames()
     out.add("response.created", response=bare)
@@ -161,21 +160,21 @@ def _start_stream(asked: ParsedRequest, says: ScriptedReply) -> tuple[_Frames, J
     return out, whole
 
 
-def render_stream(asked: ParsedRequest, says: ScriptedReply) -> Sequence[bytes]:
-    out, whole = _start_stream(asked, says)
+def render_stream(request: ParsedRequest, reply: ScriptedReply) -> Sequence[bytes]:
+    out, whole = _start_stream(request, reply)
     for index, item in enumerate(whole["output"]):
         opening, at = {**item, "status": "in_progress"}, {"item_id": item["id"], "output_index": index}
         match item["type"]:
             case "reasoning":
                 out.add("response.output_item.added", output_index=index, item={**opening, "summary": []})
-                _add_reasoning(out, at, says)
+                _add_reasoning(out, at, reply)
             case "message":
                 out.add("response.output_item.added", output_index=index, item={**opening, "content": []})
-                _add_text(out, at, item["content"][0], says)
+                _add_text(out, at, item["content"][0], reply)
             case kind:
                 field, event = _FIELDS[kind]
                 out.add("response.output_item.added", output_index=index, item={**opening, field: ""})
-                for piece in pieces(item[field], says.chunk):
+                for piece in pieces(item[field], reply.chunk):
                     out.add(f"response.{event}.delta", **at, delta=piece)
                 out.add(f"response.{event}.done", **at, **{field: item[field]})
         out.add("response.output_item.done", output_index=index, item=item)
@@ -189,31 +188,31 @@ _FIELDS = {
 }
 
 
-def _add_reasoning(out: _Frames, at: Json, says: ScriptedReply) -> None:
+def _add_reasoning(out: _Frames, at: Json, reply: ScriptedReply) -> None:
     event, where = "response.reasoning_summary", {**at, "summary_index": 0}
     out.add(f"{event}_part.added", **where, part={"type": "summary_text", "text": ""})
-    for piece in pieces(says.reasoning, says.chunk):
+    for piece in pieces(reply.reasoning, reply.chunk):
         out.add(f"{event}_text.delta", **where, delta=piece)
-    out.add(f"{event}_text.done", **where, text=says.reasoning)
-    out.add(f"{event}_part.done", **where, part={"type": "summary_text", "text": says.reasoning})
+    out.add(f"{event}_text.done", **where, text=reply.reasoning)
+    out.add(f"{event}_part.done", **where, part={"type": "summary_text", "text": reply.reasoning})
 
 
-def _add_text(out: _Frames, at: Json, part: Json, says: ScriptedReply) -> None:
+def _add_text(out: _Frames, at: Json, part: Json, reply: ScriptedReply) -> None:
     where = {**at, "content_index": 0}
     out.add("response.content_part.added", **where, part={**part, "text": ""})
-    for piece in pieces(says.text, says.chunk):
+    for piece in pieces(reply.text, reply.chunk):
         out.add("response.output_text.delta", **where, delta=piece, logprobs=[])
-    out.add("response.output_text.done", **where, text=says.text, logprobs=[])
+    out.add("response.output_text.done", **where, text=reply.text, logprobs=[])
     out.add("response.content_part.done", **where, part=part)
 
 
-def overflow(asked: ParsedRequest) -> Json | bytes:
-    """A streamed response fails in its stream; one asked for whole is refused."""
+def overflow(request: ParsedRequest) -> Json | bytes:
+    """A streamed response fails in its stream; one request for whole is refused."""
     message = "Your input exceeds the context window of this model. Please adjust your input and try again."
     error = {"code": "context_length_exceeded", "message": message}
-    if not asked.stream:
+    if not request.stream:
         return {"error": {**error, "type": "invalid_request_error", "param": "input"}}
-    out, whole = _start_stream(asked, ScriptedReply())
+    out, whole = _start_stream(request, ScriptedReply())
     out.add("response.failed", response={**whole, "status": "failed", "error": error, "output": [], "usage": None})
     return b"".join(out.frames)
 

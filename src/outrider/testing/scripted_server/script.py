@@ -1,19 +1,19 @@
-"""What the scripted server is to say: a script in Python or JSON, and the pure choice of the next line.
+"""Script of the scripted server, in Python or as a JSON file, and the choice of its next line.
 
-A script file is an object (or just its list of replies):
+A script file is an object, or only its list of replies:
 
-    {"replies": [PLACE, …], "rules": [{"when": REGEX, "reply": PLACE} or {"when": REGEX, "replies": [PLACE, …]}, …],
+    {"replies": [STEP, …], "rules": [{"when": REGEX, "reply": STEP} or {"when": REGEX, "replies": [STEP, …]}, …],
      "faults": [FAULT, …]}
 
-A PLACE is a LINE, or a list of lines: those before the last are met once each, in order; the last one stays.
+A STEP is a LINE or a list of lines. The lines before the last are used once each, in order; the last one is repeated.
 A LINE is a text, a reply `{"text", "calls", "reasoning", "delay", "chunk", "usage", "cut"}`, or a FAULT. A call is
-`{"tool", "args"}`, `{"tool", "raw"}` with arguments sent as written, or `{"tool", "input"}` for a custom tool.
+`{"tool", "args"}`, `{"tool", "raw"}` with arguments sent unchanged, or `{"tool", "input"}` for a custom tool.
 A FAULT is `{"status": 429, "retry_after": 1, "message": "…"}`, `{"stall": "headers"|"stream"}`, `{"cut": BYTES}`,
 `{"cut": true}` for half of the events, `{"garbage": true}`, `{"empty": true}` or `{"overflow": true}`.
 
-Which reply is said depends on the request alone: the n-th place answers a request that holds n earlier replies, and a
-rule's n-th place one that holds n replies since the person's words it matches. Rules go before replies, `faults` are
-met by the first requests, whatever those are. Which faults were met is all that a server remembers.
+Which step answers depends on the request alone: the n-th step answers a request with n earlier replies, and the n-th
+step of a rule answers a request with n replies since the user message that matches. Rules come before replies. `faults`
+answer the first requests, whatever they are. Only the lines that were used are counted by the server.
 """
 
 import re
@@ -27,8 +27,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.prompt import SUMMARY, AssistantMessage, Prompt, UserMessage
 from outrider.core.types import Usage
-from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_model import SCRIPT_ENDED
+from outrider.testing.scripted_model import SCRIPT_ENDED, ScriptedCall, ScriptedReply
 
 
 class ErrorStatus(Struct, frozen=True):
@@ -40,27 +39,27 @@ class ErrorStatus(Struct, frozen=True):
 
 
 class Stall(Struct, frozen=True):
-    """Say nothing more, before the headers or in the middle of the stream, until the client goes away."""
+    """Send nothing more, before the headers or half-way through the stream, until released."""
 
     where: Literal["headers", "stream"] = "headers"
 
 
 class Cut(Struct, frozen=True):
-    """Send so many bytes of the reply, or the first half of its events, and drop the connection."""
+    """Send this many bytes of the reply, or the first half of its events, and drop the connection."""
 
     bytes: int | None = None
 
 
 class Garbage(Struct, frozen=True):
-    """Answer with what is not JSON."""
+    """Answer with something that is not JSON."""
 
 
 class Empty(Struct, frozen=True):
-    """A reply without words or calls."""
+    """Answer with neither text nor calls."""
 
 
 class Overflow(Struct, frozen=True):
-    """This API's own way to say that the prompt does not fit."""
+    """Answer with the API's own error for a prompt that is too long."""
 
 
 Fault = ErrorStatus | Stall | Cut | Garbage | Empty | Overflow
@@ -84,25 +83,24 @@ class Script(Struct, frozen=True):
 
 
 class ChosenLine(Struct, frozen=True):
-    """The next line, and the reply that a cut or stalled stream is the beginning of."""
+    """The next line, and the reply that a cut or stalled stream begins with."""
 
     line: ScriptLine
     reply: ScriptedReply
 
 
-def script(*places: ScriptLine | Sequence[ScriptLine] | str) -> Script:
-    """A script of these replies, each with the faults before it: `script([Status(500), says("hi")], says("bye"))`."""
-    return Script(replies=tuple(_step(place) for place in places))
+def script(*steps: ScriptLine | str | Sequence[ScriptLine | str]) -> Script:
+    """A script of these replies, each with the faults before it: `script([ErrorStatus(500), "hi"], says("bye"))`."""
+    return Script(replies=tuple(_step(step) for step in steps))
 
 
-def _step(place: ScriptLine | Sequence[ScriptLine] | str) -> ScriptStep:
-    if isinstance(place, str):
-        return (ScriptedReply(place),)
-    return tuple(place) if isinstance(place, Sequence) else (place,)
+def _step(step: ScriptLine | str | Sequence[ScriptLine | str]) -> ScriptStep:
+    lines = step if isinstance(step, Sequence) and not isinstance(step, str) else (step,)
+    return tuple(ScriptedReply(line) if isinstance(line, str) else line for line in lines)
 
 
 class ScriptProgress:
-    """Goes through a script; remembers which faults were met."""
+    """A script and how often each of its steps was used."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -110,42 +108,41 @@ class ScriptProgress:
         self._rules = [re.compile(rule.when, re.IGNORECASE | re.DOTALL) for rule in script.rules]
 
     def choose(self, prompt: Prompt) -> ChosenLine:
-        """What to say to this prompt now."""
-        name, place = self._find(prompt)
-        reply = place[-1] if isinstance(place[-1], ScriptedReply) else ScriptedReply(SCRIPT_ENDED)
-        if (met := self._uses["faults"]) < len(self.script.faults):
+        """The line that answers this prompt now."""
+        name, step = self._find(prompt)
+        reply = step[-1] if isinstance(step[-1], ScriptedReply) else ScriptedReply(SCRIPT_ENDED)
+        if (uses := self._uses["faults"]) < len(self.script.faults):
             self._uses["faults"] += 1
-            return ChosenLine(self.script.faults[met], reply)
-        met = min(self._uses[name], len(place) - 1)
+            return ChosenLine(self.script.faults[uses], reply)
+        line = step[min(self._uses[name], len(step) - 1)]
         self._uses[name] += 1
-        line = place[met]
         return ChosenLine(line, line if isinstance(line, ScriptedReply) else reply)
 
     def _find(self, prompt: Prompt) -> tuple[str, ScriptStep]:
         for n, (rule, pattern) in enumerate(zip(self.script.rules, self._rules, strict=True)):
             if pattern.search(last_user_text(prompt)):
-                step = _count_replies(prompt, since_words=True)
-                return f"rule {n} {step}", _nth_step(rule.replies, step)
+                position = _count_replies(prompt, since_user=True)
+                return f"rule {n} {position}", _nth_step(rule.replies, position)
         position = _count_replies(prompt)
         return f"reply {position}", _nth_step(self.script.replies, position)
 
 
-def _nth_step(places: Sequence[ScriptStep], n: int) -> ScriptStep:
-    return places[n] if n < len(places) else (ScriptedReply(SCRIPT_ENDED),)
+def _nth_step(steps: Sequence[ScriptStep], n: int) -> ScriptStep:
+    return steps[n] if n < len(steps) else (ScriptedReply(SCRIPT_ENDED),)
 
 
 def last_user_text(prompt: Prompt) -> str:
-    """What the person said last."""
-    said = (message.text for message in reversed(prompt.messages) if isinstance(message, UserMessage))
-    return next((text for text in said if not text.startswith(SUMMARY)), "")
+    """The last message from outside that is not a summary."""
+    texts = (message.text for message in reversed(prompt.messages) if isinstance(message, UserMessage))
+    return next((text for text in texts if not text.startswith(SUMMARY)), "")
 
 
-def _count_replies(prompt: Prompt, *, since_words: bool = False) -> int:
+def _count_replies(prompt: Prompt, *, since_user: bool = False) -> int:
     count = 0
     for message in prompt.messages:
         if isinstance(message, AssistantMessage):
             count += 1
-        elif since_words and isinstance(message, UserMessage):
+        elif since_user and isinstance(message, UserMessage):
             count = 0
     return count
 
@@ -191,18 +188,18 @@ class _Script(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_script(source: bytes | str) -> Script:
-    """Read a script file. Raises Refused with what is wrong in it."""
+    """Parse a script file. Raises Refused with the mistake in it."""
     content = source.encode() if isinstance(source, str) else source
     try:
         if content.lstrip()[:1] == b"[":
             content = b'{"replies":' + content + b"}"
-        written = msgspec.json.decode(content, type=_Script)
-        faults = tuple(_parse_line(line) for line in written.faults)
+        file = msgspec.json.decode(content, type=_Script)
+        faults = tuple(_parse_line(line) for line in file.faults)
         if any(isinstance(fault, ScriptedReply) for fault in faults):
-            raise Refused("in the script: `faults` may hold faults only")
+            raise Refused("in the script: `faults` may contain only faults")
         return Script(
-            replies=tuple(_parse_step(place) for place in written.replies),
-            rules=tuple(_parse_rule(rule) for rule in written.rules),
+            replies=tuple(_parse_step(step) for step in file.replies),
+            rules=tuple(_parse_rule(rule) for rule in file.rules),
             faults=tuple(fault for fault in faults if not isinstance(fault, ScriptedReply)),
         )
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -210,18 +207,18 @@ def parse_script(source: bytes | str) -> Script:
 
 
 def _parse_rule(rule: _Rule) -> ScriptRule:
-    places = rule.replies if rule.reply is None else [rule.reply, *rule.replies]
-    if not places:
+    steps = rule.replies if rule.reply is None else [rule.reply, *rule.replies]
+    if not steps:
         raise Refused(f"in the script: the rule for {rule.when!r} has no reply")
     try:
         re.compile(rule.when)
     except re.error as error:
-        raise Refused(f"in the script: {rule.when!r} is no regular expression: {error}") from error
-    return ScriptRule(rule.when, tuple(_parse_step(place) for place in places))
+        raise Refused(f"in the script: {rule.when!r} is not a regular expression: {error}") from error
+    return ScriptRule(rule.when, tuple(_parse_step(step) for step in steps))
 
 
-def _parse_step(place: _Lines) -> ScriptStep:
-    lines = place if isinstance(place, list) else [place]
+def _parse_step(step: _Lines) -> ScriptStep:
+    lines = step if isinstance(step, list) else [step]
     if not lines:
         raise Refused("in the script: a reply is an empty list")
     return tuple(ScriptedReply(line) if isinstance(line, str) else _parse_line(line) for line in lines)
@@ -231,7 +228,7 @@ def _parse_line(line: _Line) -> ScriptLine:
     faults: list[Fault] = []
     if line.status is not None:
         if not 400 <= line.status <= 599:
-            raise Refused(f"in the script: {line.status} is no HTTP error")
+            raise Refused(f"in the script: {line.status} is not an HTTP error status")
         faults.append(ErrorStatus(line.status, line.message, line.retry_after))
     if line.stall is not None:
         faults.append(Stall(line.stall))

@@ -1,4 +1,4 @@
-"""Runs the scripted server: in a thread of this process, for tests, or as the whole of a process."""
+"""The scripted server: runs in a thread of a test, or as a process of its own."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ _HOST = "127.0.0.1"
 
 
 class LoopbackServer(uvicorn.Server):
-    """Ends at once when told to, with whatever is still open, and leaves signals to whoever runs it."""
+    """A uvicorn server that stops at once, open requests included, and does not handle signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -44,55 +44,53 @@ class LoopbackServer(uvicorn.Server):
 
 
 class ScriptedServer:
-    """A scripted model on a loopback port, alive between `with` and its end.
+    """A scripted model on a loopback port.
 
-    with ScriptServer(script(says("hi"))) as server: … server.url … server.requests
+    with ScriptedServer(script(says("hi"))) as server: … server.url … server.requests
     """
 
     def __init__(self, script: Script | None = None, port: int = 0, latency: float = 0.0) -> None:
-        """Takes the port. An empty script, or none, answers as the practice model."""
+        """Bind the port. Without a script, the server answers as the practice model. Raises Refused."""
         self._log = RequestLog()
         self._app = ScriptedApp(script or Script(), self._log, latency)
-        self._server: LoopbackServer | None = None
+        config = uvicorn.Config(
+            self._app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=False
+        )
+        self._server = LoopbackServer(config)
         self._portal: BlockingPortal | None = None
         self._open = ExitStack()
         self._socket = _listen(port)
         self._open.callback(self._socket.close)
         self.root = f"http://{_HOST}:{self._socket.getsockname()[1]}"
-        """Where the server is: what the Anthropic client wants."""
+        """Base URL for Anthropic's client."""
         self.url = f"{self.root}/v1"
-        """Where the API is: what OpenAI's clients want."""
+        """Base URL for OpenAI's clients."""
 
     @property
     def requests(self) -> Sequence[RecordedRequest]:
-        """What it was asked, oldest first; the last 1,000."""
+        """The last 1,000 requests, oldest first."""
         return self._log.all()
 
     def wait(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
-        """All requests, once so many have come; blocks. Raises TimeoutError."""
+        """Block until this many requests have arrived, and return them. Raises TimeoutError."""
         return self._log.wait(count, within)
 
     async def wait_async(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
-        """All requests, once so many have come. Raises TimeoutError."""
+        """Wait until this many requests have arrived, and return them. Raises TimeoutError."""
         return await anyio.to_thread.run_sync(self._log.wait, count, within)
 
     def release(self) -> None:
-        """Let the requests that are stalled now go on with their replies."""
+        """Continue the requests that are stalled now."""
         if self._portal is not None:
             self._portal.call(self._app.release)
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until `stop` is called in this event loop."""
-        config = uvicorn.Config(
-            self._app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=False
-        )
-        self._server = LoopbackServer(config)
+        """Serve requests until `stop` is called in the same event loop."""
         task_status.started()
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop_event.set()
+        self._server.stop_event.set()
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
@@ -108,13 +106,13 @@ class ScriptedServer:
         self.close()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Stop the server and release the port."""
         self._open.close()
 
 
 @asynccontextmanager
 async def open_scripted_server(script: Script | None = None, latency: float = 0.0) -> AsyncGenerator[ScriptedServer]:
-    """A scripted server in a thread of its own, for as long as the block runs."""
+    """A scripted server in its own thread, as an async context manager."""
     server = await anyio.to_thread.run_sync(ScriptedServer(script, latency=latency).__enter__)
     try:
         yield server
@@ -124,7 +122,7 @@ async def open_scripted_server(script: Script | None = None, latency: float = 0.
 
 
 def _listen(port: int) -> socket.socket:
-    # Named by its protocol, or asyncio leaves small writes waiting for one another.
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Our clients against the scripted server: both sides of each wire, written apart, understand each other."""
+"""Tests of each wire's client against the scripted server, which implements the other side independently."""
 
 from typing import Any
 
@@ -33,30 +33,30 @@ def choice(wire: str, server: ScriptedServer, **rest: Any) -> ModelChoice:
     return ModelChoice(f"{wire}:m", wire, "m", url=server.url, key=Secret("sk-test"), **settings)
 
 
-async def test_a_session_of_calls_and_results_is_carried_on(wire: str) -> None:
+async def test_a_session_continues_with_calls_results_and_reasoning(wire: str) -> None:
     first = says("looking", call("read", path="a"), call("read", path="b"), reasoning="hm, two files")
     async with (
         open_scripted_server(script(first, says("done"))) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
-        heard: list[Delta] = []
-        reply = await model.reply(PROMPT, heard.append)
+        deltas: list[Delta] = []
+        reply = await model.reply(PROMPT, deltas.append)
         one, two = call_id(1, 0), call_id(1, 1)
         assert (reply.text, reply.calls) == (
             "looking",
             (Call(one, "read", {"path": "a"}), Call(two, "read", {"path": "b"})),
         )
-        assert "".join(delta.text for delta in heard if delta.kind == "text") == "looking"
-        assert [delta.text for delta in heard if delta.kind == "call"] == ["read", "read"]
+        assert "".join(delta.text for delta in deltas if delta.kind == "text") == "looking"
+        assert [delta.text for delta in deltas if delta.kind == "call"] == ["read", "read"]
         assert reply.usage.input > 0
         assert reply.usage.output > 0
         results = ToolMessage((Result(one, "x"), Result(two, "y", failed=True)))
-        said = AssistantMessage(reply.text, reply.calls, reply.reasoning)
-        after = Prompt("be kind", [UserMessage("hi"), said, results, UserMessage("and?")], TOOLS, 5, "tail")
+        reply_message = AssistantMessage(reply.text, reply.calls, reply.reasoning)
+        after = Prompt("be kind", [UserMessage("hi"), reply_message, results, UserMessage("and?")], TOOLS, 5, "tail")
         assert (await model.reply(after, lambda _: None)).text == "done"
 
 
-async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
+async def test_broken_arguments_arrive_as_broken(wire: str) -> None:
     async with (
         open_scripted_server(script(says("", broken_call("read", '{"path": ')))) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
@@ -80,7 +80,9 @@ async def test_broken_arguments_are_told_as_broken(wire: str) -> None:
         (Overflow(), ContextTooLong),
     ],
 )
-async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault: Fault, kind: type[Exception]) -> None:
+async def test_every_fault_raises_and_the_next_reply_is_complete(
+    wire: str, fault: Fault, kind: type[Exception]
+) -> None:
     async with (
         open_scripted_server(script([fault, says("here is a whole reply of some words")])) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
@@ -91,20 +93,20 @@ async def test_every_fault_is_told_and_the_next_reply_is_whole(wire: str, fault:
         assert (await model.reply(PROMPT, lambda _: None)).text == "here is a whole reply of some words"
 
 
-async def test_a_reply_cut_in_its_middle_has_shown_some_of_its_words(wire: str) -> None:
-    shown: list[str] = []
+async def test_a_reply_that_is_cut_has_streamed_some_of_its_words(wire: str) -> None:
+    texts: list[str] = []
     async with (
         open_scripted_server(script([Cut(), says("here is a whole reply of some words")])) as server,
         open_models([choice(wire, server)], NoBlobs()) as model,
     ):
         with pytest.raises(Unavailable):
-            await model.reply(PROMPT, lambda delta: shown.append(delta.text))
-    assert "here is a whole reply of some words".startswith("".join(shown))
-    assert shown
+            await model.reply(PROMPT, lambda delta: texts.append(delta.text))
+    assert "here is a whole reply of some words".startswith("".join(texts))
+    assert texts
 
 
 @pytest.mark.parametrize("where", ["headers", "stream"])
-async def test_silence_is_given_up(wire: str, where: Any) -> None:
+async def test_a_stalled_response_is_unavailable_after_the_timeout(wire: str, where: Any) -> None:
     async with (
         open_scripted_server(script([Stall(where), says("some words")])) as server,
         open_models([choice(wire, server, idle_timeout=0.3)], NoBlobs()) as model,

@@ -1,4 +1,4 @@
-"""The practice model over HTTP, asked by the official clients, by raw requests, and as a process of its own."""
+"""Tests of the scripted server with the official clients, with raw requests, and as a process."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def anthropic_client(server: ScriptedServer) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=server.root, api_key="secret", max_retries=0)
 
 
-def test_openais_client_holds_a_chat_with_calls_streamed_and_whole() -> None:
+def test_openais_client_chats_with_calls_streamed_and_not_streamed() -> None:
     with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "hi"}]
         whole = asking.chat.completions.create(model="m", messages=messages)
@@ -91,7 +91,7 @@ def test_openais_client_holds_a_chat_with_calls_streamed_and_whole() -> None:
         assert last.choices[0].message.content == "It is empty."
 
 
-def test_openais_client_holds_a_session_of_responses_by_sending_items_or_by_naming_the_last() -> None:
+def test_openais_client_continues_responses_by_items_or_by_the_previous_id() -> None:
     with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, openai_client(server) as asking:
         whole = asking.responses.create(model="m", input="hi")
         with asking.responses.stream(model="m", input="hi") as stream:
@@ -119,7 +119,7 @@ def test_openais_client_holds_a_session_of_responses_by_sending_items_or_by_nami
             asking.responses.create(model="m", previous_response_id="resp_none", input="hi")
 
 
-def test_anthropics_client_holds_a_session_with_thinking_and_calls() -> None:
+def test_anthropics_client_chats_with_thinking_and_calls() -> None:
     with ScriptedServer(script(TWO_CALLS, says("It is empty."))) as server, anthropic_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "hi"}]
         whole = asking.messages.create(model="m", max_tokens=99, messages=messages)
@@ -150,13 +150,13 @@ def test_anthropics_client_holds_a_session_with_thinking_and_calls() -> None:
         assert [block.text for block in last.content if block.type == "text"] == ["It is empty."]
 
 
-def test_both_clients_find_the_model_in_the_list() -> None:
+def test_both_clients_list_the_model() -> None:
     with ScriptedServer() as server, openai_client(server) as one, anthropic_client(server) as other:
         assert [model.id for model in one.models.list()] == ["practice"]
         assert [model.display_name for model in other.models.list()] == ["Practice"]
 
 
-def test_custom_tools_and_namespaces_are_called_as_responses_have_them(client: httpx2.Client) -> None:
+def test_custom_tools_and_namespaces_are_called_in_the_form_of_responses(client: httpx2.Client) -> None:
     source = '[{"calls": [{"tool": "apply_patch", "input": "*** Begin"}, {"tool": "t", "namespace": "mcp__x"}]}]'
     with ScriptedServer(parse_script(source)) as server:
         body = client.post(f"{server.url}/responses", json={"model": "m", "input": "hi"}).json()
@@ -166,7 +166,7 @@ def test_custom_tools_and_namespaces_are_called_as_responses_have_them(client: h
     assert custom["call_id"] != function["call_id"]
 
 
-def test_what_was_asked_can_be_looked_up_but_not_with_which_key(client: httpx2.Client) -> None:
+def test_requests_are_recorded_without_their_keys(client: httpx2.Client) -> None:
     with ScriptedServer(script("hi")) as server:
         headers = {"authorization": "Bearer secret", "x-api-key": "secret", "x-more": "1"}
         client.post(f"{server.url}/chat/completions", json=BODIES["/v1/chat/completions"], headers=headers)
@@ -183,7 +183,7 @@ def test_what_was_asked_can_be_looked_up_but_not_with_which_key(client: httpx2.C
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_faults_of_a_place_are_met_once_each_and_then_it_answers(path: str, client: httpx2.Client) -> None:
+def test_the_faults_of_a_step_are_used_once_each_and_then_it_answers(path: str, client: httpx2.Client) -> None:
     faults = ErrorStatus(429, "slow down", 1.5), ErrorStatus(500), ErrorStatus(401, "bad key")
     with ScriptedServer(script([*faults, says("hi")])) as server:
         answers = [client.post(server.root + path, json=BODIES[path]) for _ in range(5)]
@@ -217,7 +217,7 @@ def test_the_clients_raise_their_own_errors_for_a_prompt_that_is_too_long() -> N
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_cut_stream_is_the_beginning_of_the_real_one(path: str, client: httpx2.Client) -> None:
+def test_a_cut_stream_is_the_beginning_of_the_complete_one(path: str, client: httpx2.Client) -> None:
     lines = [Cut(0), Cut(150), says("one two three")]
     body = {**BODIES[path], "stream": True}
     with ScriptedServer(script(lines)) as server:
@@ -233,7 +233,7 @@ def test_a_cut_stream_is_the_beginning_of_the_real_one(path: str, client: httpx2
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_garbage_is_garbage_and_an_empty_reply_is_whole_but_empty(path: str, client: httpx2.Client) -> None:
+def test_garbage_is_not_json_and_an_empty_reply_is_valid_but_empty(path: str, client: httpx2.Client) -> None:
     with ScriptedServer(script([Garbage(), Garbage(), Empty()])) as server:
         assert client.post(server.root + path, json=BODIES[path]).text == "<html>garbage"
         streamed = client.post(server.root + path, json={**BODIES[path], "stream": True})
@@ -248,7 +248,7 @@ def test_garbage_is_garbage_and_an_empty_reply_is_whole_but_empty(path: str, cli
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.anyio
-async def test_a_stalled_stream_goes_on_when_it_is_released(path: str) -> None:
+async def test_a_stalled_stream_continues_when_it_is_released(path: str) -> None:
     async with open_scripted_server(script([Stall("stream"), says("one two three")])) as server:
         body = {**BODIES[path], "stream": True}
         async with (
@@ -265,7 +265,7 @@ async def test_a_stalled_stream_goes_on_when_it_is_released(path: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_gives_up() -> None:
+async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_disconnects() -> None:
     timeout = httpx2.Timeout(20, read=0.2)
     body = BODIES["/v1/responses"]
     async with (
@@ -279,20 +279,20 @@ async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_g
         assert again.json()["output"][0]["content"][0]["text"] == "hi"
 
 
-def test_a_server_ends_at_once_with_requests_still_stalled() -> None:
+def test_a_server_stops_at_once_with_stalled_requests() -> None:
     with ScriptedServer(script([Stall("headers")])) as server, httpx2.Client() as client:
         with pytest.raises(httpx2.ReadTimeout):
             client.post(f"{server.url}/messages", json=BODIES["/v1/messages"], timeout=0.2)
         server.wait(1)
 
 
-def test_broken_arguments_are_sent_as_the_script_has_them(client: httpx2.Client) -> None:
+def test_broken_arguments_are_sent_unchanged(client: httpx2.Client) -> None:
     with ScriptedServer(script(says("", broken_call("read", '{"path": ')))) as server:
         body = client.post(f"{server.url}/chat/completions", json=BODIES["/v1/chat/completions"]).json()
     assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"path": '
 
 
-def test_a_reply_cut_short_by_its_length_says_so_in_each_wire(client: httpx2.Client) -> None:
+def test_a_reply_that_ends_at_its_length_limit_says_so_on_each_wire(client: httpx2.Client) -> None:
     with ScriptedServer(script(says("so far", cut="length"))) as server:
         chat, responses, messages = (client.post(server.root + path, json=BODIES[path]).json() for path in PATHS)
     assert chat["choices"][0]["finish_reason"] == "length"
@@ -321,7 +321,7 @@ def test_requests_that_the_real_providers_refuse_are_refused(client: httpx2.Clie
     assert [answer.status_code for answer in refused] == [400, 400, 400, 400, 404, 404, 413, 403, 403]
 
 
-def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
+def test_without_a_script_it_answers_as_the_practice_model_with_the_tools_it_is_offered() -> None:
     tools: Any = [{"type": "function", "function": {"name": "list", "parameters": {"type": "object"}}}]
     with ScriptedServer() as server, openai_client(server) as asking:
         messages: list[Any] = [{"role": "user", "content": "list the files"}]
@@ -331,7 +331,7 @@ def test_without_a_script_it_practises_with_the_tools_it_is_offered() -> None:
         messages += [first.model_dump(exclude_none=True), result]
         last = asking.chat.completions.create(model="m", messages=messages, tools=tools).choices[0].message
     assert last.content is not None
-    assert last.content.startswith("In this folder there are 1 file and 0 folders:\n\n- `boat.txt`")
+    assert last.content.startswith("This folder contains 1 file and 0 folders:\n\n- `boat.txt`")
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
@@ -340,7 +340,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_prints_where_it_listens_and_ends_cleanly(
+def test_the_command_prints_its_address_and_stops_cleanly(
     ending: signal.Signals, tmp_path: Path, client: httpx2.Client
 ) -> None:
     file = tmp_path / "script.json"
@@ -359,7 +359,7 @@ def test_the_command_prints_where_it_listens_and_ends_cleanly(
     assert body["choices"][0]["message"]["content"] == "from a file"
 
 
-def test_the_command_says_what_it_is_told_to_say(client: httpx2.Client) -> None:
+def test_the_command_replies_with_the_text_of_say(client: httpx2.Client) -> None:
     command = [sys.executable, "-m", "outrider", "practice-model", "--say", "hello", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
