@@ -58,7 +58,7 @@ async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Pa
 
 async def test_a_message_that_is_too_long_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
     async with opened(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
-        with pytest.raises(Refused, match=r"1,001 characters; at most 1,000 are taken \(limits.input\)"):
+        with pytest.raises(Refused, match=r"1,001 characters; the limit is 1,000 \(limits.input\)"):
             await agent.say("x" * 1001)
         assert (await agent.say("x" * 1000)).outcome == "done"
 

@@ -68,10 +68,10 @@ async def test_a_session_with_any_name_is_reached_over_http(tmp_path: Path, name
 @pytest.mark.parametrize("name", ["search", ".", ".."])
 async def test_what_means_something_else_in_a_url_is_no_name(tmp_path: Path, name: str) -> None:
     async with outrider.open(tmp_path / "home", model=ScriptedModel()) as agent:
-        with pytest.raises(Refused, match="a session cannot be called"):
+        with pytest.raises(Refused, match="a session cannot be named"):
             await agent.session(name)
         garden = await agent.session("garden")
-        with pytest.raises(Refused, match="a session cannot be called"):
+        with pytest.raises(Refused, match="a session cannot be named"):
             await agent.rename(garden, name)
         assert [session.name for session in await agent.sessions()] == ["garden"]
 

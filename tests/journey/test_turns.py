@@ -389,5 +389,5 @@ async def test_a_home_that_is_removed_under_a_running_agent_is_noticed(work: Pat
 async def test_a_key_used_before_with_other_words_is_refused(work: Path) -> None:
     async with opened(work, ScriptedModel(says("one"), says("two"))) as agent:
         await agent.say("pay the rent", session="s", key="k1")
-        with pytest.raises(Refused, match="with other words"):
+        with pytest.raises(Refused, match="was used before with another text"):
             await agent.say("pay the power", session="s", key="k1")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.plan import AwaitAnswer, decide, fold
 from outrider.core.store_port import FullStore
-from outrider.engine.worker import Worker
+from outrider.engine.worker import Worker, WorkerHealth
 from outrider.store.webhooks import WebhookCount
 
 STORE_TIMEOUT = 5.0
@@ -51,22 +51,23 @@ async def check_health(store: FullStore, worker: Worker) -> HealthReport:
         trial = await store.add_permission("", "session", "", "trial")  # nobody's, and of no effect
         await store.revoke_permission("", trial.id)
         wrote = time.monotonic()
-        idle = 0 if worker.turns else await _count_idle(store, worker, waiting)
+        health = worker.health()
+        idle = 0 if health.turns else await _count_idle(store, health, waiting)
         return HealthReport(
             read=has_read - begun,
             write=wrote - has_read,
             waiting=len(waiting),
-            turns=worker.turns,
+            turns=health.turns,
             tasks=len(tasks),
-            is_worker_running=worker.is_running,
-            stalled_reason=next(iter(worker.stalled.values()), ""),
+            is_worker_running=health.is_running,
+            stalled_reason=health.stalled_reason,
             idle=idle,
         )
     raise Unavailable(f"the store has not answered for {STORE_TIMEOUT:g} s")
 
 
-async def _count_idle(store: FullStore, worker: Worker, waiting: Sequence[str]) -> int:
-    found = [session for session in waiting if session not in worker.needs_another_process][:_MAX_SESSIONS_CHECKED]
+async def _count_idle(store: FullStore, health: WorkerHealth, waiting: Sequence[str]) -> int:
+    found = [session for session in waiting if session not in health.needs_another_process][:_MAX_SESSIONS_CHECKED]
     return sum([not isinstance(decide(fold(await store.read(session)), {}), AwaitAnswer) for session in found])
 
 

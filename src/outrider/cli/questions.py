@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.app.addresses import CHANNELS
-from outrider.app.api import AgentApi, OpenMode, ReadOnlyApi
+from outrider.app.api import AgentApi, OpenMode
 from outrider.cli.chat.display import answer_hint, parse_answer
 from outrider.cli.commands import DONE, FAILED, STOPPED
 from outrider.cli.output import (
@@ -249,7 +249,7 @@ def _question_json(waiting: PendingQuestion) -> Json:
     return {"id": waiting.name, "session": waiting.session.id, "name": waiting.session.name, **asked}
 
 
-async def _pending_questions(looking: ReadOnlyApi) -> list[PendingQuestion]:
+async def _pending_questions(looking: AgentApi) -> list[PendingQuestion]:
     found = [session for session in await looking.unfinished() if session.is_open]
     return [PendingQuestion(session, asked) for session in found for asked in await looking.questions(session)]
 
@@ -341,7 +341,7 @@ def list_permissions(is_json: bool) -> int:
     return run_async(carry)
 
 
-async def _scope_text(looking: ReadOnlyApi, permission: Permission) -> str:
+async def _scope_text(looking: AgentApi, permission: Permission) -> str:
     if permission.scope != "session":
         return one_line(permission.applies_to)
     try:

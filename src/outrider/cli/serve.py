@@ -125,7 +125,7 @@ async def _serve_home(config: Config, served: OwnerServer, listener: socket.sock
             print_line(f"outrider up: {url} ({key})")
             await halt.stop_requested.wait()
             with halt.drain_scope, anyio.move_on_after(DRAIN_TIMEOUT):
-                await served.drain(_RESTARTING, gently=DRAIN_TIMEOUT - REQUEST_GRACE)
+                await served.drain(_RESTARTING, DRAIN_TIMEOUT - REQUEST_GRACE)
                 await server.close(REQUEST_GRACE)
         group.cancel_scope.cancel()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from outrider.app.api import OpenMode, ReadOnlyApi
+from outrider.app.api import AgentApi, OpenMode
 from outrider.cli.commands import DONE
 from outrider.cli.output import (
     check_text,
@@ -32,7 +32,7 @@ _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _MAX_TITLE = 48
 
 
-def _run_read_only(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
+def _run_read_only(act: Callable[[AgentApi], Awaitable[None]]) -> int:
     """Look something up, also beside a process that takes no guests."""
     config = open_config()
 
@@ -55,7 +55,7 @@ def command() -> None:
 def list_sessions(is_json: bool, limit: int) -> int:
     """Every session, latest first."""
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         found = await agent.sessions(limit)
         if is_json:
             print_line(encode_json([render_session(session) for session in found], is_pretty=True))
@@ -93,7 +93,7 @@ def show(session: str, is_json: bool, after: int, limit: int) -> int:
     """What was said and done in a session. With --json, one entry a line."""
     check_text(session, "the session's name")
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         found = await agent.find_by_prefix(session)
         entries = await agent.journal(found, after, limit)
         if is_json:
@@ -140,7 +140,7 @@ def export(session: str, form: str, output: str) -> int:
     """A whole session as one document."""
     check_text(session, "the session's name")
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         found = await agent.find_by_prefix(session)
         entries = await agent.journal(found)
         if form == "json":

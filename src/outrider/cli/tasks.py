@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 import anyio
 import click
 
-from outrider.app.api import ReadOnlyApi
+from outrider.app.api import AgentApi
 from outrider.app.child_sessions import open_commands
 from outrider.cli.commands import DONE, FAILED, LATER
 from outrider.cli.output import (
@@ -39,14 +39,13 @@ from outrider.core.events import Json, Reply
 from outrider.core.ports import Commands
 from outrider.core.tasks import Task, TaskState, quoted_tail
 from outrider.core.text import duration
-from outrider.ipc.client import HomeClient
 
 _END_TIMEOUT = 10.0
 """Seconds an end that the disk knows of may take to be written down."""
 
 
 @asynccontextmanager
-async def open_tasks(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
+async def open_tasks(config: Config, label: str) -> AsyncGenerator[AgentApi]:
     """The tasks of a home, whoever owns it. Ends that came while nobody owned it are written down."""
     async with open_read_only(config, label) as desk:
         if owns_home(desk):
@@ -56,19 +55,19 @@ async def open_tasks(config: Config, label: str) -> AsyncGenerator[ReadOnlyApi]:
         yield desk
 
 
-def owns_home(desk: ReadOnlyApi) -> bool:
+def owns_home(desk: AgentApi) -> bool:
     """Whether no other process owns the home, so that nothing goes on there."""
-    return isinstance(desk, HomeClient) and not desk.is_client
+    return not desk.is_client
 
 
-async def last_reply_text(desk: ReadOnlyApi, task: Task) -> str:
+async def last_reply_text(desk: AgentApi, task: Task) -> str:
     """The last words of the child session that is this task's body."""
     journal = await desk.journal(await desk.find(task.child)) if task.child else ()
     replies = [entry.body for entry in journal if isinstance(entry.body, Reply)]
     return next((reply.text for reply in reversed(replies) if reply.text), "")
 
 
-async def reconcile_task(desk: ReadOnlyApi, task: Task) -> Task:
+async def reconcile_task(desk: AgentApi, task: Task) -> Task:
     """This task as it is once an end that the disk knows of is written down."""
     task = await desk.find_task(task.id)
     if not task.is_open or not await command_ended(desk.commands, task):
@@ -237,7 +236,7 @@ _MAX_LISTED = 10_000
 _POLL_INTERVAL = 0.2
 
 
-def _run_with_tasks(act: Callable[[ReadOnlyApi], Awaitable[int]]) -> int:
+def _run_with_tasks(act: Callable[[AgentApi], Awaitable[int]]) -> int:
     config = open_config()
 
     async def carry(halt: SignalWatch) -> int:
@@ -264,7 +263,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     """The open tasks, then those that ended, latest first."""
     check_text(session, "--session")
 
-    async def act(desk: ReadOnlyApi) -> int:
+    async def act(desk: AgentApi) -> int:
         found = await desk.tasks(await desk.find_by_prefix(session) if session else None, limit=_MAX_LISTED)
         ended = [task for task in found if not task.is_open]
         shown = ended if is_all or session else ended[:_ENDED_SHOWN]
@@ -284,7 +283,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     return _run_with_tasks(act)
 
 
-async def _session_name(desk: ReadOnlyApi, session: str) -> str:
+async def _session_name(desk: AgentApi, session: str) -> str:
     try:
         return (await desk.find(session)).name
     except Refused:  # it was deleted meanwhile
@@ -298,7 +297,7 @@ def show(task: str, is_json: bool) -> int:
     """All about a task, and the end of its output."""
     check_text(task, "the task's id")
 
-    async def act(desk: ReadOnlyApi) -> int:
+    async def act(desk: AgentApi) -> int:
         found = await desk.find_task(task)
         name, file = await _session_name(desk, found.session), desk.commands.output_file(found)
         output = await _output_tail(desk, found)
@@ -311,7 +310,7 @@ def show(task: str, is_json: bool) -> int:
     return _run_with_tasks(act)
 
 
-async def _output_tail(desk: ReadOnlyApi, task: Task) -> str:
+async def _output_tail(desk: AgentApi, task: Task) -> str:
     if task.spec.kind == "session":
         return await last_reply_text(desk, task)
     try:
@@ -418,7 +417,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     if not content and not is_last and not is_interrupt:
         raise Refused("there is nothing to write: say a text, --close or --ctrl-c")
 
-    async def act(desk: ReadOnlyApi) -> int:
+    async def act(desk: AgentApi) -> int:
         found = await desk.find_task(check_text(task, "the task's id"))
         if not found.is_open:
             raise Refused(state_line(found))
@@ -441,7 +440,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 def kill(tasks: tuple[str, ...]) -> int:
     """End tasks and all they started. They are gone when this returns."""
 
-    async def act(desk: ReadOnlyApi) -> int:
+    async def act(desk: AgentApi) -> int:
         found = [await desk.find_task(check_text(name, "the task's id")) for name in tasks]
         for task in found:
             if not task.is_open:

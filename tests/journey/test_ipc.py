@@ -7,18 +7,19 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider.testing.scripted_model import says
+import outrider
+from outrider.testing.scripted_model import ScriptedModel, call, says
 from outrider.testing.scripted_server.app import RecordedRequest
-from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
+from tests.journey.support import PATIENCE, Person, Ran, ended, interrupt, kinds
 from tests.support.up import up
 
 PIXEL = base64.b64decode(
@@ -280,19 +281,41 @@ def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
             assert (home / "link").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_program_that_takes_no_guests_can_be_looked_into(person: Person) -> None:
-    with ScriptedServer(script(says("hello there"))) as server:
-        person.uses(server.url)
-        assert person.types("run", "-s", "mine", "hi").code == 0
-        with held(person.home):
-            assert [session["name"] for session in _listed(person)] == ["mine"]
-            assert person.types("tasks", "list").out == "there are no tasks\n"
-            refused = person.types("sessions", "delete", "--yes", "mine")
-    assert (refused.code, f"Python (process {os.getpid()})" in refused.err) == (75, True)
+def test_beside_a_python_program_commands_look_things_up_and_kill_tasks(person: Person) -> None:
+    run = call("shell", command="sleep 1000", background=True)
+    with outrider.open_blocking(person.home, model=ScriptedModel(says("", run), says("it runs"))) as agent:
+        session = agent.session("mine")
+        agent.post("go", session=session, address="terminal:test")
+        agent.wait(agent.find("mine"))
+        listed = json.loads(person.types("sessions", "list", "--json").out)
+        assert [session["name"] for session in listed] == ["mine"]
+        assert "it runs" in person.types("sessions", "show", "mine").out
+        assert person.types("permissions", "list").code == 0
+        assert person.types("questions", "list").out == "nothing waits for an answer\n"
+        assert person.types("key", "list").code == 0
+        (task,) = agent.tasks(session, open_only=True)
+        assert person.types("tasks", "kill", task.id).code == 0
+        assert [each.state for each in agent.tasks(session)] == ["killed"]
 
 
-def _listed(person: Person) -> list[Mapping[str, Any]]:
-    return json.loads(person.types("sessions", "list", "--json").out)
+@pytest.mark.parametrize(
+    "words",
+    [("run", "hi"), ("sessions", "delete", "--yes", "mine"), ("key", "create", "x"), ("up", "--port", "0")],
+)
+def test_beside_a_python_program_nothing_is_changed_and_no_turn_runs(person: Person, words: tuple[str, ...]) -> None:
+    model = ScriptedModel()
+    with outrider.open_blocking(person.home, model=model) as agent:
+        agent.session("mine")
+        ran = person.types(*words)
+        assert (ran.code, ran.out, f"Python (process {os.getpid()})" in ran.err) == (75, "", True), ran
+        assert ([session.name for session in agent.sessions()], model.prompts) == (["mine"], [])
+
+
+def test_commands_that_only_look_things_up_do_not_hinder_each_other(person: Person) -> None:
+    assert person.types("run", "-s", "mine", "hi").code == 0
+    runs = [person.begins("sessions", "list", "--json") for _ in range(8)]
+    for ran in [ended(run) for run in runs]:
+        assert (ran.code, [session["name"] for session in json.loads(ran.out)]) == (0, ["mine"]), ran
 
 
 def test_the_link_is_for_its_owner_alone(person: Person, tmp_path: Path) -> None:
