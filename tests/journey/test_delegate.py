@@ -7,7 +7,7 @@ import pytest
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.models.scripted_reply import ScriptedReply
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from tests.support.tasking import PIPE, last_results, opened, results, says_to
+from tests.support.tasking import PIPE, last_results, open_scripted, results, say_and_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_p
         return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
 
     first = says("", call("delegate", work="count the files"))
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+    async with open_scripted(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
         turn = await agent.say("how many?", session="s")
         (task,) = await agent.tasks(await agent.session("s"))
     assert turn.text == "the child says: there are seven"
@@ -37,8 +37,8 @@ async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_d
             says("blue") if len(prompt.messages) > 1 else says("", call("delegate", work="look it up", background=True))
         )
 
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
-        session = await says_to(agent, "go", PIPE)
+    async with open_scripted(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+        session = await say_and_wait(agent, "go", PIPE)
         (done,) = await results(agent, session)
     assert (done["status"], done["reply"]) == ("done", "it is blue")
     assert "not in the background" in done["note"]

@@ -19,7 +19,7 @@ from outrider.core.types import Usage
 from outrider.testing.scripted_model import ScriptedModel, call, fails, says, stalls
 from tests.support.http import serving
 from tests.support.talking import client_of
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,11 @@ class Place:
 @asynccontextmanager
 async def place(folder: Path, *lines: Any) -> AsyncGenerator[Place]:
     model = ScriptedModel(*lines)
-    async with opened(folder, model) as agent, serving(agent, ROUTES) as url, client_of(url, max_retries=0) as client:
+    async with (
+        open_scripted(folder, model) as agent,
+        serving(agent, ROUTES) as url,
+        client_of(url, max_retries=0) as client,
+    ):
         yield Place(agent, client, url, model)
 
 

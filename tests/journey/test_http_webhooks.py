@@ -32,7 +32,7 @@ from tests.support.http import any_key, serving_app
 from tests.support.http import client as client_for
 from tests.support.receiver import SECRET, Answer, Heard, Receiver, receiving
 from tests.support.talking import client_of
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 from tests.support.up import up
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ class Place:
 @asynccontextmanager
 async def place(folder: Path, url: str, *lines: Any, terms: DeliveryPolicy = QUICK) -> AsyncGenerator[Place]:
     routes = (*routes_responses.ROUTES, *routes_health.ROUTES)
-    async with opened(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
+    async with open_scripted(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
         webhooks = Webhooks(agent, WebhookTarget(url, Secret(SECRET)), terms)
         await group.start(webhooks.run)
         app = build_app(HttpContext(agent, "test", webhooks=webhooks), routes, (any_key,))

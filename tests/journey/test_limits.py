@@ -10,7 +10,7 @@ from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
 from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
 
@@ -34,7 +34,7 @@ async def test_a_turn_that_reaches_a_limit_ends_and_says_which(
     tmp_path: Path, model: Callable[[], ScriptedModel], limit: dict[str, str], told: str
 ) -> None:
     (name,) = limit
-    async with opened(tmp_path, model(), **limit) as agent:
+    async with open_scripted(tmp_path, model(), **limit) as agent:
         with anyio.fail_after(60):
             done = await agent.say("look around", session="s")
         session = await agent.find("s")
@@ -44,7 +44,7 @@ async def test_a_turn_that_reaches_a_limit_ends_and_says_which(
 
 async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Path) -> None:
     gate = stalls()
-    async with opened(tmp_path, ScriptedModel(gate, says("done")), limits_queue="3") as agent:
+    async with open_scripted(tmp_path, ScriptedModel(gate, says("done")), limits_queue="3") as agent:
         session = await agent.session("s")
         for number in range(3):
             await agent.post(f"message {number}", session=session)
@@ -57,7 +57,7 @@ async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Pa
 
 
 async def test_a_message_that_is_too_long_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    async with opened(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
+    async with open_scripted(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
         with pytest.raises(Refused, match=r"1,001 characters; the limit is 1,000 \(limits.input\)"):
             await agent.say("x" * 1001)
         assert (await agent.say("x" * 1000)).outcome == "done"

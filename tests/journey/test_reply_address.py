@@ -6,7 +6,7 @@ import pytest
 
 from outrider.core.events import Entry, Input, Result
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from tests.support.tasking import TERMINAL, opened, says_to, until_told
+from tests.support.tasking import TERMINAL, open_scripted, say_and_wait, wait_for_notices
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S6")]
 
@@ -21,9 +21,9 @@ async def test_no_tool_takes_an_address_and_what_is_told_later_goes_where_the_me
         says("I will tell you"),
         says("it has ended"),
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "run it, and tell me when it is done")
-        (notice,) = await until_told(agent, session)
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "run it, and tell me when it is done")
+        (notice,) = await wait_for_notices(agent, session)
         (task,) = await agent.tasks(session)
         journal = await agent.journal(session)
     assert (notice.address, task.spec.address) == (TERMINAL, TERMINAL)
@@ -36,9 +36,9 @@ def _is_refused(entry: Entry) -> bool:
 
 
 async def test_of_two_places_each_is_answered_for_its_own_message(tmp_path: Path) -> None:
-    async with opened(tmp_path, ScriptedModel(says("one"), says("two"))) as agent:
-        await says_to(agent, "first")
-        session = await says_to(agent, "second", "sessions:s")
+    async with open_scripted(tmp_path, ScriptedModel(says("one"), says("two"))) as agent:
+        await say_and_wait(agent, "first")
+        session = await say_and_wait(agent, "second", "sessions:s")
         before = await agent.journal(session)
         await agent.change(session, {"address": ELSEWHERE})
         after = await agent.journal(session)

@@ -18,7 +18,7 @@ ADDRESS = "terminal:test"
 _PATIENCE = 90.0
 
 
-async def live(folder: Path, settings: Mapping[str, str], text: str) -> None:
+async def run_life(folder: Path, settings: Mapping[str, str], text: str) -> None:
     """Take up what is unfinished, hand in one message by key, and see it through."""
     config = load(folder / "home", {}, settings)
     async with outrider.open(config=config, workspace=folder / "work") as agent:
@@ -31,7 +31,9 @@ async def live(folder: Path, settings: Mapping[str, str], text: str) -> None:
                     return
 
 
-def begins(folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = "") -> "subprocess.Popen[bytes]":
+def start_life(
+    folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = ""
+) -> "subprocess.Popen[bytes]":
     """Start a life; with `fail`, it is killed at this point of it."""
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
@@ -44,7 +46,7 @@ def begins(folder: Path, settings: Mapping[str, str], text: str = "go", fail: st
 
 def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str = "go") -> None:
     """A life that ends at this point by kill -9; nothing else ends it."""
-    with begins(folder, settings, text, point) as life:
+    with start_life(folder, settings, text, point) as life:
         try:
             _, said = life.communicate(timeout=_PATIENCE)
         finally:
@@ -53,4 +55,4 @@ def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str =
 
 
 if __name__ == "__main__":
-    anyio.run(live, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])
+    anyio.run(run_life, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])

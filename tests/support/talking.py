@@ -14,7 +14,7 @@ from outrider.channels.http.openai.chat import ROUTES as CHAT
 from outrider.channels.http.openai.models import ROUTES as MODELS
 from outrider.testing.scripted_model import ScriptedModel
 from tests.support.http import key_of, serving
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 RING: Any = {
     "type": "function",
@@ -57,7 +57,7 @@ def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
 async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[Talk]:
     model = ScriptedModel(*lines)
     async with (
-        opened(folder, model, **settings) as agent,
+        open_scripted(folder, model, **settings) as agent,
         serving(agent, (*CHAT, *MODELS)) as url,
         client_of(url) as client,
     ):

@@ -21,7 +21,7 @@ TERMINAL, PIPE = "terminal:test", "pipe:test"
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
+async def open_scripted(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
     work = folder / "work"
     await anyio.Path(work).mkdir(exist_ok=True)
     overrides = {"sandbox.mode": "auto", **{name.replace("_", ".", 1): value for name, value in settings.items()}}
@@ -30,7 +30,7 @@ async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGe
         yield agent
 
 
-async def says_to(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
+async def say_and_wait(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
     known = await agent.session(session)
     await agent.post(text, session=known, address=address)
     with anyio.fail_after(60):
@@ -43,7 +43,7 @@ async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
     return [json.loads(entry.body.text) for entry in journal if isinstance(entry.body, Result)]
 
 
-async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Input]:
+async def wait_for_notices(agent: Agent, session: Session, count: int = 1) -> list[Input]:
     """The notices of this session, once there are so many."""
     found: list[Input] = []
     with anyio.fail_after(60):
@@ -60,6 +60,6 @@ def last_results(prompt: Prompt) -> list[dict[str, Any]]:
     return [json.loads(result.text) for result in tools[-1].results]
 
 
-def using(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
+def with_task_id(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
     """A line that needs the id of the task the last call began."""
     return lambda prompt: make(str(last_results(prompt)[0]["task"]))
