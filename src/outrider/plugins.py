@@ -5,7 +5,7 @@ The installed packages are scanned once, when the first plugin is needed.
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from outrider.core.errors import Refused
 
@@ -41,4 +41,4 @@ def _entry_points(group: str) -> "EntryPoints":
 def _scan() -> "EntryPoints":
     from importlib.metadata import entry_points  # slow to import, and most commands need no plugin
 
-    return entry_points()
+    return cast("EntryPoints", entry_points())  # of another class in Python 3.11, with the same `select`

@@ -1,4 +1,4 @@
-"""Work handed to child sessions, through the Python API."""
+"""Work delegated to child sessions, through the Python API."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from tests.support.tasking import PIPE, last_results, open_scripted, results, sa
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
+async def test_a_child_session_does_its_work_and_returns_its_last_reply(tmp_path: Path) -> None:
     def answer(prompt: Prompt) -> ScriptedReply:
-        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
-        if words == ["count the files"]:
+        messages = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
+        if messages == ["count the files"]:
             return says("there are seven")
         return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
 
@@ -28,10 +28,12 @@ async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_p
 
 
 @pytest.mark.behaviour("B6")
-async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
+async def test_delegated_work_runs_in_the_foreground_where_no_notice_can_be_delivered(
+    tmp_path: Path,
+) -> None:
     def answer(prompt: Prompt) -> ScriptedReply:
-        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
-        if words == ["look it up"]:
+        messages = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
+        if messages == ["look it up"]:
             return says("it is blue")
         return (
             says("blue") if len(prompt.messages) > 1 else says("", call("delegate", work="look it up", background=True))

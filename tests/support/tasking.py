@@ -1,4 +1,4 @@
-"""A home in which a scripted model runs commands, and what tests ask of it."""
+"""A home in which a scripted model runs commands, and what tests read from it."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -31,11 +31,11 @@ async def open_scripted(folder: Path, model: ScriptedModel, **settings: str) -> 
 
 
 async def say_and_wait(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
-    known = await agent.session(session)
-    await agent.post(text, session=known, address=address)
+    target = await agent.session(session)
+    await agent.post(text, session=target, address=address)
     with anyio.fail_after(60):
-        await agent.wait(await agent.find(known.id))
-    return await agent.find(known.id)
+        await agent.wait(await agent.find(target.id))
+    return await agent.find(target.id)
 
 
 async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
@@ -44,15 +44,15 @@ async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
 
 
 async def wait_for_notices(agent: Agent, session: Session, count: int = 1) -> list[Input]:
-    """The notices of this session, once there are so many."""
-    found: list[Input] = []
+    """The notices of this session, when there are `count` of them."""
+    notices: list[Input] = []
     with anyio.fail_after(60):
         async for event in agent.follow(session):
             if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.source == "task":
-                found.append(event.body)
-                if len(found) == count:
-                    return found
-    raise AssertionError("never told")
+                notices.append(event.body)
+                if len(notices) == count:
+                    return notices
+    raise AssertionError("a stream of events has no end")
 
 
 def last_results(prompt: Prompt) -> list[dict[str, Any]]:
@@ -61,5 +61,5 @@ def last_results(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def with_task_id(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
-    """A line that needs the id of the task the last call began."""
+    """A scripted reply that needs the id of the task that the last call started."""
     return lambda prompt: make(str(last_results(prompt)[0]["task"]))
