@@ -349,6 +349,16 @@ def test_the_blocking_agent_does_the_same_without_an_event_loop(work: Path) -> N
     assert isinstance(events[-1].body, Ended)
 
 
+def test_a_blocking_program_may_stop_reading_events_and_continue(work: Path) -> None:
+    model = ScriptedModel(says("one two three"), says("again"))
+    with outrider.open_blocking(work.parent / "home", model=model, workspace=work) as agent:
+        for event in agent.events("hi", session="s"):
+            assert isinstance(event, Entry)
+            break
+        agent.wait(agent.find("s"))
+        assert agent.say("hi again", session="s").text == "again"
+
+
 async def test_a_turn_is_finished_by_the_model_that_started_it(work: Path) -> None:
     hold = stalls("hm")
     async with open_paying_agent(work, ScriptedModel(hold, says("never"), name="practice")) as agent:

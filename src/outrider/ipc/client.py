@@ -52,7 +52,7 @@ from outrider.system.lock import LockHolder, last_holder
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
 
-CONTINUED_ELSEWHERE = Delta("another process goes on with this turn", "reset")
+CONTINUED_ELSEWHERE = Delta("another process continues this turn", "reset")
 """Follows the deltas of a reply whose owner left."""
 POLL_INTERVAL = 0.02
 _OWNER_INFO_TIMEOUT = 10.0

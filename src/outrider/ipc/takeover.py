@@ -109,7 +109,8 @@ class HomeMember:
             server = OwnerServer(agent, owner_info(config, mode.label, mode.serves))
             async with serve_home(self._home, server):
                 owner_session = self._client.attach(agent)
-                until = time.monotonic() + _MIN_OWNERSHIP * self._was_attached
+                has_taken_over = self._was_attached and mode.runs != "none"
+                until = time.monotonic() + (_MIN_OWNERSHIP if has_taken_over else 0.0)
                 try:
                     if self._was_attached and mode.runs == "all":
                         await agent.resume_all()
