@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
-    from outrider.app.open import open_agent as open
-    from outrider.app.sync import open_blocking
     from outrider.core.errors import Refused, Unavailable
     from outrider.core.events import Delta, Entry
     from outrider.core.turn_result import TurnResult
+    from outrider.ipc.embedded import open_blocking
+    from outrider.ipc.embedded import open_embedded as open
     from outrider.tools.define import tool
 
 __version__ = "0.1.0"
@@ -21,14 +21,14 @@ _EXPORTS = {
     "TurnResult": ("outrider.core.turn_result", "TurnResult"),
     "Refused": ("outrider.core.errors", "Refused"),
     "Unavailable": ("outrider.core.errors", "Unavailable"),
-    "open": ("outrider.app.open", "open_agent"),
-    "open_blocking": ("outrider.app.sync", "open_blocking"),
+    "open": ("outrider.ipc.embedded", "open_embedded"),
+    "open_blocking": ("outrider.ipc.embedded", "open_blocking"),
     "tool": ("outrider.tools.define", "tool"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import outrider` and `outrider --version` stay quick."""
+    """Import a public name on first use, so that `import outrider` and `outrider --version` stay fast."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}")
     from importlib import import_module

@@ -1,7 +1,11 @@
-"""Finds implementations by name. Built-ins and third-party plugins register through the same entry points."""
+"""Entry points by name: built-in implementations and third-party plugins are registered in the same way.
+
+The installed packages are scanned once, when the first plugin is needed.
+"""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from outrider.core.errors import Refused
 
@@ -11,26 +15,30 @@ if TYPE_CHECKING:
 
 def names(group: str) -> Sequence[str]:
     """What is registered under `outrider.<group>`."""
-    return sorted({point.name for point in _points(group)})
+    return sorted({point.name for point in _entry_points(group)})
 
 
 def load(group: str, name: str) -> Any:
-    """The object registered under this name, imported now. Raises Refused with what there is."""
-    found = list(_points(group).select(name=name))
-    if not found:
-        known = ", ".join(names(group)) or "none"
-        raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {known}")
-    return found[0].load()
+    """Import the object registered under this name. Raises Refused, listing what there is."""
+    points = tuple(_entry_points(group).select(name=name))
+    if not points:
+        raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {', '.join(names(group)) or 'none'}")
+    return points[0].load()
 
 
 def origin(group: str, name: str) -> str:
-    """Which package registered this, and its version; empty when that is not known."""
-    found = list(_points(group).select(name=name))
-    dist = found[0].dist if found else None
-    return f"{dist.name} {dist.version}" if dist else ""
+    """The package that registered this, and its version; empty when that is not known."""
+    points = tuple(_entry_points(group).select(name=name))
+    package = points[0].dist if points else None
+    return f"{package.name} {package.version}" if package else ""
 
 
-def _points(group: str) -> "EntryPoints":
-    from importlib.metadata import entry_points  # Slow to import, and most commands name no plugin.
+def _entry_points(group: str) -> "EntryPoints":
+    return _scan().select(group=f"outrider.{group}")
 
-    return entry_points(group=f"outrider.{group}")
+
+@cache
+def _scan() -> "EntryPoints":
+    from importlib.metadata import entry_points  # slow to import, and most commands need no plugin
+
+    return cast("EntryPoints", entry_points())  # of another class in Python 3.11, with the same `select`

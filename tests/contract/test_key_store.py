@@ -13,7 +13,6 @@ from outrider.core.errors import Refused, StaleClaim
 from outrider.core.events import Body, Compacted, Input, Reply
 from outrider.core.store_port import Key, KeySpec, KeyStore, Person, SpendLimit
 from outrider.store.keys import digest_of, ensure_key, first_key_file, make_key, secret_matches, split_key
-from outrider.store.reader import open_reader
 from outrider.store.recovery import LOST_KEYS
 from outrider.store.sqlite import open_store
 
@@ -77,8 +76,8 @@ async def test_the_cost_of_an_entry_is_paid_by_the_key_of_the_newest_input(tmp_p
         with pytest.raises(StaleClaim):
             await store.append(session.id, Reply("too late", 5, cost=8.0), claim.generation - 1)
         assert [await store.spent("aaaaaaaa", since) for since in (0, 10, 11, 12)] == [1.5, 1.5, 0.5, 0.0]
-    async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
-        assert (await store.spent("aaaaaaaa"), await reader.spent("bbbbbbbb", 11)) == (1.5, 4.0)
+    async with open_store(tmp_path) as store:
+        assert (await store.spent("aaaaaaaa"), await store.spent("bbbbbbbb", 11)) == (1.5, 4.0)
 
 
 async def test_people_are_all_who_have_a_session_or_a_key_latest_active_first(tmp_path: Path) -> None:
@@ -193,14 +192,6 @@ async def test_a_first_key_that_was_written_but_not_stored_is_created_again(stor
     first_key_file(tmp_path).write_text("ork_aaaaaaaa_" + "0" * 64)
     text = await ensure_key(tmp_path, store)
     assert first_key_file(tmp_path).read_text().strip() == text
-
-
-async def test_keys_can_be_read_beside_the_owner_of_the_home(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as store, open_reader(tmp_path) as reader:
-        made, _ = await make_key(store, key_spec())
-        assert (await reader.list_keys(), await reader.find_key(made.id)) == ([made], made)
-        await store.revoke_key(made.id)
-        assert await reader.list_keys() == await store.list_keys()
 
 
 @pytest.mark.parametrize("page", ["first", "keys"])

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from outrider.core.events import Bound, Ended, Reply, Result
-from tests.support.life import begins
+from tests.support.life import start_life
 from tests.support.scripted_codex import ScriptedCodex, Step, at
 from tests.support.survivors import end_all, until_none_survives
 
@@ -83,7 +83,7 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
 
 async def _killed_when_met(codex: ScriptedCodex) -> None:
     """A life of Outrider that is killed at the moment at which the app-server holds still."""
-    with begins(codex.work.parent, codex.settings()) as life:
+    with start_life(codex.work.parent, codex.settings()) as life:
         with anyio.fail_after(_PATIENCE):
             while not (codex.folder / "met").exists():
                 await anyio.sleep(0.02)

@@ -19,7 +19,7 @@ from outrider.testing.scripted_model import says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
-from tests.support.life import begins, killed_at
+from tests.support.life import killed_at, start_life
 from tests.support.survivors import end_all, living, until_none_survives
 
 pytestmark = [
@@ -141,7 +141,7 @@ async def test_a_turn_goes_on_in_its_thread_when_outrider_was_killed(world: Worl
 )
 async def test_a_turn_whose_owner_was_killed_twice_still_comes_out_once(world: World, first: str, second: str) -> None:
     killed_at(first, world.folder, world.settings(), ASKED)
-    with begins(world.folder, world.settings(), ASKED, second) as life:
+    with start_life(world.folder, world.settings(), ASKED, second) as life:
         life.communicate(timeout=_PATIENCE)
     async with world.again() as agent:
         if (await agent.find("s")).has_work:
@@ -277,7 +277,7 @@ async def test_commands_that_outlive_a_kill_are_found_and_ended(tmp_path: Path, 
     free = {"codex_sandbox": "danger-full-access", "codex_approval": "never"}
     with ScriptedServer(script(says("I start it", shell(LEFT)), *[says("It was cut off.")] * 3)) as server:
         world = World(tmp_path, server)
-        with begins(tmp_path, world.settings(**free), ASKED) as life:
+        with start_life(tmp_path, world.settings(**free), ASKED) as life:
             with anyio.fail_after(_PATIENCE):
                 while not world.paid:
                     await anyio.sleep(0.02)

@@ -123,7 +123,7 @@ async def test_a_command_that_never_stops_talking_is_ended_at_the_bound_of_its_o
         task, notice = await bench.sees_through(command)
         kept = bench.output(task)
     assert task.state == "failed"
-    assert "reason: ended because it wrote more output than is kept (shell.output)" in notice
+    assert "reason: killed: it wrote more output than shell.output allows" in notice
     assert kept.startswith(output)
     assert 199_000 <= len(kept) <= 200_000
     assert len(notice) < SHORT

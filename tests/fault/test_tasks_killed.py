@@ -205,4 +205,4 @@ async def test_a_pattern_that_takes_for_ever_holds_up_nobody_and_that_is_said(tm
     slow, _ = [body.text for body in bodies if isinstance(body, Input) and body.source == "task"]
     assert (turn.outcome, ended.state, waited.failed) == ("done", "succeeded", True)
     assert waited.text == f"finding {pattern!r} in the output takes too long; name it in a simpler way"
-    assert slow == f"[Task {task.id} is not watched any more: finding {pattern} takes too long]"
+    assert slow == f"[Task {task.id} is no longer watched: matching {pattern} takes too long]"

@@ -8,9 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+import outrider
 from outrider.cli.service import advertise_server
 from outrider.store.keys import ensure_key
 from outrider.store.sqlite import open_store
+from outrider.testing.scripted_model import ScriptedModel
 from tests.support.in_process import InProcessPerson as Person
 
 _KEY = re.compile(r"ork_([a-z2-7]{8})_[0-9a-f]{64}\n")
@@ -111,10 +113,9 @@ def test_a_first_key_that_others_can_read_or_that_is_not_valid_is_not_shown(pers
 
 
 @pytest.mark.anyio
-async def test_while_another_process_owns_the_home_keys_are_listed_and_not_changed(person: Person) -> None:
-    person.home.mkdir()
-    async with open_store(person.home, "outrider up") as store:
-        key = await ensure_key(person.home, store)
+async def test_keys_are_listed_and_not_changed_while_a_python_program_uses_the_home(person: Person) -> None:
+    async with outrider.open(person.home, model=ScriptedModel()) as agent:
+        key = await ensure_key(person.home, agent.home.store)
         with advertise_server(person.home, "http://127.0.0.1:4711"):
             printed, table, created = await anyio.to_thread.run_sync(
                 lambda: (person.types("key"), person.types("key", "list", "--json"), person.types("key", "create", "x"))
@@ -123,7 +124,7 @@ async def test_while_another_process_owns_the_home_keys_are_listed_and_not_chang
     assert "http://127.0.0.1:4711/v1/models" in screen
     assert (printed.code, printed.out) == (0, f"{key}\n")
     assert [each["name"] for each in json.loads(table.out)] == ["first"]
-    assert (created.code, created.out, "outrider up (process" in created.err) == (75, "", True)
+    assert (created.code, created.out, "Python (process" in created.err) == (75, "", True)
 
 
 @pytest.mark.parametrize(

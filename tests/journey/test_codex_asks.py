@@ -58,7 +58,7 @@ async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_
         async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
             question = await asked(agent, await begin(agent))
             # More than the whole test may take: nothing here has an end that could be waited for.
-            await agent.drain("going down", gently=600)
+            await agent.drain("going down", 600)
         async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
             session = await agent.find("s")
             assert await agent.answer(session, question, "once")

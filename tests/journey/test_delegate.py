@@ -1,4 +1,4 @@
-"""Work handed to child sessions, through the Python API."""
+"""Work delegated to child sessions, through the Python API."""
 
 from pathlib import Path
 
@@ -6,20 +6,20 @@ import pytest
 
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.testing.scripted_model import ScriptedModel, ScriptedReply, call, says
-from tests.support.tasking import PIPE, last_results, opened, results, says_to
+from tests.support.tasking import PIPE, last_results, open_scripted, results, say_and_wait
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_path: Path) -> None:
+async def test_a_child_session_does_its_work_and_returns_its_last_reply(tmp_path: Path) -> None:
     def answer(prompt: Prompt) -> ScriptedReply:
-        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
-        if words == ["count the files"]:
+        messages = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
+        if messages == ["count the files"]:
             return says("there are seven")
         return says("the child says: " + str(last_results(prompt)[0]["reply"])) if len(prompt.messages) > 1 else first
 
     first = says("", call("delegate", work="count the files"))
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+    async with open_scripted(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
         turn = await agent.say("how many?", session="s")
         (task,) = await agent.tasks(await agent.session("s"))
     assert turn.text == "the child says: there are seven"
@@ -27,17 +27,19 @@ async def test_a_child_session_does_its_work_and_gives_its_last_words_back(tmp_p
 
 
 @pytest.mark.behaviour("B6")
-async def test_delegating_in_the_background_where_nothing_can_be_told_later_is_done_at_once(tmp_path: Path) -> None:
+async def test_delegated_work_runs_in_the_foreground_where_no_notice_can_be_delivered(
+    tmp_path: Path,
+) -> None:
     def answer(prompt: Prompt) -> ScriptedReply:
-        words = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
-        if words == ["look it up"]:
+        messages = [m.text for m in prompt.messages if isinstance(m, UserMessage)]
+        if messages == ["look it up"]:
             return says("it is blue")
         return (
             says("blue") if len(prompt.messages) > 1 else says("", call("delegate", work="look it up", background=True))
         )
 
-    async with opened(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
-        session = await says_to(agent, "go", PIPE)
+    async with open_scripted(tmp_path, ScriptedModel(answer, answer, answer)) as agent:
+        session = await say_and_wait(agent, "go", PIPE)
         (done,) = await results(agent, session)
     assert (done["status"], done["reply"]) == ("done", "it is blue")
     assert "not in the background" in done["note"]

@@ -19,7 +19,7 @@ from outrider.core.types import Usage
 from outrider.testing.scripted_model import ScriptedModel, call, fails, says, stalls
 from tests.support.http import serving
 from tests.support.openai_home import client_of
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ class ResponsesHome:
 async def responses_home(folder: Path, *lines: Any) -> AsyncGenerator[ResponsesHome]:
     model = ScriptedModel(*lines)
     async with (
-        opened(folder, model) as agent,
+        open_scripted(folder, model) as agent,
         serving(agent, ENDPOINTS) as url,
         client_of(url, max_retries=0) as client,
     ):

@@ -33,7 +33,7 @@ from tests.support.http import any_key, serving_app
 from tests.support.http import client as client_for
 from tests.support.openai_home import client_of
 from tests.support.receiver import SECRET, Answer, ReceivedRequest, Receiver, receiving
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 from tests.support.up import up
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ async def webhook_home(
     folder: Path, url: str, *lines: Any, policy: DeliveryPolicy = QUICK
 ) -> AsyncGenerator[WebhookHome]:
     endpoints = (*responses.ENDPOINTS, *health.ENDPOINTS)
-    async with opened(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
+    async with open_scripted(folder, ScriptedModel(*lines)) as agent, anyio.create_task_group() as group:
         webhooks = Webhooks(agent, WebhookTarget(url, Secret(SECRET)), policy)
         await group.start(webhooks.run)
         app = build_app(HttpContext(agent, "test", webhooks=webhooks), endpoints, (any_key,))

@@ -1,4 +1,4 @@
-"""What a turn, a session and a message may use: bounded where nobody set anything, and told when it is reached."""
+"""Limits of a turn, a session and a message: each has a default, and reaching one is an error that names it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,41 +10,45 @@ from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
 from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says, stalls
 from tests.support.dear import Dear
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
 
 
-def looking(same: bool) -> list[ReplySource]:
-    """A model that never comes to an end."""
+def endless_calls(same: bool) -> list[ReplySource]:
+    """The replies of a model that never finishes."""
     return [says("", call("search", pattern="x" if same else f"x{number}")) for number in range(10)]
 
 
 @pytest.mark.parametrize(
-    ("model", "limit", "told"),
+    ("model", "limit", "error"),
     [
-        (lambda: ScriptedModel(*looking(same=False)), {"limits_steps": "3"}, "stopped after 3 steps"),
-        (lambda: ScriptedModel(*looking(same=True)), {"limits_repeats": "2"}, "made the same call 3 times in a row"),
-        (lambda: Dear(*looking(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
+        (lambda: ScriptedModel(*endless_calls(same=False)), {"limits_steps": "3"}, "stopped after 3 steps"),
+        (
+            lambda: ScriptedModel(*endless_calls(same=True)),
+            {"limits_repeats": "2"},
+            "made the same call 3 times in a row",
+        ),
+        (lambda: Dear(*endless_calls(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
         (lambda: ScriptedModel(stalls(), says("never")), {"limits_seconds": "1"}, "stopped after 1 s"),
     ],
     ids=["steps", "repeats", "spend", "seconds"],
 )
-async def test_a_turn_that_reaches_a_limit_ends_and_says_which(
-    tmp_path: Path, model: Callable[[], ScriptedModel], limit: dict[str, str], told: str
+async def test_a_turn_that_reaches_a_limit_ends_and_names_the_limit(
+    tmp_path: Path, model: Callable[[], ScriptedModel], limit: dict[str, str], error: str
 ) -> None:
     (name,) = limit
-    async with opened(tmp_path, model(), **limit) as agent:
+    async with open_scripted(tmp_path, model(), **limit) as agent:
         with anyio.fail_after(60):
             done = await agent.say("look around", session="s")
         session = await agent.find("s")
-    assert (done.outcome, told in done.error, f"({name.replace('_', '.')})" in done.error) == ("failed", True, True)
+    assert (done.outcome, error in done.error, f"({name.replace('_', '.')})" in done.error) == ("failed", True, True)
     assert not session.has_work
 
 
-async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Path) -> None:
+async def test_more_messages_than_a_session_queues_are_refused(tmp_path: Path) -> None:
     gate = stalls()
-    async with opened(tmp_path, ScriptedModel(gate, says("done")), limits_queue="3") as agent:
+    async with open_scripted(tmp_path, ScriptedModel(gate, says("done")), limits_queue="3") as agent:
         session = await agent.session("s")
         for number in range(3):
             await agent.post(f"message {number}", session=session)
@@ -56,14 +60,14 @@ async def test_more_messages_than_a_session_holds_are_refused_aloud(tmp_path: Pa
         await agent.post("now there is room", session=session)
 
 
-async def test_a_message_that_is_too_long_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    async with opened(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
-        with pytest.raises(Refused, match=r"1,001 characters; at most 1,000 are taken \(limits.input\)"):
+async def test_a_message_that_is_too_long_is_refused_with_the_limit(tmp_path: Path) -> None:
+    async with open_scripted(tmp_path, ScriptedModel(says("done")), limits_input="1000") as agent:
+        with pytest.raises(Refused, match=r"1,001 characters; the limit is 1,000 \(limits.input\)"):
             await agent.say("x" * 1001)
         assert (await agent.say("x" * 1000)).outcome == "done"
 
 
-def test_every_limit_holds_where_nobody_set_one(tmp_path: Path) -> None:
+def test_every_limit_has_a_default(tmp_path: Path) -> None:
     limits = load(tmp_path, {}).limits
     bounds = (limits.steps, limits.repeats, limits.spend, limits.seconds, limits.queue, limits.input)
     assert bounds == (60, 3, 5.0, 3600.0, 20, 1_000_000)

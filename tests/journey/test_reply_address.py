@@ -1,4 +1,4 @@
-"""Where an answer goes is settled when a message comes in, and nothing the model does moves it."""
+"""The address of a reply is fixed when a message arrives, and nothing that the model does changes it."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ import pytest
 
 from outrider.core.events import Entry, Input, Result
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from tests.support.tasking import TERMINAL, opened, says_to, until_told
+from tests.support.tasking import TERMINAL, open_scripted, say_and_wait, wait_for_notices
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S6")]
 
 ELSEWHERE = "mail:somebody@elsewhere.example"
 
 
-async def test_no_tool_takes_an_address_and_what_is_told_later_goes_where_the_message_came_from(tmp_path: Path) -> None:
+async def test_no_tool_takes_an_address_and_notices_go_to_the_address_of_the_message(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="true", background=True, address=ELSEWHERE)),
         says("", call("delegate", work="say hi", address=ELSEWHERE)),
@@ -21,9 +21,9 @@ async def test_no_tool_takes_an_address_and_what_is_told_later_goes_where_the_me
         says("I will tell you"),
         says("it has ended"),
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "run it, and tell me when it is done")
-        (notice,) = await until_told(agent, session)
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "run it, and tell me when it is done")
+        (notice,) = await wait_for_notices(agent, session)
         (task,) = await agent.tasks(session)
         journal = await agent.journal(session)
     assert (notice.address, task.spec.address) == (TERMINAL, TERMINAL)
@@ -35,10 +35,10 @@ def _is_refused(entry: Entry) -> bool:
     return isinstance(entry.body, Result) and entry.body.failed and "address" in entry.body.text
 
 
-async def test_of_two_places_each_is_answered_for_its_own_message(tmp_path: Path) -> None:
-    async with opened(tmp_path, ScriptedModel(says("one"), says("two"))) as agent:
-        await says_to(agent, "first")
-        session = await says_to(agent, "second", "sessions:s")
+async def test_each_message_keeps_the_address_that_it_came_from(tmp_path: Path) -> None:
+    async with open_scripted(tmp_path, ScriptedModel(says("one"), says("two"))) as agent:
+        await say_and_wait(agent, "first")
+        session = await say_and_wait(agent, "second", "sessions:s")
         before = await agent.journal(session)
         await agent.change(session, {"address": ELSEWHERE})
         after = await agent.journal(session)

@@ -1,4 +1,4 @@
-"""What a session is called is meant as it is written: a name never lands in another session by chance."""
+"""Session names are exact: a name never selects another session by accident."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("length", [1, 6, 31])
-async def test_a_name_that_an_id_begins_with_is_a_new_sessions_name(tmp_path: Path, length: int) -> None:
+async def test_a_name_that_is_the_prefix_of_an_id_names_a_new_session(tmp_path: Path, length: int) -> None:
     async with outrider.open(tmp_path / "home", model=ScriptedModel(says("one"), says("two"))) as agent:
         first = await agent.say("hi", session="garden")
         second = await agent.say("hi", session=first.session[:length])
@@ -34,8 +34,8 @@ async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path)
     ):
         garden = (await owner.post("/v1/sessions", json={"name": "garden"})).json()
         part = garden["id"][:8]
-        looks = [await owner.get(f"/v1/sessions/{part}"), await owner.delete(f"/v1/sessions/{part}")]
-        said = await owner.post(f"/v1/sessions/{part}/inputs", json={"text": "hi"})
+        lookups = [await owner.get(f"/v1/sessions/{part}"), await owner.delete(f"/v1/sessions/{part}")]
+        posted = await owner.post(f"/v1/sessions/{part}/inputs", json={"text": "hi"})
         made = await owner.post("/v1/sessions", json={"name": part})
         asked = await owner.post(
             "/v1/chat/completions",
@@ -43,11 +43,11 @@ async def test_over_http_only_a_whole_name_or_id_finds_a_session(tmp_path: Path)
             headers={"X-Session-Id": part[:7]},
         )
         names = [session.name for session in await agent.sessions()]
-        kept = (await owner.get("/v1/sessions/garden")).json()
-    assert [answer.status_code for answer in (*looks, said)] == [404, 404, 404]
+        unchanged = (await owner.get("/v1/sessions/garden")).json()
+    assert [answer.status_code for answer in (*lookups, posted)] == [404, 404, 404]
     assert (made.status_code, made.json()["name"], asked.status_code) == (201, part, 200)
     assert sorted(names) == sorted([part, part[:7], "garden"])
-    assert kept == garden
+    assert unchanged == garden
 
 
 @pytest.mark.parametrize("name", ["feature/login", "a/entries", "50%2F50", "a b/ü?#"])
@@ -66,17 +66,17 @@ async def test_a_session_with_any_name_is_reached_over_http(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", ["search", ".", ".."])
-async def test_what_means_something_else_in_a_url_is_no_name(tmp_path: Path, name: str) -> None:
+async def test_a_reserved_path_segment_is_not_a_session_name(tmp_path: Path, name: str) -> None:
     async with outrider.open(tmp_path / "home", model=ScriptedModel()) as agent:
-        with pytest.raises(Refused, match="a session cannot be called"):
+        with pytest.raises(Refused, match="a session cannot be named"):
             await agent.session(name)
         garden = await agent.session("garden")
-        with pytest.raises(Refused, match="a session cannot be called"):
+        with pytest.raises(Refused, match="a session cannot be named"):
             await agent.rename(garden, name)
         assert [session.name for session in await agent.sessions()] == ["garden"]
 
 
-async def test_a_misspelt_field_begins_no_session(tmp_path: Path) -> None:
+async def test_a_misspelt_field_creates_no_session(tmp_path: Path) -> None:
     async with (
         outrider.open(tmp_path / "home", model=ScriptedModel()) as agent,
         serving(agent, ENDPOINTS) as url,
@@ -88,7 +88,7 @@ async def test_a_misspelt_field_begins_no_session(tmp_path: Path) -> None:
     assert "`nam`" in refused.json()["error"]["message"]
 
 
-def test_commands_that_look_up_take_six_characters_of_an_id(person: Person) -> None:
+def test_commands_find_a_session_by_six_characters_of_its_id(person: Person) -> None:
     person.types("run", "-s", "garden", "hello")
     (garden,) = json.loads(person.types("sessions", "list", "--json").out)
     assert person.types("sessions", "show", garden["id"][:6]).code == 0

@@ -11,7 +11,7 @@ import pytest
 from outrider.core.events import Input, Result
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from tests.support.tasking import PIPE, TERMINAL, opened, results, says_to, until_told, using
+from tests.support.tasking import PIPE, TERMINAL, open_scripted, results, say_and_wait, wait_for_notices, with_task_id
 
 pytestmark = pytest.mark.anyio
 
@@ -21,9 +21,9 @@ async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_cod
         says("", call("shell", command="echo hello; pwd; ls; exit 3"), call("shell", command="cat", stdin="given")),
         says("ok"),
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         (tmp_path / "work" / "a.txt").write_text("x")
-        first, second = await results(agent, await says_to(agent, "go"))
+        first, second = await results(agent, await say_and_wait(agent, "go"))
     assert (first["status"], first["exit_code"]) == ("done", 3)
     assert first["output"] == f"hello\n{tmp_path / 'work'}\na.txt\n"
     assert (second["output"], second["exit_code"]) == ("given", 0)
@@ -32,13 +32,13 @@ async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_cod
 @pytest.mark.behaviour("D1")
 async def test_a_background_command_returns_at_once_with_its_task_and_output_file(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), says("started"))
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go")
+        session = await say_and_wait(agent, "go")
         (started,) = await results(agent, session)
         tasks = await agent.tasks(session)
         (tmp_path / "work" / "fifo").write_text("done\n")
-        (notice,) = await until_told(agent, session)
+        (notice,) = await wait_for_notices(agent, session)
     assert (started["status"], started["notify"]) == ("background_started", True)
     assert [task.id for task in tasks] == [started["task"]]
     assert Path(started["output_file"]).read_text() == "done\n"
@@ -49,12 +49,12 @@ async def test_a_background_command_returns_at_once_with_its_task_and_output_fil
 async def test_a_task_that_ends_during_the_turn_is_heard_in_the_next_step(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="echo built; exit 2", description="the build", background=True)),
-        using(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
+        with_task_id(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
         says("it failed"),
         says("as I said"),
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "build")
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "build")
         (started, _) = await results(agent, session)
     (notice,) = [m for m in model.prompts[2].messages if isinstance(m, UserMessage) and m.source == "task"]
     lines = notice.text.splitlines()
@@ -69,11 +69,11 @@ async def test_a_task_that_ends_after_the_turn_starts_a_new_one(tmp_path: Path) 
     model = ScriptedModel(
         says("", call("shell", command="cat fifo", background=True)), says("on it"), says("the build is green")
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "build it and tell me")
+        session = await say_and_wait(agent, "build it and tell me")
         (tmp_path / "work" / "fifo").write_text("ok\n")
-        await until_told(agent, session)
+        await wait_for_notices(agent, session)
         with anyio.fail_after(30):
             turn = await agent.wait(await agent.find(session.id))
     assert turn is None or turn.text == "the build is green"
@@ -85,12 +85,12 @@ async def test_a_command_that_outlives_its_timeout_goes_on_and_is_told(tmp_path:
     model = ScriptedModel(
         says("", call("shell", command="echo before; cat fifo; echo $$ > same", timeout=1)), says("hm"), says("done")
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go")
+        session = await say_and_wait(agent, "go")
         (flipped,) = await results(agent, session)
         (tmp_path / "work" / "fifo").write_text("after\n")
-        (notice,) = await until_told(agent, session)
+        (notice,) = await wait_for_notices(agent, session)
     assert (flipped["status"], flipped["output"], flipped["notify"]) == ("auto_backgrounded", "before\n", True)
     assert "no work was lost" in flipped["message"]
     assert "| before\n| after" in notice.text
@@ -114,7 +114,7 @@ async def test_a_command_that_only_sleeps_is_refused_and_the_turn_goes_on(
     tmp_path: Path, command: str, is_refused: bool
 ) -> None:
     model = ScriptedModel(says("", call("shell", command=command)), says("fine"))
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         turn = await agent.say("go", session="s")
         journal = await agent.journal(await agent.session("s"))
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
@@ -125,8 +125,8 @@ async def test_a_command_that_only_sleeps_is_refused_and_the_turn_goes_on(
 @pytest.mark.behaviour("D4")
 async def test_a_sleep_in_the_background_is_allowed(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("fine"))
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go")
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
         (started,) = await results(agent, session)
         for task in await agent.tasks(session):
             assert (await agent.kill_task(task)).state == "killed"
@@ -140,8 +140,8 @@ async def test_running_tasks_are_summed_up_at_the_tail_of_each_step_and_never_pi
         says("", call("list")),
         says("ok"),
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go")
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
         (task,) = await agent.tasks(session)
         await agent.kill_task(task)
     tails = [prompt.tail for prompt in model.prompts[:3]]
@@ -155,15 +155,15 @@ async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path
     script = "read name; echo hello $name; trap '' TERM; sleep 300 & wait; sleep 300"
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, interactive=True, notify="never")),
-        using(lambda task: says("", call("tasks", action="wait", task=task, limit=1))),
-        using(lambda task: says("", call("tasks", action="write", task=task, text="Ann", keys=["enter"]))),
-        using(lambda task: says("", call("tasks", action="wait", task=task, until="hello \\w+", limit=20))),
-        using(lambda task: says("", call("tasks", action="read", task=task, start=0, most=5))),
-        using(lambda task: says("", call("tasks", action="kill", task=task), call("tasks", action="list"))),
+        with_task_id(lambda task: says("", call("tasks", action="wait", task=task, limit=1))),
+        with_task_id(lambda task: says("", call("tasks", action="write", task=task, text="Ann", keys=["enter"]))),
+        with_task_id(lambda task: says("", call("tasks", action="wait", task=task, until="hello \\w+", limit=20))),
+        with_task_id(lambda task: says("", call("tasks", action="read", task=task, start=0, most=5))),
+        with_task_id(lambda task: says("", call("tasks", action="kill", task=task), call("tasks", action="list"))),
         says("killed"),
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go")
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
         _, timeout, wrote, matched, read, killed, listed = await results(agent, session)
     assert (timeout["status"], timeout["state"]) == ("timeout", "running")
     assert wrote["message"] == "wrote 4 characters"
@@ -177,13 +177,13 @@ async def test_ctrl_c_reaches_the_command_itself_which_may_end_in_its_own_way(tm
     script = "trap 'echo tidied up; exit 5' INT; echo ready; while :; do sleep 0.1; done"
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, interactive=True)),
-        using(lambda task: says("", call("tasks", action="wait", task=task, until="ready", limit=20))),
-        using(lambda task: says("", call("tasks", action="write", task=task, keys=["ctrl-c"]))),
-        using(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
+        with_task_id(lambda task: says("", call("tasks", action="wait", task=task, until="ready", limit=20))),
+        with_task_id(lambda task: says("", call("tasks", action="write", task=task, keys=["ctrl-c"]))),
+        with_task_id(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
         *[says("ok")] * 3,
     )
-    async with opened(tmp_path, model) as agent:
-        *_, ended = await results(agent, await says_to(agent, "go"))
+    async with open_scripted(tmp_path, model) as agent:
+        *_, ended = await results(agent, await say_and_wait(agent, "go"))
     assert (ended["state"], ended["exit_code"], ended["output"]) == ("failed", 5, "ready\ntidied up\n")
 
 
@@ -196,9 +196,9 @@ async def test_a_task_that_waits_at_a_prompt_is_marked_once_and_its_end_is_still
         lambda prompt: says("", call("tasks", action="write", task=task_in(prompt), text="y\n")),
         *[says("ok")] * 4,
     )
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go")
-        stalled, ended = await until_told(agent, session, 2)
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
+        stalled, ended = await wait_for_notices(agent, session, 2)
     assert "seems to wait for input" in stalled.text
     assert "| Continue? [y/n]" in stalled.text
     assert ended.text.splitlines()[0].endswith("succeeded]")
@@ -213,16 +213,16 @@ def task_in(prompt: Prompt) -> str:
 @pytest.mark.behaviour("D8")
 async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("ok"))
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go")
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
         (task,) = await agent.tasks(session)
         assert await agent.tasks(await agent.session("other")) == []
         await agent.kill_task(task)
     spy = ScriptedModel(
         says("", call("tasks", action="list"), call("tasks", action="read", task=task.id)), says("nothing to see")
     )
-    async with opened(tmp_path, spy) as agent:
-        session = await says_to(agent, "go", session="other")
+    async with open_scripted(tmp_path, spy) as agent:
+        session = await say_and_wait(agent, "go", session="other")
         journal = await agent.journal(session)
     listed, read = [entry.body for entry in journal if isinstance(entry.body, Result)]
     assert json.loads(listed.text) == {"tasks": [], "count": 0}
@@ -232,8 +232,8 @@ async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> 
 @pytest.mark.behaviour("B3")
 async def test_where_nothing_can_be_said_later_a_background_command_is_not_promised(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="echo hi", background=True, watch="hi")), says("polling"))
-    async with opened(tmp_path, model) as agent:
-        session = await says_to(agent, "go", PIPE)
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go", PIPE)
         (started,) = await results(agent, session)
         (task,) = await agent.tasks(session)
         with anyio.fail_after(20):
@@ -250,12 +250,12 @@ async def test_where_nothing_can_be_said_later_a_background_command_is_not_promi
 @pytest.mark.behaviour("D9")
 async def test_a_task_remembers_its_address_and_is_told_there_after_a_restart(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo; exit 7", background=True)), says("ok"), says("7"))
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go", "terminal:desk")
+        session = await say_and_wait(agent, "go", "terminal:desk")
     (tmp_path / "work" / "fifo").write_text("while nobody watched\n")
-    async with opened(tmp_path, model) as agent:
-        (notice,) = await until_told(agent, session)
+    async with open_scripted(tmp_path, model) as agent:
+        (notice,) = await wait_for_notices(agent, session)
     assert (notice.address, notice.source) == ("terminal:desk", "task")
     assert "exit code: 7" in notice.text
     assert "| while nobody watched" in notice.text
@@ -265,11 +265,11 @@ async def test_a_task_remembers_its_address_and_is_told_there_after_a_restart(tm
 async def test_whether_later_words_reach_anyone_belongs_to_the_turns_address_not_to_the_session(tmp_path: Path) -> None:
     background = call("shell", command="true", background=True)
     model = ScriptedModel(says("", background), says("one"), says("", background), says("two"), *[says("x")] * 4)
-    async with opened(tmp_path, model) as agent:
-        await says_to(agent, "from a pipe", PIPE)
-        session = await says_to(agent, "from the chat", TERMINAL)
+    async with open_scripted(tmp_path, model) as agent:
+        await say_and_wait(agent, "from a pipe", PIPE)
+        session = await say_and_wait(agent, "from the chat", TERMINAL)
         first, second = (await results(agent, session))[:2]
-        (notice,) = await until_told(agent, session)
+        (notice,) = await wait_for_notices(agent, session)
     assert (first["notify"], second["notify"]) == (False, True)
     assert second["task"] in notice.text
 
@@ -280,12 +280,12 @@ async def test_watched_output_is_told_while_the_command_runs_and_a_flood_is_one_
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, watch="^ERROR")), says("watching"), *[says("saw")] * 9
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go")
-        (watched,) = await until_told(agent, session)
+        session = await say_and_wait(agent, "go")
+        (watched,) = await wait_for_notices(agent, session)
         (tmp_path / "work" / "fifo").write_text("end\n")
-        _, ended = await until_told(agent, session, 2)
+        _, ended = await wait_for_notices(agent, session, 2)
     assert watched.text.count("| ERROR") == 10
     assert "[… and 490 more]" in watched.text
     assert ended.text.splitlines()[0].endswith("succeeded]")
@@ -296,7 +296,7 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
         says("", call("shell", command="sleep 300", background=True), call("shell", command="cat fifo", timeout=300)),
         says("never"),
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
         session = await agent.session("s")
         await agent.post("go", session=session, address=TERMINAL)
@@ -314,11 +314,11 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
 @pytest.mark.promise("L6")
 async def test_a_command_whose_turn_ended_at_a_limit_is_told_after_all(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo", timeout=300)), *[says("ok")] * 3)
-    async with opened(tmp_path, model, limits_seconds="2") as agent:
+    async with open_scripted(tmp_path, model, limits_seconds="2") as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go")
+        session = await say_and_wait(agent, "go")
         (tmp_path / "work" / "fifo").write_text("late\n")
-        (notice,) = await until_told(agent, session)
+        (notice,) = await wait_for_notices(agent, session)
     assert "| late" in notice.text
 
 
@@ -327,14 +327,14 @@ async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, m
     monkeypatch.setattr("outrider.workspaces.commands.MAX_KEPT_TASKS", 3)
     lines = [says("", call("shell", command=f"echo {n}", background=True, notify="never")) for n in range(6)]
     model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), *lines, *[says("ok")] * 3)
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await says_to(agent, "go")
+        session = await say_and_wait(agent, "go")
         running = next(task for task in await agent.tasks(session) if task.spec.command == "cat fifo")
         for task in await agent.tasks(session):
             if task.id != running.id:
                 await agent.wait_task(task)
-    async with opened(tmp_path, model) as agent:
+    async with open_scripted(tmp_path, model) as agent:
         kept = {path.name for path in (tmp_path / "home" / "tasks").iterdir()}
         await agent.kill_task(running)
     assert len(kept) == 4
@@ -344,7 +344,7 @@ async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, m
 @pytest.mark.promise("L4")
 async def test_a_command_dies_with_nobody_but_itself(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="kill -9 $$")), says("ok"))
-    async with opened(tmp_path, model) as agent:
-        (killed,) = await results(agent, await says_to(agent, "go"))
+    async with open_scripted(tmp_path, model) as agent:
+        (killed,) = await results(agent, await say_and_wait(agent, "go"))
     assert killed["status"] == "done"
     assert killed["exit_code"] in (128 + signal.SIGKILL, -signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""One life of a home that carries a turn, in a process of its own that a test can have killed."""
+"""A process that opens a home and runs one turn, which a test can kill."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from outrider.config.load import load
 from outrider.core.events import Ended, Entry
 
 ADDRESS = "terminal:test"
-_PATIENCE = 90.0
+_TIMEOUT = 90.0
 
 
-async def live(folder: Path, settings: Mapping[str, str], text: str) -> None:
-    """Take up what is unfinished, hand in one message by key, and see it through."""
+async def run_life(folder: Path, settings: Mapping[str, str], text: str) -> None:
+    """Resume what is unfinished, post one message by key, and wait for the end of its turn."""
     config = load(folder / "home", {}, settings)
     async with outrider.open(config=config, workspace=folder / "work") as agent:
         await agent.resume_all()
@@ -31,26 +31,28 @@ async def live(folder: Path, settings: Mapping[str, str], text: str) -> None:
                     return
 
 
-def begins(folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = "") -> "subprocess.Popen[bytes]":
-    """Start a life; with `fail`, it is killed at this point of it."""
+def start_life(
+    folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = ""
+) -> "subprocess.Popen[bytes]":
+    """Start such a process; it is killed at the failpoint `fail`."""
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
     words = (sys.executable, "-m", "tests.support.life", str(folder), json.dumps(dict(settings)), text)
-    # Login shells read what stands in the home folder of whoever runs the tests.
+    # A login shell would read the home folder of the person who runs the tests.
     environ = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(folder)}
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(words, cwd=root, env={**environ, "OUTRIDER_FAIL": fail}, stderr=subprocess.PIPE)
 
 
 def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str = "go") -> None:
-    """A life that ends at this point by kill -9; nothing else ends it."""
-    with begins(folder, settings, text, point) as life:
+    """Run such a process until it is killed at this failpoint."""
+    with start_life(folder, settings, text, point) as life:
         try:
-            _, said = life.communicate(timeout=_PATIENCE)
+            _, error = life.communicate(timeout=_TIMEOUT)
         finally:
             life.kill()
-    assert life.returncode == -9, said.decode()
+    assert life.returncode == -9, error.decode()
 
 
 if __name__ == "__main__":
-    anyio.run(live, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])
+    anyio.run(run_life, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])

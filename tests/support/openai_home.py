@@ -14,7 +14,7 @@ from outrider.channels.http.openai.chat import ENDPOINTS as CHAT
 from outrider.channels.http.openai.models import ENDPOINTS as MODELS
 from outrider.testing.scripted_model import ScriptedModel
 from tests.support.http import key_of, serving
-from tests.support.tasking import opened
+from tests.support.tasking import open_scripted
 
 RING: Any = {
     "type": "function",
@@ -57,7 +57,7 @@ def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
 async def openai_home(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[OpenAIHome]:
     model = ScriptedModel(*lines)
     async with (
-        opened(folder, model, **settings) as agent,
+        open_scripted(folder, model, **settings) as agent,
         serving(agent, (*CHAT, *MODELS)) as url,
         client_of(url) as client,
     ):

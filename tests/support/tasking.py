@@ -1,4 +1,4 @@
-"""A home in which a scripted model runs commands, and what tests ask of it."""
+"""A home in which a scripted model runs commands, and what tests read from it."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -20,7 +20,7 @@ TERMINAL, PIPE = "terminal:test", "pipe:test"
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
+async def open_scripted(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGenerator[Agent]:
     work = folder / "work"
     await anyio.Path(work).mkdir(exist_ok=True)
     overrides = {"sandbox.mode": "auto", **{name.replace("_", ".", 1): value for name, value in settings.items()}}
@@ -29,12 +29,12 @@ async def opened(folder: Path, model: ScriptedModel, **settings: str) -> AsyncGe
         yield agent
 
 
-async def says_to(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
-    known = await agent.session(session)
-    await agent.post(text, session=known, address=address)
+async def say_and_wait(agent: Agent, text: str, address: str = TERMINAL, session: str = "s") -> Session:
+    target = await agent.session(session)
+    await agent.post(text, session=target, address=address)
     with anyio.fail_after(60):
-        await agent.wait(await agent.find(known.id))
-    return await agent.find(known.id)
+        await agent.wait(await agent.find(target.id))
+    return await agent.find(target.id)
 
 
 async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
@@ -42,16 +42,16 @@ async def results(agent: Agent, session: Session) -> list[dict[str, Any]]:
     return [json.loads(entry.body.text) for entry in journal if isinstance(entry.body, Result)]
 
 
-async def until_told(agent: Agent, session: Session, count: int = 1) -> list[Input]:
-    """The notices of this session, once there are so many."""
-    found: list[Input] = []
+async def wait_for_notices(agent: Agent, session: Session, count: int = 1) -> list[Input]:
+    """The notices of this session, when there are `count` of them."""
+    notices: list[Input] = []
     with anyio.fail_after(60):
         async for event in agent.follow(session):
             if isinstance(event, Entry) and isinstance(event.body, Input) and event.body.source == "task":
-                found.append(event.body)
-                if len(found) == count:
-                    return found
-    raise AssertionError("never told")
+                notices.append(event.body)
+                if len(notices) == count:
+                    return notices
+    raise AssertionError("a stream of events has no end")
 
 
 def last_results(prompt: Prompt) -> list[dict[str, Any]]:
@@ -59,6 +59,6 @@ def last_results(prompt: Prompt) -> list[dict[str, Any]]:
     return [json.loads(result.text) for result in tools[-1].results]
 
 
-def using(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
-    """A line that needs the id of the task the last call began."""
+def with_task_id(make: Callable[[str], ScriptedReply]) -> Callable[[Prompt], ScriptedReply]:
+    """A scripted reply that needs the id of the task that the last call started."""
     return lambda prompt: make(str(last_results(prompt)[0]["task"]))

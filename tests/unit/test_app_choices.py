@@ -1,4 +1,4 @@
-"""Small decisions of the app layer: which folder a session works in, and which entries are the last turn's."""
+"""Decisions of the app layer: the workspace of a command, and the entries of the last turn."""
 
 from pathlib import Path
 
@@ -24,18 +24,18 @@ def test_a_terminal_command_works_in_the_current_folder(ada: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "..", ".outrider", ".outrider/logs", ".outrider/workspaces", "/"])
-def test_no_workspace_holds_the_home_folder_or_the_files_that_guard_it(ada: Path, folder: str) -> None:
+def test_no_workspace_contains_the_home_folder_or_outriders_own_files(ada: Path, folder: str) -> None:
     assert terminal_workspace(ada / folder, ada, "", ada / ".outrider") is None
     with pytest.raises(Refused, match="cannot be a workspace"):
         terminal_workspace(ada / "project", ada, str(ada / folder), ada / ".outrider")
 
 
-def test_a_workspace_that_outrider_made_may_be_worked_in(ada: Path) -> None:
+def test_a_workspace_that_outrider_created_is_allowed(ada: Path) -> None:
     own = ada / ".outrider" / "workspaces" / "one"
     assert terminal_workspace(own, ada, "", ada / ".outrider") == own
 
 
-def test_a_turn_that_ended_before_it_saw_the_input_is_not_the_one_that_answers_it() -> None:
+def test_a_turn_that_ended_before_the_input_is_not_part_of_the_last_turn() -> None:
     bodies: list[Body] = [Input("b"), Ended("failed", 3), Started(), Reply("yes", 6), Ended("done", 6)]
     entries = [Entry(seq, 0, body) for seq, body in enumerate(bodies, 4)]
     assert last_turn(entries) == entries[2:]

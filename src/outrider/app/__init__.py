@@ -1,1 +1,1 @@
-"""Puts the parts together: the only layer that knows every implementation. The Python API lives here."""
+"""The application: puts all parts together, and is the Python API. Only this layer knows every implementation."""

@@ -1,25 +1,25 @@
-"""Where people are, and how words reach them there. Every address begins with the name of one of these."""
+"""The channels and what they can deliver. Every address begins with the name of a channel."""
 
 from collections.abc import Mapping
 
 from outrider.core.delivery import ChannelTraits, DeliveryMode
 
 TERMINAL = "terminal"
-"""The chat: someone sits in front of it, now or when it is next opened."""
+"""The chat: a person reads it, now or when it is next opened."""
 PROMPT = "prompt"
-"""One command, with a person at the terminal who can be asked until it is done."""
+"""One command with a person at the terminal, who can answer questions until it ends."""
 PIPE = "pipe"
-"""One command, with nobody there."""
+"""One command without a terminal."""
 PYTHON = "python"
-"""A program of the person's, which can come back and read on."""
+"""A Python program, which can read the session later."""
 CHAT = "chat"
 """A chat completion: the connection is the channel."""
 RESPONSES = "responses"
-"""A stored response, which its client can come back for."""
+"""A stored response, which its client can fetch later."""
 SESSIONS = "sessions"
-"""The sessions API, whose client keeps a cursor."""
+"""The sessions API, whose client reads from a cursor."""
 TASK = "task"
-"""A child session: its last words are its result, and nobody can be asked."""
+"""A child session: its last reply is its result, and no person can answer it."""
 CHANNELS: Mapping[str, ChannelTraits] = {
     TERMINAL: ChannelTraits(delivery=DeliveryMode.PUSH, can_answer=True),
     PROMPT: ChannelTraits(delivery=DeliveryMode.NONE, can_answer=True),

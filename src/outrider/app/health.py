@@ -1,6 +1,6 @@
-"""Whether a home is well, found out by trying: a read and a write that both come back, and a worker that runs.
+"""Health of a home: a read and a write that both succeed, and a worker that runs.
 
-What the process knows of its own health: since when it runs, what it answered, and when its home was last well.
+`HealthMonitor` also counts what the process answered and remembers when the last check succeeded.
 """
 
 import time
@@ -13,130 +13,131 @@ from msgspec import Struct
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.plan import AwaitAnswer, decide, fold
 from outrider.core.store_port import FullStore
-from outrider.engine.worker import Worker
+from outrider.engine.worker import Worker, WorkerHealth
 from outrider.store.webhooks import WebhookCount
 
 STORE_TIMEOUT = 5.0
-"""Seconds a store may take to answer before it counts as not answering."""
+"""Seconds after which the store counts as not answering."""
 _MAX_SESSIONS_CHECKED = 20
 
 
 class HealthReport(Struct, frozen=True):
-    """What was found, of every person."""
+    """The result of one check, over all people."""
 
     read: float
-    """Seconds the store took to read."""
+    """Seconds that the read took."""
     write: float
-    """Seconds the store took to write."""
+    """Seconds that the write took."""
     waiting: int
-    """Sessions that have something to do."""
+    """Sessions that have work."""
     turns: int
-    """Sessions being carried now."""
+    """Sessions that are running."""
     tasks: int
     """Tasks that have not ended."""
     is_worker_running: bool
-    """Whether the worker runs."""
     stalled_reason: str = ""
-    """Why a turn stands still that could not be written down; empty when none does."""
+    """Why a turn could not be written; empty when none is stalled."""
     idle: int = 0
-    """Sessions that have something to do here and wait for nobody, while nothing is carried."""
+    """Sessions that have work for this process and wait for no answer, while no session is running."""
 
 
 async def check_health(store: FullStore, worker: Worker) -> HealthReport:
-    """Try the store and look at the worker. Raises Unavailable when the store does not answer in time."""
-    begun = time.monotonic()
+    """Read and write the store and check the worker. Raises Unavailable when the store does not answer in time."""
+    start = time.monotonic()
     with anyio.move_on_after(STORE_TIMEOUT):
         waiting, tasks = await store.sessions_with_work(), await store.open_tasks()
-        has_read = time.monotonic()
-        trial = await store.add_permission("", "session", "", "trial")  # nobody's, and of no effect
+        read = time.monotonic()
+        trial = await store.add_permission("", "session", "", "trial")  # belongs to no person, so it allows nothing
         await store.revoke_permission("", trial.id)
-        wrote = time.monotonic()
-        idle = 0 if worker.turns else await _count_idle(store, worker, waiting)
+        written = time.monotonic()
+        health = worker.health()
+        idle = 0 if health.turns else await _count_idle(store, health, waiting)
         return HealthReport(
-            read=has_read - begun,
-            write=wrote - has_read,
+            read=read - start,
+            write=written - read,
             waiting=len(waiting),
-            turns=worker.turns,
+            turns=health.turns,
             tasks=len(tasks),
-            is_worker_running=worker.is_running,
-            stalled_reason=next(iter(worker.stalled.values()), ""),
+            is_worker_running=health.is_running,
+            stalled_reason=health.stalled_reason,
             idle=idle,
         )
     raise Unavailable(f"the store has not answered for {STORE_TIMEOUT:g} s")
 
 
-async def _count_idle(store: FullStore, worker: Worker, waiting: Sequence[str]) -> int:
-    found = [session for session in waiting if session not in worker.needs_another_process][:_MAX_SESSIONS_CHECKED]
-    return sum([not isinstance(decide(fold(await store.read(session)), {}), AwaitAnswer) for session in found])
+async def _count_idle(store: FullStore, health: WorkerHealth, waiting: Sequence[str]) -> int:
+    sessions = [session for session in waiting if session not in health.needs_another_process]
+    steps = [decide(fold(await store.read(session)), {}) for session in sessions[:_MAX_SESSIONS_CHECKED]]
+    return sum(not isinstance(step, AwaitAnswer) for step in steps)
 
 
 SNAPSHOT_SECONDS = 1.0
-"""Seconds for which a finding stands, so that many who ask cost no more than one."""
+"""Seconds for which a result is reused, so that many requests cost one check."""
 STALLED_AFTER_SECONDS = 60.0
-"""Seconds after which it is told that nothing is carried though there is something to do."""
+"""Seconds after which sessions that have work while none is running are a problem."""
 
 
 class HealthSnapshot(Struct, frozen=True):
-    """How a home was when it was last tried."""
+    """The last check of a home."""
 
     at: float
     report: HealthReport | None
-    """None when it could not be found out."""
+    """None when the check failed."""
     webhooks: WebhookCount = WebhookCount()
-    """Those not sent."""
+    """Webhooks that are not sent yet."""
     problem: str = ""
-    """What is wrong, for whoever has a key; empty when all is well."""
+    """What is wrong; empty when nothing is."""
 
 
 class HealthMonitor:
-    """One process's health."""
+    """The health of one process."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._last: HealthSnapshot | None = None
         self._last_ok: float | None = None
         self._stalled_since: float | None = None
-        """Since when sessions have something to do and none is carried."""
+        """Since when sessions have work and none is running."""
         self._lock = anyio.Lock()
         self.responses: Counter[int] = Counter()
-        """Requests by the status they were answered with."""
+        """Number of responses by HTTP status."""
 
     @property
     def uptime(self) -> float:
-        """Seconds since this process began to serve."""
+        """Seconds since this process started to serve."""
         return time.monotonic() - self._started
 
     @property
     def seconds_since_ok(self) -> float | None:
-        """Seconds since a read and a write last came back; None when none has yet."""
+        """Seconds since the last check that succeeded; None when none has."""
         return None if self._last_ok is None else time.monotonic() - self._last_ok
 
     async def check(
-        self, examine: Callable[[], Awaitable[HealthReport]], count: Callable[[], Awaitable[WebhookCount]]
+        self, check_home: Callable[[], Awaitable[HealthReport]], count_webhooks: Callable[[], Awaitable[WebhookCount]]
     ) -> HealthSnapshot:
         """The state of the home, at most one second old."""
         async with self._lock:
             if self._last is None or time.monotonic() - self._last.at > SNAPSHOT_SECONDS:
-                self._last = await self._probe(examine, count)
+                self._last = await self._probe(check_home, count_webhooks)
             return self._last
 
     async def _probe(
-        self, examine: Callable[[], Awaitable[HealthReport]], count: Callable[[], Awaitable[WebhookCount]]
+        self, check_home: Callable[[], Awaitable[HealthReport]], count_webhooks: Callable[[], Awaitable[WebhookCount]]
     ) -> HealthSnapshot:
         try:
-            vitals = await examine()
-            webhooks = await count()
+            report = await check_home()
+            webhooks = await count_webhooks()
         except (Unavailable, Refused) as error:
             return HealthSnapshot(time.monotonic(), None, problem=str(error))
         now = self._last_ok = time.monotonic()
-        self._stalled_since = (self._stalled_since or now) if vitals.idle else None
-        return HealthSnapshot(now, vitals, webhooks, self._problem(vitals, now))
+        self._stalled_since = (self._stalled_since or now) if report.idle else None
+        return HealthSnapshot(now, report, webhooks, self._problem(report, now))
 
-    def _problem(self, vitals: HealthReport, now: float) -> str:
-        if not vitals.is_worker_running:
-            return "no turn is carried: this process is about to end"
-        if vitals.stalled_reason:
-            return f"a turn stands still, and is tried again: {vitals.stalled_reason}"
+    def _problem(self, report: HealthReport, now: float) -> str:
+        if not report.is_worker_running:
+            return "no turns run: this process is about to end"
+        if report.stalled_reason:
+            return f"a turn is stalled and will be retried: {report.stalled_reason}"
         if self._stalled_since and now - self._stalled_since > STALLED_AFTER_SECONDS:
-            return f"sessions have something to do ({vitals.idle}), and none is carried: start `outrider up` again"
+            return f"sessions have work ({report.idle}), and none is running: restart `outrider up`"
         return ""

@@ -1,21 +1,19 @@
-"""Opens a home: store, models, tools, runtime, worker, in the order their lifetimes nest."""
+"""Opening a home: constructs store, models, tools, runtimes and worker, in the order in which their lifetimes nest."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from msgspec import Struct
 
 from outrider import plugins
 from outrider.app.addresses import CHANNELS
 from outrider.app.agent import Agent, Home
-from outrider.app.api import PYTHON_MODE, OpenMode
-from outrider.app.child_sessions import ChildSessions, SessionTasks, TaskPolicy, open_commands
+from outrider.app.api import OpenMode
+from outrider.app.child_sessions import ChildSessions, TaskPolicy, open_commands
 from outrider.app.tool_context import HomeToolEnvironment
-from outrider.config.load import load
 from outrider.config.models import choose_models
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
@@ -33,16 +31,15 @@ from outrider.engine.worker import StalledSessions, Worker, WorkerLimits
 from outrider.models.resilience import open_models
 from outrider.runtimes.base import OpenRuntime, RuntimeContext
 from outrider.store.sqlite import SqliteStore, open_store
+from outrider.system.lock import HomeLock
 from outrider.system.regex import match_lines
 from outrider.system.tasks import unwrap_single
 from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
-from outrider.workspaces.commands import LocalCommands
-from outrider.workspaces.local import open_local
 
 
 class _Models:
-    """Models by name, each opened when it is first asked for and kept until the home closes."""
+    """Models by name. Each is opened on first use and stays open until the home closes."""
 
     def __init__(self, config: Config, blobs: Blobs, stack: AsyncExitStack, default: Model | None) -> None:
         self._config = config
@@ -60,35 +57,42 @@ class _Models:
 
 
 class _Runtimes:
-    """Runtimes by name, each opened when it is first asked for and kept until the home closes, in a task of its own."""
+    """Runtimes by name. Each is opened on first use, in a task of its own, and stays open until the home closes."""
 
-    def __init__(self, context: RuntimeContext) -> None:
+    def __init__(self, context: RuntimeContext, group: TaskGroup) -> None:
         self._context = context
+        self._group = group
         self._open: dict[str, Runtime] = {}
         self._opening = anyio.Lock()
-        self.task_group: TaskGroup | None = None
 
     async def get(self, name: str) -> Runtime:
         async with self._opening:
             if name not in self._open:
-                if self.task_group is None:
-                    raise Refused("this home carries no turns")
-                self._open[name] = await self.task_group.start(self._keep_open, name)
+                self._open[name] = await self._group.start(self._keep_open, name)
             return self._open[name]
 
     async def _keep_open(self, name: str, *, task_status: TaskStatus[Runtime]) -> None:
-        opens: OpenRuntime = plugins.load("runtimes", name)
-        async with opens(self._context) as runtime:
+        open_runtime: OpenRuntime = plugins.load("runtimes", name)
+        async with open_runtime(self._context) as runtime:
             task_status.started(runtime)
             await anyio.sleep_forever()
 
 
-def _call_each(*told: Callable[[str], None]) -> Callable[[str], None]:
-    def tell(session: str) -> None:
-        for each in told:
-            each(session)
+class _SessionListener:
+    """Reports idle sessions to the task supervisor and retries stalled ones."""
 
-    return tell
+    def __init__(self, supervisor: TaskSupervisor, stalled: StalledSessions | None) -> None:
+        self._supervisor = supervisor
+        self._stalled = stalled
+
+    def session_idle(self, session: str) -> None:
+        if self._stalled:
+            self._stalled.drop(session)
+        self._supervisor.session_idle(session)
+
+    def session_stalled(self, session: str) -> None:
+        if self._stalled:
+            self._stalled.add(session)
 
 
 def _now() -> int:
@@ -102,98 +106,70 @@ def _can_deliver_later(address: str) -> bool:
 def _tools(extra: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
     built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
     tools = {tool.spec.name: tool for tool in built_in}
-    for given in extra:
-        tool = define(given) if callable(given) else given
+    for item in extra:
+        tool = define(item) if callable(item) else item
         if tool.spec.name in tools:
-            raise Refused(f"there are two tools called {tool.spec.name!r}")
+            raise Refused(f"two tools have the name {tool.spec.name!r}")
         tools[tool.spec.name] = tool
     return tools
 
 
-def _folder(path: str | Path | None) -> Path | None:
-    return Path(path).expanduser().resolve() if path else None
-
-
 @asynccontextmanager
 async def open_agent(
-    home: str | Path | None = None,
+    config: Config,
+    lock: HomeLock,
+    mode: OpenMode,
     *,
-    model: str | Model | None = None,
+    model: Model | None = None,
     tools: Sequence[Tool | ToolFunction] = (),
-    workspace: str | Path | None = None,
-    config: Config | None = None,
-    presence: OpenMode = PYTHON_MODE,
-) -> AsyncGenerator[Agent, None]:
-    """Open a home and run its worker until the block is left; turns still open then are taken up at the next opening.
+    workspace: Path | None = None,
+) -> AsyncGenerator[Agent]:
+    """Open a locked home and run its worker until the block ends. Turns that are open then resume at the next opening.
 
-    `model` is a name as in `OUTRIDER_MODEL`, or a model object. `workspace` is the folder for new sessions; without one
-    each gets its own. `presence` says what others are told who find the home in use, and whose turns are carried.
+    `model` replaces the one that the settings choose. `workspace` is the folder of new sessions; without one, each gets
+    a folder of its own.
     """
-    config = config or load(
-        Path(home) if home else None, overrides={"model.name": model} if isinstance(model, str) else {}
-    )
-    root = _folder(workspace)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(
-            open_store(config.home, presence.label, presence.wait, hold=presence.lock)
-        )
-        models = _Models(config, store.blobs, stack, model if model and not isinstance(model, str) else None)
-        parts = _build_services(config, store, models, _tools(tools), presence)
-        home_ = Home(config, store, store.blobs, parts.commands, parts.inbox, store.notices, root)
+        store = await stack.enter_async_context(open_store(config.home, mode.label, mode.wait, hold=lock))
+        models = _Models(config, store.blobs, stack, model)
         try:
-            # The runtimes outlive the turns they carry.
-            async with anyio.create_task_group() as around, anyio.create_task_group() as group:
-                parts.runtimes.task_group = around
-                if presence.runs != "none":
-                    await group.start(parts.worker.run)
-                await group.start(parts.task_supervisor.run)
-                if presence.runs == "all":
-                    again = StalledSessions(store, parts.worker, config.home, group)
-                    parts.worker.on_stalled, parts.worker.on_idle = (
-                        again.add,
-                        _call_each(again.drop, parts.task_supervisor.session_idle),
-                    )
-                if config.asks.seconds:
-                    parts.tool_environment.start_timeout = ApprovalTimeouts(
-                        store, parts.worker.wake, config.asks.seconds, group
-                    ).start
-                yield Agent(home_, parts.hub, parts.worker, parts.task_supervisor)
+            # The runtimes outlive the turns that they run.
+            async with anyio.create_task_group() as outer, anyio.create_task_group() as group:
+                yield await _start(config, mode, store, models, tools, workspace, outer, group)
                 group.cancel_scope.cancel()
-                around.cancel_scope.cancel()
+                outer.cancel_scope.cancel()
         except BaseExceptionGroup as several:
             raise unwrap_single(several) from several
 
 
-class Services(Struct, frozen=True):
-    tool_environment: HomeToolEnvironment
-    commands: LocalCommands
-    hub: EventHub
-    worker: Worker
-    inbox: Inbox
-    task_supervisor: TaskSupervisor
-    runtimes: _Runtimes
-
-
-def _build_services(
-    config: Config, store: SqliteStore, models: _Models, tools: dict[str, Tool], presence: OpenMode
-) -> Services:
-    """The loops of one home and what they stand on, connected by hints."""
+async def _start(
+    config: Config,
+    mode: OpenMode,
+    store: SqliteStore,
+    models: _Models,
+    tools: Sequence[Tool | ToolFunction],
+    workspace: Path | None,
+    runtime_group: TaskGroup,
+    group: TaskGroup,
+) -> Agent:
+    """Build the loops of a home and start them in these task groups. They call each other by hints only."""
     limits, redact = config.limits, build_redactor(config).redact
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
-    commands = open_commands(config)
-    place = HomeToolEnvironment(config, store, store.blobs, open_local, _now)
-    runtimes = _Runtimes(RuntimeContext(config, models.get, tools, place, bounds, store.blobs))
     hub = EventHub(store)
-    worker = Worker(store, hub, runtimes.get, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
-    door = Inbox(store, worker.wake, longest=limits.input, queue=limits.queue, redact=redact)
-    hint = worker.wake if presence.runs == "all" else worker.notify
-    children = ChildSessions(store, door, worker)
-    keeper = TaskSupervisor(
-        TaskServices(store, commands, children, hint, _now, _can_deliver_later, match_lines, redact),
-        most=config.shell.tasks,
-    )
-    worker.on_idle = keeper.session_idle
-    terms = TaskPolicy(config, commands)
-    place.session_tasks = lambda session: SessionTasks(keeper, worker.wake, terms, session)
-    place.has_open_tasks = keeper.has_open
-    return Services(place, commands, hub, worker, door, keeper, runtimes)
+    worker = Worker(store, hub, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
+    inbox = Inbox(store, worker.wake, max_characters=limits.input, max_queued=limits.queue, redact=redact)
+    commands, children = open_commands(config), ChildSessions(store, inbox, worker)
+    hint = worker.wake if mode.runs == "all" else worker.notify
+    services = TaskServices(store, commands, children, hint, _now, _can_deliver_later, match_lines, redact)
+    supervisor = TaskSupervisor(services, max_open=config.shell.tasks)
+    if mode.runs != "none":
+        seconds, policy = config.asks.seconds, TaskPolicy(config, commands)
+        timeouts = ApprovalTimeouts(store, worker.wake, seconds, group) if seconds else None
+        environment = HomeToolEnvironment(config, store, store.blobs, supervisor, policy, worker.wake, _now, timeouts)
+        context = RuntimeContext(config, models.get, _tools(tools), environment, bounds, store.blobs)
+        stalled = StalledSessions(store, worker, config.home, group) if mode.runs == "all" else None
+        runtimes, listener = _Runtimes(context, runtime_group), _SessionListener(supervisor, stalled)
+        await group.start(worker.run, runtimes.get, listener)
+    await group.start(supervisor.run)
+    home = Home(config, store, store.blobs, commands, inbox, redact, store.notices, workspace)
+    return Agent(home, hub, worker, supervisor)

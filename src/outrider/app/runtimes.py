@@ -1,4 +1,4 @@
-"""Which runtimes there are, which of them can be used here, and what a person means who names one."""
+"""The installed runtimes: which of them work on this machine, and how a session chooses one."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import cache
@@ -14,11 +14,11 @@ from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
 from outrider.runtimes.base import ProbeResult, RuntimeProbe
 
-_BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` goes back to the built-in one"
+_BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` switches back to the built-in runtime"
 
 
 class RuntimeChoice(Struct, frozen=True):
-    """A runtime that was asked for: `codex`, or `codex:gpt-5.5` for one of its models."""
+    """A runtime, such as `codex`, or one with a model, such as `codex:gpt-5.5`."""
 
     name: str
     model: str = ""
@@ -28,23 +28,23 @@ class RuntimeChoice(Struct, frozen=True):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What to set for a session that it is to carry."""
+        """The settings of a session that uses it."""
         model = {model_setting(self.name): self.model} if takes_model(self.name) else {}
         return {"runtime": self.name, **model}
 
 
 @cache
 def runtime_names() -> Sequence[str]:
-    """Every runtime that is installed, our own first. Nothing is installed into a process that runs."""
+    """Every installed runtime, the built-in one first."""
     return (NATIVE, *(name for name in plugins.names("runtimes") if name != NATIVE))
 
 
 def parse_runtime(text: str) -> RuntimeChoice:
-    """What a person means by this. Raises Refused when there is no such runtime."""
+    """Parse the name of a runtime. Raises Refused when there is no such runtime."""
     name, mark, model = (part.strip() for part in text.strip().partition(":"))
     if name not in runtime_names():
-        known = did_you_mean(name, runtime_names()) or f"; there are: {', '.join(runtime_names())}"
-        raise Refused(f"no runtime is called {name[:60]!r}{known}")
+        hint = did_you_mean(name, runtime_names()) or f"; there are: {', '.join(runtime_names())}"
+        raise Refused(f"no runtime is called {name[:60]!r}{hint}")
     if mark and not (model and model.isprintable() and takes_model(name)):
         if takes_model(name):
             raise Refused(f"write {name}:<model>, or {name} alone")
@@ -53,7 +53,7 @@ def parse_runtime(text: str) -> RuntimeChoice:
 
 
 def takes_model(name: str) -> bool:
-    """Whether `name:<model>` can be asked for."""
+    """Whether `name:<model>` is allowed."""
     return lookup_setting(model_setting(name)) is not None and name != NATIVE
 
 
@@ -62,52 +62,52 @@ def model_setting(name: str) -> str:
 
 
 def runtime_of(settings: Mapping[str, str], default: str) -> RuntimeChoice:
-    """What carries a session with these settings."""
+    """The runtime of a session with these settings."""
     name = settings.get("runtime") or default
     return RuntimeChoice(name, settings.get(model_setting(name), ""))
 
 
 def find_program(config: Config, name: str) -> str:
-    """Where this runtime's program is; empty for one without. Starts nothing. Raises Refused with how to get it."""
-    examine = _load_probe(name)
-    return examine.locate(config) if examine else ""
+    """The path of this runtime's program; empty when it has none. Raises Refused, with how to install it."""
+    runtime_probe = _load_probe(name)
+    return runtime_probe.locate(config) if runtime_probe else ""
 
 
 def takes_client_tools(name: str) -> bool:
-    """Whether tools of whoever sent an input can be used in its turns."""
-    examine = _load_probe(name)
-    return examine.takes_client_tools if examine else name == NATIVE
+    """Whether its turns can use tools of the client that sent the input."""
+    runtime_probe = _load_probe(name)
+    return runtime_probe.takes_client_tools if runtime_probe else name == NATIVE
 
 
 def can_steer(name: str) -> bool:
-    """Whether what is said in the midst of a turn reaches it at once, and not only in its next step."""
-    examine = _load_probe(name)
-    return bool(examine and examine.steers)
+    """Whether an input reaches a running turn at once, and not only in its next step."""
+    runtime_probe = _load_probe(name)
+    return bool(runtime_probe and runtime_probe.steers)
 
 
 def available_runtimes(config: Config) -> Sequence[str]:
-    """The runtimes besides our own that seem to be usable. Starts nothing."""
+    """The external runtimes whose program is installed. Starts none of them."""
     return [name for name in runtime_names() if name != NATIVE and _is_installed(config, name)]
 
 
 async def probe(config: Config, name: str, *, is_quick: bool = False) -> AsyncGenerator[ProbeResult, None]:
-    """Really try this runtime; at a glance, without leaving a trace in it. Nothing is asked of a model."""
+    """Check this runtime by starting it; `is_quick`: without leaving traces in it. No model is called."""
     if name not in runtime_names():
         yield ProbeResult("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
         return
-    examine = _load_probe(name)
-    if examine is None:
+    runtime_probe = _load_probe(name)
+    if runtime_probe is None:
         yield ProbeResult("program", "fine", "built in" if name == NATIVE else "installed")
         if version := plugins.origin("runtimes", name):
             yield ProbeResult("version", "fine", version)
         return
-    checks = (examine.quick_checks if is_quick else None) or examine.checks
+    checks = (runtime_probe.quick_checks if is_quick else None) or runtime_probe.checks
     async for check in checks(config):
         yield check
 
 
 async def apply_settings(agent: AgentApi, session: Session, settings: Mapping[str, str]) -> bool:
-    """Set what of this is new to the session, e.g. `Wanted.settings`; whether anything was."""
+    """Change the settings that differ from those of the session; whether any did."""
     if not settings:
         return False
     new = changed_settings(settings, settings_of(await agent.journal(session)), agent.default_runtime)
@@ -117,13 +117,13 @@ async def apply_settings(agent: AgentApi, session: Session, settings: Mapping[st
 
 
 def changed_settings(settings: Mapping[str, str], current: Mapping[str, str], default: str) -> Mapping[str, str]:
-    """What of these settings is new to a session that has those, where the runtime is this one unless it is set."""
+    """The settings that differ from the current ones of a session; `default` is the runtime if none is set."""
     current = {"runtime": default, **current}
     return {name: value for name, value in settings.items() if current.get(name, "") != value}
 
 
 def settings_of(journal: Iterable[Entry]) -> Mapping[str, str]:
-    """What is set for a session: `State.settings`, without the rest of the state."""
+    """The settings of a session: `State.settings` without the rest of the state."""
     return {entry.body.name: entry.body.value for entry in journal if isinstance(entry.body, Changed)}
 
 
@@ -137,5 +137,5 @@ def _is_installed(config: Config, name: str) -> bool:
 
 @cache
 def _load_probe(name: str) -> RuntimeProbe | None:
-    """None where the runtime says nothing about itself."""
+    """None when the runtime has no checks."""
     return plugins.load("runtime_checks", name) if name in plugins.names("runtime_checks") else None

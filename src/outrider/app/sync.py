@@ -1,85 +1,85 @@
-"""The Python API for scripts without an event loop: the same calls, waiting for their results."""
+"""The Python API for programs without an event loop: the operations of `AgentApi`, each waiting for its result."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
-from outrider.app.agent import Agent
-from outrider.app.open import open_agent
-from outrider.core.events import Entry, Event
-from outrider.core.ports import Model, Tool
-from outrider.core.store_port import SearchHit, Session
-from outrider.core.turn_result import TurnResult
-from outrider.tools.define import ToolFunction
+from outrider.app.api import AgentApi
+from outrider.core.events import Event
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _BlockingMethod(Generic[P, R]):
+    """A method of `AgentApi` with the same signature, which blocks."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+        self._name = method.__name__
+
+    @overload
+    def __get__(self, agent: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, agent: "BlockingAgent", owner: type) -> Callable[P, R]: ...
+    def __get__(self, agent: "BlockingAgent | None", owner: type) -> "Self | Callable[P, R]":
+        if agent is None:
+            return self
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return agent.call(self._name, args, kwargs)
+
+        return call
 
 
 class BlockingAgent:
-    """An open Outrider home, for scripts."""
+    """An open home, for programs without an event loop."""
 
-    def __init__(self, agent: Agent, portal: BlockingPortal) -> None:
+    say = _BlockingMethod(AgentApi.say)
+    post = _BlockingMethod(AgentApi.post)
+    wait = _BlockingMethod(AgentApi.wait)
+    stop = _BlockingMethod(AgentApi.stop)
+    questions = _BlockingMethod(AgentApi.questions)
+    answer = _BlockingMethod(AgentApi.answer)
+    session = _BlockingMethod(AgentApi.session)
+    sessions = _BlockingMethod(AgentApi.sessions)
+    find = _BlockingMethod(AgentApi.find)
+    journal = _BlockingMethod(AgentApi.journal)
+    search = _BlockingMethod(AgentApi.search)
+    rename = _BlockingMethod(AgentApi.rename)
+    change = _BlockingMethod(AgentApi.change)
+    delete = _BlockingMethod(AgentApi.delete)
+    tasks = _BlockingMethod(AgentApi.tasks)
+    kill_task = _BlockingMethod(AgentApi.kill_task)
+    wait_task = _BlockingMethod(AgentApi.wait_task)
+
+    def __init__(self, agent: AgentApi, portal: BlockingPortal) -> None:
         self._agent = agent
         self._portal = portal
 
-    def say(self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None) -> TurnResult:
-        """Say something and wait for the end of its turn."""
+    def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a method of the agent in its event loop and wait for the result."""
 
-        async def call() -> TurnResult:
-            return await self._agent.say(text, session=session, images=images, key=key)
+        async def run() -> Any:
+            return await getattr(self._agent, name)(*args, **kwargs)
 
-        return self._portal.call(call)
+        return self._portal.call(run)
 
-    def events(self, text: str, *, session: str = "", key: str | None = None) -> Iterator[Event]:
-        """Say something and watch what happens, to the end of its turn."""
-        stream = self._agent.events(text, session=session, key=key)
+    def events(
+        self, text: str, *, session: str = "", images: Sequence[bytes] = (), key: str | None = None
+    ) -> Iterator[Event]:
+        """Say something and yield every entry and delta, from the input to the `Ended` that answers it."""
+        stream = self._agent.events(text, session=session, images=images, key=key)
 
         async def step() -> Event | None:
             return await anext(stream, None)
 
-        while (event := self._portal.call(step)) is not None:
-            yield event
-
-    def session(self, name: str = "") -> Session:
-        """The session of this name, begun now if there is none."""
-        return self._portal.call(self._agent.session, name)
-
-    def sessions(self, limit: int = 100) -> Sequence[Session]:
-        """Latest first."""
-        return self._portal.call(self._agent.sessions, limit)
-
-    def journal(self, session: Session) -> Sequence[Entry]:
-        """Every entry of a session."""
-        return self._portal.call(self._agent.journal, session)
-
-    def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]:
-        """Where these words were said."""
-        return self._portal.call(self._agent.search, words, limit)
-
-    def stop(self, session: Session) -> bool:
-        """Stop the session's turn."""
-        return self._portal.call(self._agent.stop, session)
-
-    def change(self, session: Session, settings: Mapping[str, str]) -> None:
-        """Set something for this session, e.g. `{"runtime": "codex"}`."""
-        self._portal.call(self._agent.change, session, settings)
-
-    def delete(self, session: Session) -> bool:
-        """Delete a session and its journal."""
-        return self._portal.call(self._agent.delete, session)
-
-
-@contextmanager
-def open_blocking(
-    home: str | Path | None = None,
-    *,
-    model: str | Model | None = None,
-    tools: Sequence[Tool | ToolFunction] = (),
-    workspace: str | Path | None = None,
-) -> Generator[BlockingAgent, None, None]:
-    """The blocking twin of `outrider.open`."""
-    with (
-        start_blocking_portal("asyncio") as portal,
-        portal.wrap_async_context_manager(open_agent(home, model=model, tools=tools, workspace=workspace)) as agent,
-    ):
-        yield BlockingAgent(agent, portal)
+        try:
+            while (event := self._portal.call(step)) is not None:
+                yield event
+        finally:
+            with suppress(RuntimeError):  # the caller closed the home before it dropped this generator
+                self._portal.call(stream.aclose)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.app.addresses import CHANNELS
-from outrider.app.api import AgentApi, OpenMode, ReadOnlyApi
+from outrider.app.api import AgentApi, OpenMode
 from outrider.cli.chat.display import answer_hint, parse_answer
 from outrider.cli.commands import DONE, FAILED, JSON_OPTION, TURN_EXIT_CODES
 from outrider.cli.output import (
@@ -218,7 +218,7 @@ def _question_json(question: PendingQuestion) -> Json:
     return {"id": question.id, "session": question.session.id, "name": question.session.name, **asked}
 
 
-async def _pending_questions(agent: ReadOnlyApi) -> list[PendingQuestion]:
+async def _pending_questions(agent: AgentApi) -> list[PendingQuestion]:
     sessions = [session for session in await agent.unfinished() if session.is_open]
     return [PendingQuestion(session, asked) for session in sessions for asked in await agent.questions(session)]
 
@@ -310,7 +310,7 @@ def list_permissions(is_json: bool) -> int:
     return run_async(act)
 
 
-async def _scope_text(agent: ReadOnlyApi, permission: Permission) -> str:
+async def _scope_text(agent: AgentApi, permission: Permission) -> str:
     if permission.scope != "session":
         return one_line(permission.applies_to)
     try:

@@ -129,7 +129,7 @@ async def _serve_home(config: Config, owner: OwnerServer, listener: socket.socke
             print_line(f"outrider up: {url} ({key_hint})")
             await signals.stop_requested.wait()
             with signals.drain_scope, anyio.move_on_after(DRAIN_TIMEOUT):
-                await owner.drain(_RESTARTING, gently=DRAIN_TIMEOUT - REQUEST_GRACE)
+                await owner.drain(_RESTARTING, DRAIN_TIMEOUT - REQUEST_GRACE)
                 await server.close(REQUEST_GRACE)
         group.cancel_scope.cancel()
 

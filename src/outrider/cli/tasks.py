@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import anyio
 import click
 
-from outrider.app.api import ReadOnlyApi
+from outrider.app.api import AgentApi
 from outrider.app.child_sessions import open_commands
 from outrider.cli.commands import DONE, FAILED, JSON_OPTION, TRY_AGAIN
 from outrider.cli.output import (
@@ -34,7 +34,6 @@ from outrider.core.events import Json, Reply
 from outrider.core.ports import Commands
 from outrider.core.tasks import Task, TaskState, quoted_tail, task_label
 from outrider.core.text import duration
-from outrider.ipc.client import HomeClient
 
 _LABEL = "outrider tasks"
 _MAX_ENDED = 10
@@ -45,7 +44,7 @@ _RECORD_TIMEOUT = 10.0
 
 
 @asynccontextmanager
-async def open_tasks(config: Config) -> AsyncGenerator[ReadOnlyApi]:
+async def open_tasks(config: Config) -> AsyncGenerator[AgentApi]:
     """Open the tasks of a home, in it or through its owner. Ends that nobody recorded yet are recorded first."""
     async with open_read_only(config, _LABEL) as agent:
         if owns_home(agent):
@@ -55,19 +54,19 @@ async def open_tasks(config: Config) -> AsyncGenerator[ReadOnlyApi]:
         yield agent
 
 
-def owns_home(agent: ReadOnlyApi) -> bool:
+def owns_home(agent: AgentApi) -> bool:
     """Whether this process owns the home, so that no turn is running in it."""
     return isinstance(agent, HomeClient) and not agent.is_client
 
 
-async def last_reply_text(agent: ReadOnlyApi, task: Task) -> str:
+async def last_reply_text(agent: AgentApi, task: Task) -> str:
     """The last reply of the child session that this task runs."""
     journal = await agent.journal(await agent.find(task.child)) if task.child else ()
     replies = [entry.body for entry in journal if isinstance(entry.body, Reply)]
     return next((reply.text for reply in reversed(replies) if reply.text), "")
 
 
-async def reconcile_task(agent: ReadOnlyApi, task: Task) -> Task:
+async def reconcile_task(agent: AgentApi, task: Task) -> Task:
     """The task after an end that is known on disk was recorded in the store."""
     task = await agent.find_task(task.id)
     if not task.is_open or not await command_ended(agent.commands, task):
@@ -226,7 +225,7 @@ def copy_output(commands: Commands, task: Task, start: int, write: Callable[[byt
     return start
 
 
-def _run_with_tasks(act: Callable[[ReadOnlyApi], Awaitable[None]]) -> int:
+def _run_with_tasks(act: Callable[[AgentApi], Awaitable[None]]) -> int:
     config = open_config()
 
     async def run() -> None:
@@ -252,7 +251,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     """List open tasks, then ended ones, most recent first."""
     check_text(session, "--session")
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         tasks = await agent.tasks(await agent.find_by_prefix(session) if session else None, limit=_MAX_TASKS)
         ended = [task for task in tasks if not task.is_open]
         left_out = 0 if is_all or session else max(0, len(ended) - _MAX_ENDED)
@@ -271,7 +270,7 @@ def list_tasks(is_all: bool, session: str, is_json: bool) -> int:
     return _run_with_tasks(act)
 
 
-async def _session_name(agent: ReadOnlyApi, session: str) -> str:
+async def _session_name(agent: AgentApi, session: str) -> str:
     try:
         return (await agent.find(session)).name
     except Refused:  # The session was deleted.
@@ -285,7 +284,7 @@ def show(task: str, is_json: bool) -> int:
     """Show the details of a task and the end of its output."""
     check_text(task, "the task's id")
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         row = await agent.find_task(task)
         name, file = await _session_name(agent, row.session), agent.commands.output_file(row)
         output = await _output_tail(agent, row)
@@ -297,7 +296,7 @@ def show(task: str, is_json: bool) -> int:
     return _run_with_tasks(act)
 
 
-async def _output_tail(agent: ReadOnlyApi, task: Task) -> str:
+async def _output_tail(agent: AgentApi, task: Task) -> str:
     if task.spec.kind == "session":
         return await last_reply_text(agent, task)
     try:
@@ -408,7 +407,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     if not content and not is_last and not is_interrupt:
         raise Refused("there is nothing to write: give a text, --close or --ctrl-c")
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         row = await agent.find_task(check_text(task, "the task's id"))
         if not row.is_open:
             raise Refused(state_line(row))
@@ -430,7 +429,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 def kill(tasks: tuple[str, ...]) -> int:
     """Kill tasks with all their processes, and wait until they have ended."""
 
-    async def act(agent: ReadOnlyApi) -> None:
+    async def act(agent: AgentApi) -> None:
         rows = [await agent.find_task(check_text(name, "the task's id")) for name in tasks]
         for task in rows:
             if not task.is_open:

@@ -1,1 +1,1 @@
-"""The loops that carry sessions: door, worker, follow. They meet in the journal and never call each other's insides."""
+"""The loops that run sessions and tasks. They communicate through the journal and wake each other by hints."""

@@ -1,4 +1,4 @@
-"""Questions that wait for a person: forever, unless there is a limit; then silence is a no."""
+"""Timeouts of questions: without a limit they wait for ever; with one, an unanswered question is answered with no."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from outrider.core.store_port import Session, TaskStore
 
 
 class ApprovalTimeouts:
-    """Answers questions that nobody answered in time."""
+    """Answers no to questions that were not answered in time."""
 
     def __init__(self, store: TaskStore, wake: Callable[[str], None], seconds: float, group: TaskGroup) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class ApprovalTimeouts:
         self._pending: set[tuple[str, str]] = set()
 
     def start(self, session: Session, asked: Asked) -> None:
-        """From now on this question has so long; after a restart, so long again."""
+        """Start the timeout of this question; after a restart it starts again."""
         if (session.id, asked.ask) not in self._pending:
             self._pending.add((session.id, asked.ask))
             self._group.start_soon(self._expire, session.id, asked.ask)

@@ -1,4 +1,4 @@
-"""Where inputs come in: bounded, appended once by key, and only then acknowledged."""
+"""The inbox of sessions: an input is checked, appended once by its key, and only then acknowledged."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,44 +12,44 @@ from outrider.system.failpoints import failpoint
 
 
 class InboxMessage(Struct, frozen=True):
-    """What somebody hands in at the door."""
+    """A message from outside."""
 
     text: str
     images: tuple[Image, ...] = ()
     key: str | None = None
-    """What it is known by where it comes from; the same key is taken once."""
+    """The sender's idempotency key; the same key is accepted once."""
     address: str = ""
     tools: tuple[ToolSpec, ...] = ()
     payer: str = ""
 
 
 class Inbox:
-    """The one way in. What `accept` returned is durable and will be dealt with."""
+    """Accepts inputs. An input that `accept` returned is durable and will be processed."""
 
     def __init__(
         self,
         store: Store,
         wake: Callable[[str], None],
         *,
-        longest: int,
-        queue: int,
+        max_characters: int,
+        max_queued: int,
         redact: Callable[[str], str] = str,
     ) -> None:
         self._store = store
         self._wake = wake
-        self._longest = longest
-        self._queue = queue
-        self.redact = redact
+        self._max_characters = max_characters
+        self._max_queued = max_queued
+        self._redact = redact
 
     async def accept(self, session: Session, message: InboxMessage) -> tuple[Entry, bool]:
-        """The input's entry, and whether it is new. Raises Refused, and Taken for a key that came with other words."""
+        """The input's entry, and whether it is new. Raises NameTaken for a key that came with another text before."""
         self._check(message.text, message.images)
         failpoint("input_received")
-        text = self.redact(message.text)
+        text = self._redact(message.text)
         body = Input(text, "person", message.images, session.person, message.address, message.tools, message.payer)
-        entry, is_new = await self._store.accept(session.id, body, message.key, self._queue)
+        entry, is_new = await self._store.accept(session.id, body, message.key, self._max_queued)
         if not is_new and isinstance(entry.body, Input) and entry.body.text != text:
-            raise NameTaken(f"the key {message.key!r} was given before, with other words; use another key for these")
+            raise NameTaken(f"the key {message.key!r} was used before with another text; use a new key")
         failpoint("input_committed")
         self._wake(session.id)
         return entry, is_new
@@ -57,10 +57,10 @@ class Inbox:
     def _check(self, text: str, images: Sequence[Image]) -> None:
         if not text.strip() and not images:
             raise Refused("the message is empty")
-        if len(text) > self._longest:
+        if len(text) > self._max_characters:
             raise Refused(
-                f"the message has {len(text):,} characters; at most {self._longest:,} are taken (limits.input). "
-                "Put long material into a file of the workspace and name the file"
+                f"the message has {len(text):,} characters; the limit is {self._max_characters:,} (limits.input). "
+                "Put long text into a file in the workspace and name the file"
             )
         if not text.isascii():
             try:

@@ -1,6 +1,6 @@
-"""Looks now and then at the output of tasks that someone may have to react to: watched patterns, prompts left waiting.
+"""The output watcher: looks for watched patterns and for prompts that wait for input in the output of tasks.
 
-Only tasks with a pattern or an open stdin are looked at, once a second; all others cost nothing while they run.
+Only tasks with a pattern or an open stdin are checked, once a second; all others cost nothing while they run.
 """
 
 import logging
@@ -8,31 +8,19 @@ import logging
 import anyio
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.tasks import Task, is_prompt, stalled_notice, watch_notice
+from outrider.core.tasks import Task, TaskState, is_prompt, stalled_notice, watch_notice
 from outrider.core.text import clip
 from outrider.engine.task_services import TaskServices
 
-log = logging.getLogger("outrider.keeper")
+log = logging.getLogger("outrider.tasks")
 INTERVAL = 1.0
 QUIET_SECONDS = 3.0
-"""Seconds of silence after which a question at the end of the output counts as a prompt left waiting."""
+"""Seconds without output after which a question at its end counts as a prompt that waits for input."""
 NOTICE_INTERVAL = 10_000
-"""Milliseconds between two notices of one watch pattern; what matches meanwhile is told together."""
+"""Milliseconds between two notices of one pattern; the matches in between are reported together."""
 MOST_NOTICES = 20
 MOST_LINES = 10
 _READ_BYTES = 256 * 1024
-
-
-class _WatchedTask:
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.pattern = task.spec.watch
-        self.matches: list[str] = []
-        self.left_out = 0
-        self.last_notice = 0
-        self.offset = -1
-        """How far the output was read; what matched since the last notice is remembered by that notice only."""
-        self.is_stalled = task.state == "stalled"
 
 
 class OutputWatcher:
@@ -43,75 +31,85 @@ class OutputWatcher:
 
     def add(self, task: Task) -> None:
         if task.spec.watch or task.spec.keeps_stdin_open:
-            self._tasks[task.id] = _WatchedTask(task)
+            self._tasks[task.id] = _WatchedTask(self._services, task)
             self._has_tasks.set()
 
     def drop(self, task: Task) -> None:
         self._tasks.pop(task.id, None)
 
     async def run(self) -> None:
-        """Look once a second while there is something to look at, until cancelled."""
+        """Check once a second while there are tasks to check, until cancelled."""
         while True:
             if not self._tasks:
                 self._has_tasks = anyio.Event()
                 await self._has_tasks.wait()
-            for seen in tuple(self._tasks.values()):
+            for id, watched in tuple(self._tasks.items()):
                 try:
-                    await self._check_output(seen)
+                    await watched.check()
                 except (Unavailable, Refused, OSError) as error:
-                    log.warning("a task could not be looked at: %s", error, extra={"task": seen.task.id})
+                    log.warning("the output of a task could not be checked: %s", error, extra={"task": id})
             await anyio.sleep(INTERVAL)
 
-    async def _check_output(self, seen: _WatchedTask) -> None:
-        if seen.pattern and seen.task.notices < MOST_NOTICES:
-            await self._check_pattern(seen)
-        if seen.task.spec.keeps_stdin_open and not seen.is_stalled:
-            await self._check_prompt(seen)
 
-    async def _check_pattern(self, seen: _WatchedTask) -> None:
-        task = seen.task
-        if seen.offset < 0:
-            seen.offset = self._services.commands.load_number(task, "watched")
-        fresh = await anyio.to_thread.run_sync(self._services.commands.read, task, seen.offset, _READ_BYTES)
-        # A line that is longer than all that is read at once is taken in parts.
-        whole = fresh if len(fresh) == _READ_BYTES and b"\n" not in fresh else fresh[: fresh.rfind(b"\n") + 1]
-        seen.offset += len(whole)
+class _WatchedTask:
+    def __init__(self, services: TaskServices, task: Task) -> None:
+        self._services = services
+        self._task = task
+        self._pattern = task.spec.watch
+        self._matches: list[str] = []
+        self._left_out = 0
+        self._last_notice = 0
+        self._offset = -1
+        """How far the output was read. It is saved only when all matches up to there are in a notice."""
+        self._is_stalled = task.state == "stalled"
+
+    async def check(self) -> None:
+        if self._pattern and self._task.notices < MOST_NOTICES:
+            await self._check_pattern()
+        if self._task.spec.keeps_stdin_open and not self._is_stalled:
+            await self._check_prompt()
+
+    async def _check_pattern(self) -> None:
+        task, commands = self._task, self._services.commands
+        if self._offset < 0:
+            self._offset = commands.load_number(task, "watched")
+        content = await anyio.to_thread.run_sync(commands.read, task, self._offset, _READ_BYTES)
+        # A line that is longer than one read is matched in parts.
+        is_part = len(content) == _READ_BYTES and b"\n" not in content
+        whole = content if is_part else content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
         lines = self._services.redact(whole.decode("utf-8", "replace")).splitlines()
-        numbers = await self._services.match_lines(seen.pattern, lines) if lines else ()
+        numbers = await self._services.match_lines(self._pattern, lines) if lines else ()
         if numbers is None:
-            seen.pattern = ""
-            slow = f"[Task {task.id} is not watched any more: finding {clip(task.spec.watch, 80)} takes too long]"
-            await self._notify(seen, slow, "slow")
+            self._pattern = ""
+            pattern = clip(task.spec.watch, 80)
+            await self._notify(f"[Task {task.id} is no longer watched: matching {pattern} takes too long]", "slow")
             return
-        room = MOST_LINES - len(seen.matches)
-        seen.matches += [lines[number] for number in numbers[:room]]
-        seen.left_out += len(numbers[room:])
-        if seen.matches and self._services.now() - seen.last_notice >= NOTICE_INTERVAL:
-            last = task.notices + 1 == MOST_NOTICES
-            notice = watch_notice(task, seen.matches, seen.left_out)
-            if last:
-                notice += f"\n[This pattern was told {MOST_NOTICES} times and is not watched any more.]"
-            await self._notify(seen, notice, str(seen.offset))
-            seen.matches, seen.left_out, seen.last_notice = [], 0, self._services.now()
-        if whole and not seen.matches:
-            self._services.commands.save_number(task, "watched", seen.offset)
+        room = MOST_LINES - len(self._matches)
+        self._matches += [lines[number] for number in numbers[:room]]
+        self._left_out += len(numbers[room:])
+        if self._matches and self._services.now() - self._last_notice >= NOTICE_INTERVAL:
+            notice = watch_notice(task, self._matches, self._left_out)
+            if task.notices + 1 == MOST_NOTICES:
+                notice += f"\n[This is notice {MOST_NOTICES} of this pattern; it is no longer watched.]"
+            await self._notify(notice, str(self._offset))
+            self._matches, self._left_out, self._last_notice = [], 0, self._services.now()
+        if whole and not self._matches:
+            commands.save_number(task, "watched", self._offset)
 
-    async def _notify(self, seen: _WatchedTask, notice: str, key: str) -> None:
-        task = seen.task
-        seen.task = await self._services.store.update_task_and_notify(
-            task.id, task.state, notice, f"task/{task.id}/watch/{key}"
-        )
-        self._services.wake(task.session)
-
-    async def _check_prompt(self, seen: _WatchedTask) -> None:
-        task = seen.task
+    async def _check_prompt(self) -> None:
+        task = self._task
         if self._services.commands.idle_seconds(task) < QUIET_SECONDS:
             return
         tail = await anyio.to_thread.run_sync(self._services.commands.read, task, -1_000, 1_000)
         text = self._services.redact(tail.decode("utf-8", "replace"))
         if is_prompt(text):
-            seen.is_stalled = True
-            seen.task = await self._services.store.update_task_and_notify(
-                task.id, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled"
-            )
-            self._services.wake(task.session)
+            self._is_stalled = True
+            await self._update(task, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled")
+
+    async def _notify(self, notice: str, key: str) -> None:
+        await self._update(self._task, self._task.state, notice, f"task/{self._task.id}/watch/{key}")
+
+    async def _update(self, task: Task, state: TaskState, notice: str, key: str) -> None:
+        self._task = await self._services.store.update_task_and_notify(task.id, state, notice, key)
+        self._services.wake(task.session)

@@ -1,4 +1,4 @@
-"""What keeping tasks stands on."""
+"""What the task supervisor and the output watcher depend on."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -12,21 +12,21 @@ from outrider.core.turn_result import TurnResult
 
 
 class Children(Protocol):
-    """What the keeper needs of child sessions."""
+    """Child sessions, as the supervisor uses them."""
 
     async def open(self, task: Task) -> str:
-        """The child session of this task, begun now if there is none, with its work handed in; its id."""
+        """The id of this task's child session, which is created and given its input if there is none."""
         ...
 
     async def outcome(self, child: str) -> TurnResult | None:
-        """What its last turn came to; None while it has something to do."""
+        """The result of its last turn; None while it has work."""
         ...
 
     async def stop(self, child: str) -> None: ...
 
 
 class TaskServices(Struct, frozen=True):
-    """What the keeper stands on."""
+    """What the supervisor depends on."""
 
     store: FullStore
     commands: Commands
@@ -35,8 +35,8 @@ class TaskServices(Struct, frozen=True):
     now: Callable[[], int]
     """Milliseconds since 1970."""
     can_deliver: Callable[[str], bool]
-    """Whether this address can be told something later."""
+    """Whether a notice can still be delivered to this address after the turn."""
     match_lines: Callable[[str, Sequence[str]], Awaitable[Sequence[int] | None]]
-    """Which lines match a pattern; None when that takes too long to find out."""
+    """The indexes of the lines that match a pattern; None when matching takes too long."""
     redact: Callable[[str], str] = str
-    """Leaves secrets out of what commands wrote."""
+    """Removes secrets from output."""

@@ -1,4 +1,4 @@
-"""One session as its worker sees it: state and transcript, grown with every entry and kept warm between turns."""
+"""The `Turn` port over the store: state and transcript of one session, kept in memory between turns."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from anyio import CancelScope, Event
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from outrider.core.errors import Refused, Unavailable, WriteFailed
-from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result
+from outrider.core.events import Body, Delta, Ended, Entry, Reply, Result, Resumed, Started
 from outrider.core.plan import Finish, State, decide, fold
 from outrider.core.prompt import Transcript
 from outrider.core.store_port import Session, Store
@@ -15,20 +15,17 @@ from outrider.system.failpoints import failpoint
 
 
 class OpenTurn:
-    """The `Turn` port over the store. Holds the claim its writes are made under."""
+    """A claimed session. All its writes are made under the generation of that claim."""
 
     def __init__(self, store: Store, hub: EventHub, session: Session, generation: int) -> None:
         self.session = session
         self.generation = generation
-        self.needs_refresh = True
-        """Somebody else wrote to the journal since we last read it."""
+        self._needs_refresh = True
+        """Another writer has appended to the journal since it was last read."""
         self._entries_added = Event()
-        self.resumed = False
-        """Another process began it, or this one before it lost its place."""
-        self.superseded = False
-        """The session moved on: nothing of this turn may be shown any more."""
-        self.drain_scope: CancelScope | None = None
-        """Set when whoever carries this is about to go: cancelled where one step ends and the next would begin."""
+        self._is_resumed = False
+        self._is_superseded = False
+        self._drain_scope: CancelScope | None = None
         self._partial_parts: list[str] = []
         self._partial_length = 0
         self._store = store
@@ -37,18 +34,30 @@ class OpenTurn:
         self._transcript = Transcript()
 
     @property
-    def partial(self) -> str:
-        """What the model has said of the reply it is writing."""
-        return "".join(self._partial_parts)
+    def is_resumed(self) -> bool:
+        """Whether the open turn was started under an earlier claim."""
+        return self._is_resumed
 
-    def _clear_partial(self) -> None:
-        self._partial_parts, self._partial_length = [], 0
+    @property
+    def partial(self) -> str:
+        """The text so far of the reply that the model is writing."""
+        return "".join(self._partial_parts)
 
     def state(self) -> State:
         return self._state
 
     def transcript(self) -> Transcript:
         return self._transcript
+
+    async def start(self, started: Started) -> None:
+        """Record the start of a new turn."""
+        self._is_resumed = False
+        await self.record(started)
+
+    async def resume(self, *, crashed: bool) -> None:
+        """Record that the open turn continues under this claim."""
+        self._is_resumed = True
+        await self.record(Resumed(crashed=crashed))
 
     async def record(self, body: Body, key: str | None = None) -> Entry | None:
         try:
@@ -60,23 +69,17 @@ class OpenTurn:
         if entry is not None and entry.seq == self._state.head + 1:
             self._apply_entries([entry])
         else:
-            self.needs_refresh = True
+            self._needs_refresh = True
             await self._catch_up()
         self._hub.publish(self.session.id, entry)
         if isinstance(body, Result):
             failpoint("result_recorded")
         if isinstance(body, Reply | Result | Ended):
-            await self._drain_if_requested()
+            await self._stop_if_draining()
         return entry
 
-    async def _drain_if_requested(self) -> None:
-        """The step is over. What is done is still ended here; what would go on is left to the next owner."""
-        if self.drain_scope and not isinstance(decide(self._state, {}), Finish):
-            self.drain_scope.cancel()
-            await checkpoint_if_cancelled()
-
     def emit(self, delta: Delta) -> None:
-        if self.superseded:
+        if self._is_superseded:
             return
         offset = self._partial_length
         if delta.kind == "text":
@@ -86,9 +89,26 @@ class OpenTurn:
             self._clear_partial()
         self._hub.publish(self.session.id, LiveDelta(delta, self._state.head, offset))
 
+    def _clear_partial(self) -> None:
+        self._partial_parts, self._partial_length = [], 0
+
+    def supersede(self) -> None:
+        """Publish no more deltas: the session was stopped."""
+        self._is_superseded = True
+
+    def set_drain_scope(self, scope: CancelScope | None) -> None:
+        """Cancel `scope` at the end of the current step, because the process is about to end; None: continue."""
+        self._drain_scope = scope
+
+    async def _stop_if_draining(self) -> None:
+        """A finished turn is still ended in this process; what remains of any other is left to the next owner."""
+        if self._drain_scope and not isinstance(decide(self._state, {}), Finish):
+            self._drain_scope.cancel()
+            await checkpoint_if_cancelled()
+
     def notify(self) -> None:
-        """Somebody else wrote to the journal."""
-        self.needs_refresh = True
+        """Another writer has appended to the journal."""
+        self._needs_refresh = True
         self._entries_added.set()
 
     async def wait_for_entries(self) -> None:
@@ -97,13 +117,13 @@ class OpenTurn:
         await self.refresh()
 
     async def refresh(self) -> None:
-        await self._drain_if_requested()
+        await self._stop_if_draining()
         await self._catch_up()
 
     async def _catch_up(self) -> None:
-        if not self.needs_refresh:
+        if not self._needs_refresh:
             return
-        self.needs_refresh = False
+        self._needs_refresh = False
         try:
             self._apply_entries(await self._store.read(self.session.id, self._state.head))
         except (Refused, Unavailable) as error:

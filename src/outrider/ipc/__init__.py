@@ -1,1 +1,1 @@
-"""The link: commands that share a home. One process owns it; the others are its guests, over a socket in the home."""
+"""Several processes, one home: one process owns it, the others are its clients over a socket in the home."""

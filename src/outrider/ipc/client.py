@@ -1,42 +1,42 @@
-"""A guest's end of the link: finds the owner of a home, stays with it, and calls it.
+"""The client side: `HomeClient` is the `AgentApi` of a command, whichever process owns the home.
 
-A home as a command has it, whoever owns it: its calls go to the owner of the moment, and are repeated to the next.
-
-Every call is safe to repeat: what is posted carries a key, and whoever follows goes on after the last entry seen.
+Its calls go to the present owner, which may be this process itself. When the owner leaves, they are repeated to the
+next one. Every call is safe to repeat: an input has a key, and a stream continues after the last entry that was read.
 """
 
 import asyncio
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from outrider import __version__
-from outrider.app.api import default_model_name
+from outrider.app.api import AgentApi, default_model_name
+from outrider.app.operations import Access, Operation
 from outrider.config.schema import Config
-from outrider.core.approvals import Permission
 from outrider.core.errors import HomeBusy, NeedsAnotherProcess, Refused, Unavailable
-from outrider.core.events import Asked, Delta, Ended, Entry, Event, Reply
+from outrider.core.events import Delta, Ended, Entry, Event, Reply
 from outrider.core.ports import NATIVE, Commands
-from outrider.core.store_port import Key, KeySpec, SearchHit, Session
-from outrider.core.tasks import Task
-from outrider.core.turn_result import TurnResult, collect_result, until_turn_ended
+from outrider.core.store_port import Key, KeySpec, Session
 from outrider.ipc.protocol import (
     ATTACH,
     FOLLOW,
     HAND_OVER,
+    HAND_OVER_TIMEOUT,
     CallError,
     CallResult,
     ConnectionLost,
     DeltaFrame,
     EntryFrame,
+    FollowArgs,
+    HandOverArgs,
     IpcConnection,
     IpcRequest,
     IpcResponse,
@@ -44,9 +44,7 @@ from outrider.ipc.protocol import (
     OwnerLeaving,
     model_fingerprint,
     parse_error,
-    parse_result,
     process_label,
-    render_args,
     socket_path,
 )
 from outrider.system.lock import LockHolder, last_holder
@@ -54,44 +52,53 @@ from outrider.system.lock import LockHolder, last_holder
 if TYPE_CHECKING:
     from outrider.app.agent import Agent
 
+CONTINUED_ELSEWHERE = Delta("another process continues this turn", "reset")
+"""Follows the deltas of a reply whose owner left."""
+POLL_INTERVAL = 0.02
 _OWNER_INFO_TIMEOUT = 10.0
-"""Seconds an owner may take to say who it is."""
+"""Seconds that an owner may take to describe itself."""
+_ACCEPT_TIMEOUT = 10.0
+"""Seconds that a new owner may take until it accepts connections."""
+_RETRY_DELAY = 1.0
+"""Seconds until a call is repeated to an owner that closed the connection but did not leave."""
+_PAGE_SIZE = 200
 
 
 class OwnerConnection:
-    """Calls to the owner of a home, as it is now. Each raises Lost when the owner goes."""
+    """Calls to another process, the present owner of a home. They raise ConnectionLost when it leaves."""
 
-    def __init__(self, home: Path, workspace: str, owner: OwnerInfo, line: IpcConnection) -> None:
+    def __init__(self, home: Path, workspace: str, info: OwnerInfo, connection: IpcConnection) -> None:
+        self.info = info
         self._home = home
         self._workspace = workspace
-        self.info = owner
-        self._connection = line
+        self._connection = connection
 
     async def wait_closed(self) -> str:
-        """Wait until the owner goes; whom it makes way for, if anybody."""
+        """Wait until the owner leaves; its successor, if it named one."""
         try:
-            answer = await self._connection.receive_response()
+            response = await self._connection.receive_response()
         except ConnectionLost:
             return ""
-        return answer.successor if isinstance(answer, OwnerLeaving) else ""
+        return response.successor if isinstance(response, OwnerLeaving) else ""
 
-    async def call(self, call: str, args: Mapping[str, object], pictures: Sequence[bytes] = ()) -> Any:
-        """The result of this call of `Acting`, or what it raises."""
-        async with _connect(self._home) as line:
-            request = IpcRequest(__version__, call, render_args(args), self._workspace, len(pictures))
-            await line.send(request, *pictures)
-            match await line.receive_response():
+    async def call(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of this operation, or what it raises."""
+        content, images = operation.encode_args(args, kwargs)
+        request = IpcRequest(__version__, operation.name, msgspec.Raw(content), self._workspace, len(images))
+        async with _connect(self._home) as connection:
+            await connection.send(request, *images)
+            match await connection.receive_response():
                 case CallResult(value=value):
-                    return parse_result(call, value)
+                    return operation.decode_result(value)
                 case other:
                     raise _unexpected_response(other)
 
     async def follow(self, session: Session, after: int) -> AsyncGenerator[Event, None]:
-        """As `Agent.follow`; the session is taken up."""
-        async with _connect(self._home) as line:
-            await line.send(IpcRequest(__version__, FOLLOW, render_args({"session": session, "after": after})))
+        """Like `Agent.follow`; the session is resumed too."""
+        async with _connect(self._home) as connection:
+            await connection.send(_request(FOLLOW, FollowArgs(session, after)))
             while True:
-                match await line.receive_response():
+                match await connection.receive_response():
                     case EntryFrame(entry=entry):
                         yield entry
                     case DeltaFrame(delta=delta):
@@ -100,84 +107,73 @@ class OwnerConnection:
                         raise _unexpected_response(other)
 
 
-def _unexpected_response(answer: IpcResponse) -> Exception:
-    return (
-        parse_error(answer)
-        if isinstance(answer, CallError)
-        else ConnectionLost("the link brought another answer than asked for")
-    )
+def _request(call: str, args: FollowArgs | HandOverArgs) -> IpcRequest:
+    return IpcRequest(__version__, call, msgspec.Raw(msgspec.json.encode(args)))
+
+
+def _unexpected_response(response: IpcResponse) -> Exception:
+    if isinstance(response, CallError):
+        return parse_error(response)
+    return ConnectionLost(f"received an unexpected response: {type(response).__name__}")
 
 
 @asynccontextmanager
 async def _connect(home: Path) -> AsyncGenerator[IpcConnection]:
-    with IpcConnection(socket.socket(socket.AF_UNIX)) as line:
-        line.socket.setblocking(False)
+    with IpcConnection(socket.socket(socket.AF_UNIX)) as connection:
+        connection.socket.setblocking(False)
         try:
             with socket_path(home) as path:
-                await asyncio.get_running_loop().sock_connect(line.socket, path)
+                await asyncio.get_running_loop().sock_connect(connection.socket, path)
         except OSError as error:
-            raise ConnectionLost("nobody answers at the link") from error
-        yield line
+            raise ConnectionLost("no process accepts connections") from error
+        yield connection
 
 
 @asynccontextmanager
 async def connect_to_owner(home: Path, workspace: str = "") -> AsyncGenerator[OwnerConnection | None]:
-    """Be a guest of whoever owns this home; None when nobody answers. Raises HomeBusy for another version of us."""
+    """Connect to the owner of this home; None when none answers. Raises HomeBusy for another version of Outrider."""
     async with AsyncExitStack() as stack:
-        guest = None
+        owner = None
         with suppress(ConnectionLost, TimeoutError), anyio.fail_after(_OWNER_INFO_TIMEOUT):
-            line = await stack.enter_async_context(_connect(home))
-            await line.send(IpcRequest(__version__, ATTACH))
-            answer = await line.receive_response()
-            if not isinstance(answer, OwnerInfo):
-                raise _unexpected_response(answer)
-            guest = OwnerConnection(home, workspace, answer, line)
-        yield guest
+            connection = await stack.enter_async_context(_connect(home))
+            await connection.send(IpcRequest(__version__, ATTACH))
+            response = await connection.receive_response()
+            if not isinstance(response, OwnerInfo):
+                raise _unexpected_response(response)
+            owner = OwnerConnection(home, workspace, response, connection)
+        yield owner
 
 
 async def request_hand_over(home: Path, successor: str) -> bool:
-    """Ask the owner of this home to let go of it. False when nobody answers. Raises HomeBusy when it does not."""
+    """Ask the owner of this home to hand it over. False when none answers. Raises HomeBusy when it refuses."""
     try:
-        async with _connect(home) as line:
-            await line.send(IpcRequest(__version__, HAND_OVER, render_args({"successor": successor})))
-            answer = await line.receive_response()
+        async with _connect(home) as connection:
+            await connection.send(_request(HAND_OVER, HandOverArgs(successor)))
+            response = await connection.receive_response()
     except ConnectionLost:
         return False
-    if isinstance(answer, CallError):
-        raise parse_error(answer)
+    if isinstance(response, CallError):
+        raise parse_error(response)
     return True
 
 
-CONTINUED_ELSEWHERE = Delta("another process goes on with this turn", "reset")
-"""Said in place of what an owner had shown of a reply before it went."""
-_PAGE_SIZE = 200
-_MAX_WAIT = 1e9
-"""Seconds; the wire has no endless ones."""
-_HAND_OVER_TIMEOUT = 15.0
-"""Seconds that an owner may take to make way."""
-_RETRY_DELAY = 1.0
-"""Seconds until a call is repeated to an owner that cut it and has not gone after all."""
-
-
 class OwnerSession:
-    """The time with one owner: this process itself, or another."""
+    """The time with one owner: this process itself, or another one."""
 
-    def __init__(self, who: "Agent | OwnerConnection") -> None:
-        self.owner = who
+    def __init__(self, owner: "Agent | OwnerConnection") -> None:
+        self.owner = owner
         self.is_ending = False
         self.ended = anyio.Event()
-        self.streams = 0
         self._calls: set[anyio.CancelScope] = set()
 
-    async def call(self, call: str, args: Mapping[str, Any], pictures: Sequence[bytes]) -> tuple[bool, Any]:
-        """Whether it was answered, and how."""
+    async def call(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, Any]:
+        """Whether the owner answered, and its result."""
         with anyio.CancelScope() as scope:
             self._calls.add(scope)
             try:
                 if isinstance(self.owner, OwnerConnection):
-                    return True, await self.owner.call(call, args, pictures)
-                pictured = {"images": pictures} if pictures else {}
-                return True, await getattr(self.owner, call)(**args, **pictured)
+                    return True, await self.owner.call(operation, args, kwargs)
+                return True, await getattr(self.owner, operation.name)(*args, **kwargs)
             except ConnectionLost:
                 pass
             except Unavailable:
@@ -189,8 +185,7 @@ class OwnerSession:
         return False, None
 
     async def follow(self, session: Session, after: int) -> AsyncGenerator[Event, None]:
-        """Ends without an error when the owner goes."""
-        self.streams += 1
+        """Ends without an error when the owner leaves."""
         try:
             if not isinstance(self.owner, OwnerConnection):
                 await self.owner.resume(session)
@@ -202,13 +197,15 @@ class OwnerSession:
         except Unavailable:
             if not self.is_ending:
                 raise
-        finally:
-            self.streams -= 1
 
     async def wait_ended(self) -> None:
-        """Wait until it is over, or long enough to try again."""
+        """Wait until it is over, or long enough for another attempt."""
         with anyio.move_on_after(_RETRY_DELAY):
             await self.ended.wait()
+
+    def start_hand_over(self) -> None:
+        """What the owner cannot answer from now on is left to the next one."""
+        self.is_ending = True
 
     def end(self) -> None:
         self.is_ending = True
@@ -217,40 +214,49 @@ class OwnerSession:
             scope.cancel()
 
 
-class HomeClient:
-    """The `Acting` of a command."""
+class HomeClient(AgentApi):
+    """The `AgentApi` of a command."""
 
     def __init__(self, config: Config, *, takes_over: bool = False) -> None:
-        """`takes_over` for a command that ends with its turn: it may take the home from who cannot carry that."""
-        self.config = config
+        """`takes_over`: ask an owner that cannot run a turn of this command to hand over the home."""
+        self._config = config
         self._takes_over = takes_over
         self._hand_over_lock = anyio.Lock()
         self._owner_session: OwnerSession | None = None
         self._attached = anyio.Event()
 
-    def attach(self, who: "Agent | OwnerConnection") -> OwnerSession:
-        """This is the owner from now on."""
-        self._owner_session = OwnerSession(who)
+    def attach(self, owner: "Agent | OwnerConnection") -> OwnerSession:
+        """Call this owner from now on."""
+        self._owner_session = OwnerSession(owner)
         self._attached.set()
         return self._owner_session
 
     def detach(self, owner_session: OwnerSession) -> None:
-        """It is no longer."""
+        """This owner has left."""
         self._owner_session, self._attached = None, anyio.Event()
         owner_session.end()
 
     async def _wait_attached(self) -> OwnerSession:
-        while (seat := self._owner_session) is None:
+        while (owner_session := self._owner_session) is None:
             await self._attached.wait()
-        return seat
+        return owner_session
 
     @property
     def _owner(self) -> "Agent | OwnerConnection | None":
         return self._owner_session.owner if self._owner_session else None
 
     @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
     def is_client(self) -> bool:
         return self._owner is None or isinstance(self._owner, OwnerConnection)
+
+    @property
+    def continues_elsewhere(self) -> bool:
+        """Whether a turn continues when this process ends now: another one owns the home, or is about to."""
+        return self.is_client or bool(self._owner_session and self._owner_session.is_ending)
 
     async def wait_owner_changed(self) -> None:
         await (await self._wait_attached()).ended.wait()
@@ -258,23 +264,18 @@ class HomeClient:
 
     @property
     def notices(self) -> Sequence[str]:
-        who = self._owner
-        return who.notices if who and not isinstance(who, OwnerConnection) else ()
+        owner = self._owner
+        return owner.notices if owner and not isinstance(owner, OwnerConnection) else ()
 
     def owner_mismatch(self, settings: Mapping[str, str]) -> str:
-        who = self._owner
-        if not isinstance(who, OwnerConnection) or settings.get("model") or settings.get("runtime", NATIVE) != NATIVE:
+        owner = self._owner
+        if not isinstance(owner, OwnerConnection) or settings.get("model"):
             return ""
-        if (who.info.model, who.info.runtime) == (self._own_model, self.config.runtime.name):
+        info, runtime = owner.info, self.config.runtime.name
+        if settings.get("runtime", NATIVE) != NATIVE or (info.model, info.runtime) == (self._own_model, runtime):
             return ""
-        name = f"{who.info.label} (process {who.info.pid})"
-        runtime = "" if who.info.runtime == self.config.runtime.name else f", runtime {who.info.runtime}"
-        return f"{name} answers, with its own settings: model {who.info.model or 'none'}{runtime}"
-
-    @property
-    def continues_elsewhere(self) -> bool:
-        """Whether a turn goes on when this process ends now: another owns the home, or is about to."""
-        return self.is_client or bool(self._owner_session and self._owner_session.is_ending)
+        text = f"{info.label} (process {info.pid}) answers, with its own settings: model {info.model or 'none'}"
+        return text if info.runtime == runtime else f"{text}, runtime {info.runtime}"
 
     @property
     def default_model(self) -> str:
@@ -294,23 +295,28 @@ class HomeClient:
 
     @cached_property
     def _commands(self) -> Commands:
-        from outrider.app.child_sessions import open_commands  # for those who look at what a task wrote
+        from outrider.app.child_sessions import open_commands  # slow to import, and few commands read task output
 
         return open_commands(self.config)
 
-    async def _call(self, call: str, pictures: Sequence[bytes] = (), /, **args: Any) -> Any:
-        is_answered, value = False, None
-        while not is_answered:
-            seat = await self._wait_attached()
+    async def forward(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the owner; after a lost connection, the next one."""
+        is_repeated = False
+        while True:
+            owner_session = await self._wait_attached()
             try:
-                is_answered, value = await seat.call(call, args, pictures)
+                is_answered, value = await owner_session.call(operation, args, kwargs)
             except NeedsAnotherProcess:
-                if not await self._has_handed_over(seat):
+                if not await self._hand_over(owner_session):
                     raise
-        return value
+                continue
+            if is_answered:
+                # A repeated call may find that the first one made the change.
+                return True if is_repeated and operation.reports_change else value
+            is_repeated = True
 
-    async def _has_handed_over(self, owner_session: OwnerSession) -> bool:
-        """Whether an owner that cannot carry a turn has gone, asked by this process, which has other means."""
+    async def _hand_over(self, owner_session: OwnerSession) -> bool:
+        """Whether an owner that cannot run a turn has left, asked by this process, which has other models."""
         async with self._hand_over_lock:
             if (
                 not isinstance(owner_session.owner, OwnerConnection)
@@ -318,33 +324,10 @@ class HomeClient:
                 or not self._takes_over
             ):
                 return False
-            with suppress(HomeBusy), anyio.move_on_after(_HAND_OVER_TIMEOUT):
+            with suppress(HomeBusy), anyio.move_on_after(HAND_OVER_TIMEOUT):
                 if not owner_session.ended.is_set() and await request_hand_over(self.config.home, process_label()):
                     await owner_session.ended.wait()
             return owner_session.ended.is_set()
-
-    async def _call_changing(self, call: str, **args: Any) -> bool:
-        """For calls that say whether they changed anything: one that is repeated may find its own doing."""
-        is_answered, value = await (await self._wait_attached()).call(call, args, ())
-        if not is_answered:
-            await self._call(call, **args)
-        return value if is_answered else True
-
-    # What is said and what comes of it.
-
-    async def say(
-        self,
-        text: str,
-        *,
-        session: str = "",
-        images: Sequence[bytes] = (),
-        key: str | None = None,
-        address: str = "",
-        on_event: Callable[[Event], None] | None = None,
-    ) -> TurnResult:
-        known = await self.session(session)
-        entry = await self.post(text, session=known, images=images, key=key, address=address)
-        return await collect_result(known.id, until_turn_ended(entry, self.follow(known, entry.seq - 1)), on_event)
 
     async def post(
         self,
@@ -356,149 +339,66 @@ class HomeClient:
         address: str = "",
     ) -> Entry:
         key = key or f"link/{secrets.token_hex(12)}"
-        return await self._call("post", images, text=text, session=session, key=key, address=address)
+        return await super().post(text, session=session, images=images, key=key, address=address)
 
     async def follow(self, session: Session, after: int = 0) -> AsyncGenerator[Event, None]:
-        is_written = False
+        has_partial_reply = False
         while True:
-            seat = await self._wait_attached()
+            owner_session = await self._wait_attached()
             try:
-                async with aclosing(seat.follow(session, after)) as events:
+                async with aclosing(owner_session.follow(session, after)) as events:
                     async for event in events:
                         if isinstance(event, Entry):
                             after = event.seq
-                            is_written = is_written and not isinstance(event.body, Reply | Ended)
+                            has_partial_reply = has_partial_reply and not isinstance(event.body, Reply | Ended)
                         elif event.kind != "note":
-                            is_written = event.kind != "reset"
+                            has_partial_reply = event.kind != "reset"
                         yield event
             except NeedsAnotherProcess:
-                if not await self._has_handed_over(seat):
+                if not await self._hand_over(owner_session):
                     raise
-            await seat.wait_ended()
-            if is_written:
-                is_written = False
+            await owner_session.wait_ended()
+            if has_partial_reply:
+                has_partial_reply = False
                 yield CONTINUED_ELSEWHERE
 
-    async def resume(self, session: Session) -> None:
-        await self._call("resume", session=session)
-
-    async def resume_all(self) -> Sequence[Session]:
-        return await self._call("resume_all")
-
-    async def wait(self, session: Session) -> TurnResult | None:
-        return await self._call("wait", session=session)
-
-    async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
-        return await self._call_changing("stop", session=session, reason=reason, tasks=tasks)
-
-    async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
-        return await self._call_changing("answer", session=session, asked=asked, answer=answer)
-
-    # Sessions.
-
-    async def session(self, name: str = "") -> Session:
-        return await self._call("session", name=name)
-
-    async def find(self, name: str) -> Session:
-        return await self._call("find", name=name)
-
-    async def find_by_prefix(self, name: str) -> Session:
-        return await self._call("find_by_prefix", name=name)
-
-    async def sessions(self, limit: int = 100) -> Sequence[Session]:
-        return await self._call("sessions", limit=limit)
-
-    async def unfinished(self) -> Sequence[Session]:
-        return await self._call("unfinished")
-
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         while True:
-            most = min(_PAGE_SIZE, limit - len(found)) if limit else _PAGE_SIZE
-            page: Sequence[Entry] = await self._call("journal", session=session, after=after, limit=most)
-            found += page
-            if len(page) < most or len(found) == limit:
-                return found
+            page_size = min(_PAGE_SIZE, limit - len(entries)) if limit else _PAGE_SIZE
+            page = await super().journal(session, after, page_size)
+            entries += page
+            if len(page) < page_size or len(entries) == limit:
+                return entries
             after = page[-1].seq
-
-    async def search(self, words: str, limit: int = 20) -> Sequence[SearchHit]:
-        return await self._call("search", words=words, limit=limit)
-
-    async def rename(self, session: Session, name: str) -> Session:
-        return await self._call("rename", session=session, name=name)
-
-    async def delete(self, session: Session) -> bool:
-        return await self._call_changing("delete", session=session)
-
-    async def change(self, session: Session, settings: Mapping[str, str]) -> None:
-        await self._call("change", session=session, settings=settings)
-
-    # Questions, grants, tasks, keys.
-
-    async def questions(self, session: Session) -> Sequence[Asked]:
-        return await self._call("questions", session=session)
-
-    async def permissions(self) -> Sequence[Permission]:
-        return await self._call("permissions")
-
-    async def revoke_permission(self, permission_id: str) -> bool:
-        return await self._call_changing("revoke_permission", permission_id=permission_id)
-
-    async def tasks(
-        self, session: Session | None = None, *, open_only: bool = False, limit: int = 1_000
-    ) -> Sequence[Task]:
-        return await self._call("tasks", session=session, open_only=open_only, limit=limit)
-
-    async def find_task(self, name: str) -> Task:
-        return await self._call("find_task", name=name)
-
-    async def kill_task(self, task: Task) -> Task:
-        return await self._call("kill_task", task=task)
-
-    async def wait_task(self, task: Task, seconds: float = inf) -> Task:
-        return await self._call("wait_task", task=task, seconds=min(seconds, _MAX_WAIT))
-
-    async def find_key(self, id: str) -> Key | None:
-        return await self._call("find_key", id=id)
-
-    async def list_keys(self) -> Sequence[Key]:
-        return await self._call("list_keys")
-
-    async def spent(self, id: str, since: int = 0) -> float:
-        return await self._call("spent", id=id, since=since)
 
     async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
         try:
-            return await self._call("create_key", id=id, spec=spec, digest=digest)
+            return await super().create_key(id, spec, digest)
         except Refused:
-            found = await self.find_key(id)
-            if found and found.digest == digest:  # it was made before the link was cut
-                return found
+            key = await self.find_key(id)
+            if key and key.digest == digest:  # created before the connection was lost
+                return key
             raise
-
-    async def revoke_key(self, id: str) -> bool:
-        return await self._call_changing("revoke_key", id=id)
-
-
-POLL_INTERVAL = 0.02
-_ACCEPT_TIMEOUT = 10.0
-"""Seconds that an owner may take to listen, or to answer."""
 
 
 class OwnerWait:
-    """How long a home may be held by somebody who does not answer."""
+    """How long to wait for an owner that does not answer."""
 
-    def __init__(self, home: Path, wait: float, listening: float = _ACCEPT_TIMEOUT) -> None:
+    def __init__(self, home: Path, access: Access, wait: float, accept_timeout: float = _ACCEPT_TIMEOUT) -> None:
         self._home = home
-        self._limits = (wait, listening)
+        self._access = access
+        self._wait = wait
+        self._accept_timeout = accept_timeout
         self._holder = LockHolder()
         self._since = 0.0
 
     async def wait_or_raise(self, busy: HomeBusy) -> None:
-        """Wait a moment, or raise this when the same holder has been waited for long enough."""
+        """Wait a moment, or raise this when the same owner has been waited for long enough."""
         holder = last_holder(self._home)
         if holder != self._holder:
             self._holder, self._since = holder, time.monotonic()
-        if time.monotonic() - self._since >= (self._limits[1] if holder.accepts_clients else self._limits[0]):
+        will_accept = holder.serves in (self._access, "full")
+        if time.monotonic() - self._since >= (self._accept_timeout if will_accept else self._wait):
             raise busy
         await anyio.sleep(POLL_INTERVAL)

@@ -1,6 +1,7 @@
-"""Where the socket of a home is, who may knock there, and how to get round the shortness of socket paths.
+"""The protocol between the processes of one home: where the socket is, and what is sent over it.
 
-What goes over the link: one request, then its answers, then the end. Frames of JSON, each after its length.
+A connection is one request, its responses, and the end. Every frame is a length and JSON, or the bytes of an image.
+Both ends must be of the same version of Outrider.
 """
 
 import asyncio
@@ -9,21 +10,23 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Self
 
 import msgspec
 from msgspec import Raw, Struct
 
 from outrider import __version__
-from outrider.app.api import AgentApi, OpenMode, default_model_name
+from outrider.app.api import default_model_name
+from outrider.app.operations import Access
 from outrider.config.models import choose_models
 from outrider.config.schema import Config
 from outrider.core import errors
 from outrider.core.errors import Refused
 from outrider.core.events import Delta, Entry
+from outrider.core.store_port import Session
 
 SOCKET_NAME = "link"
 _MAX_SOCKET_PATH = 100
@@ -33,7 +36,7 @@ _PROC_FD = Path("/proc/self/fd")
 
 @contextmanager
 def socket_path(home: Path, descriptors: Path = _PROC_FD) -> Generator[str]:
-    """The path of this home's socket, short enough for the system while the block runs. Raises OSError, Refused."""
+    """A path of this home's socket that is short enough, valid while the block runs. Raises OSError, Refused."""
     path = home / SOCKET_NAME
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
@@ -48,18 +51,18 @@ def socket_path(home: Path, descriptors: Path = _PROC_FD) -> Generator[str]:
 
 
 def _private_folder(home: Path) -> Path:
-    """A folder elsewhere that is this home's and this person's alone."""
+    """A folder in the temporary directory for the socket of this home, private to this user."""
     name = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:20]
     folder = Path(tempfile.gettempdir(), f"outrider-{name}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise Refused(f"{folder} belongs to somebody else, or is open to others; remove it")
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise Refused(f"{folder} belongs to another user, or is open to others; remove it")
     return folder
 
 
 def peer_uid(connection: socket.socket) -> int | None:
-    """The user at the other end; None where the system does not say, and the folder's mode has to do."""
+    """The user at the other end; None where the system does not tell, and only file modes protect the socket."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -67,71 +70,51 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 MAX_FRAME = 64 * 1024 * 1024
-"""Bytes in a frame. A journal is asked for in pages, and every picture is a frame of its own."""
+"""Bytes in a frame. Journals are read in pages, and every image has a frame of its own."""
 MAX_IMAGES = 20
+HAND_OVER_TIMEOUT = 15.0
+"""Seconds that an owner may take to hand over the home."""
 _CHUNK = 256 * 1024
-CALLS = (
-    "answer",
-    "questions",
-    "change",
-    "create_key",
-    "delete",
-    "find",
-    "find_key",
-    "find_task",
-    "resume_all",
-    "revoke_permission",
-    "permissions",
-    "journal",
-    "kill_task",
-    "list_keys",
-    "find_by_prefix",
-    "post",
-    "rename",
-    "revoke_key",
-    "search",
-    "session",
-    "sessions",
-    "spent",
-    "stop",
-    "resume",
-    "tasks",
-    "unfinished",
-    "wait",
-    "wait_task",
-)
-"""The calls of `Acting` that are answered once. Their parameters and results cross as they are declared there."""
 ATTACH = "stay"
-"""Be a guest for as long as the connection lasts: one is told who the owner is, and sees at once when it goes."""
+"""Stay connected: the owner describes itself, and the client sees at once when it leaves."""
 FOLLOW = "follow"
 HAND_OVER = "make_way"
-"""Ask the owner to let go of the home, for `outrider up`."""
+"""Ask the owner to hand over the home."""
 
 
 class ConnectionLost(Exception):
-    """The other end is gone. Who owns the home now has to be found out anew; then the call may be repeated."""
+    """The connection ended. The call may be repeated to the owner that the home has then."""
 
 
 class IpcRequest(Struct, frozen=True, omit_defaults=True):
-    """What a guest wants."""
+    """An operation by name, or one of the calls above."""
 
     version: str
     call: str
-    args: Mapping[str, Raw] = {}
+    args: Raw = Raw(b"{}")
     workspace: str = ""
-    """The folder for sessions it begins; empty for one of their own."""
+    """The workspace of sessions that it creates; empty: a folder of their own."""
     image_count: int = 0
-    """So many frames follow, a picture in each."""
+    """The number of frames that follow, each with an image."""
+
+
+class FollowArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    session: Session
+    after: int = 0
+
+
+class HandOverArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    successor: str
 
 
 class CallResult(Struct, frozen=True, tag="done"):
-    """The call's result."""
+    """What the call returned."""
 
     value: Raw
 
 
 class CallError(Struct, frozen=True, tag="failed"):
-    """The call raised this."""
+    """What the call raised."""
 
     error: str
     text: str
@@ -139,33 +122,34 @@ class CallError(Struct, frozen=True, tag="failed"):
 
 
 class EntryFrame(Struct, frozen=True, tag="entry"):
-    """An entry that is being followed."""
+    """An entry of a followed session."""
 
     entry: Entry
 
 
 class DeltaFrame(Struct, frozen=True, tag="delta"):
-    """A delta that is being followed."""
+    """A delta of a followed session."""
 
     delta: Delta
 
 
 class OwnerInfo(Struct, frozen=True, tag="hello"):
-    """Who owns the home."""
+    """The owner of the home, as it describes itself."""
 
     label: str
     pid: int
     version: str
     model: str
-    """The model it asks when a session names none; empty when it can ask none."""
+    """The model of sessions that do not name one; empty when there is none."""
     runtime: str = "native"
-    """What carries the turns of sessions that ask for nothing else."""
+    """The runtime of sessions that do not name one."""
     model_fingerprint: str = ""
-    """What it can ask, and where: another process with the same can go on with its turns."""
+    """Its models and where they are: a process with the same ones can continue its turns."""
+    serves: Access = "full"
 
 
 class OwnerLeaving(Struct, frozen=True, tag="leaving"):
-    """The owner goes. With an heir, nobody else takes the home at once."""
+    """The owner leaves. The other clients let a successor take the home first."""
 
     successor: str = ""
 
@@ -187,43 +171,26 @@ _ERRORS_BY_NAME: dict[str, type[Exception]] = {
     )
 }
 FORWARDED_ERRORS: tuple[type[Exception], ...] = tuple(_ERRORS_BY_NAME.values())
-"""Errors that cross the link as themselves."""
+"""Errors that are raised again at the other end."""
 
 
 def render_error(error: Exception) -> CallError:
-    """One of `CROSSING`, ready to be sent; what is none of them has no words for the other end but its own."""
+    """This error as a frame; one that is not forwarded becomes Refused or Unavailable."""
     if isinstance(error, FORWARDED_ERRORS):
         return CallError(type(error).__name__, str(error), getattr(error, "retry_after", None))
     if isinstance(error, ValueError):
-        return CallError(errors.Refused.__name__, f"this is no request: {error}")
+        return CallError(errors.Refused.__name__, f"invalid request: {error}")
     return CallError(errors.Unavailable.__name__, f"internal error: {type(error).__name__}: {error}")
 
 
 def parse_error(failed: CallError) -> Exception:
-    """As it was raised at the other end."""
+    """The error that was raised at the other end."""
     kind = _ERRORS_BY_NAME.get(failed.error, errors.Unavailable)
     return errors.Unavailable(failed.text, failed.retry_after) if kind is errors.Unavailable else kind(failed.text)
 
 
-def render_args(args: Mapping[str, object]) -> dict[str, Raw]:
-    return {name: Raw(msgspec.json.encode(value)) for name, value in args.items()}
-
-
-def parse_args(call: str, args: Mapping[str, Raw]) -> dict[str, Any]:
-    """As the call of `Acting` declares them. Raises ValueError for what it does not."""
-    kinds = get_type_hints(getattr(AgentApi, call))
-    if unknown := set(args) - set(kinds):
-        raise ValueError(f"{call} takes no {', '.join(sorted(unknown))}")
-    return {name: msgspec.json.decode(value, type=kinds[name]) for name, value in args.items()}
-
-
-def parse_result(call: str, value: Raw) -> Any:
-    """As the call of `Acting` declares it."""
-    return msgspec.json.decode(value, type=get_type_hints(getattr(AgentApi, call))["return"])
-
-
 class IpcConnection:
-    """One end of a connection: a socket that does not block, closed with the block."""
+    """One end of a connection: a non-blocking socket, closed with the block."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -235,23 +202,23 @@ class IpcConnection:
         self.socket.close()
 
     async def send(self, *messages: IpcResponse | IpcRequest | bytes) -> None:
-        """Raises Lost, and Refused for what is too long to be sent."""
+        """Raises ConnectionLost, and Refused for a message that is too long."""
         frames: list[bytes] = []
         for message in messages:
             frame = message if isinstance(message, bytes) else msgspec.json.encode(message)
             if len(frame) > MAX_FRAME:
-                raise errors.Refused(f"this takes {len(frame):,} bytes; at most {MAX_FRAME:,} are passed on at once")
+                raise errors.Refused(f"the message has {len(frame):,} bytes; the limit is {MAX_FRAME:,}")
             frames += (len(frame).to_bytes(4, "big"), frame)
         try:
             await asyncio.get_running_loop().sock_sendall(self.socket, b"".join(frames))
         except OSError as error:
-            raise ConnectionLost("the link was cut") from error
+            raise ConnectionLost("the connection broke") from error
 
     async def receive(self) -> bytes:
-        """The next frame. Raises Lost when there is none, and for one that is too long."""
+        """The next frame. Raises ConnectionLost when there is none, and for one that is too long."""
         length = int.from_bytes(await self._receive_exactly(4), "big")
         if length > MAX_FRAME:
-            raise ConnectionLost("the link brought a frame that is too long")
+            raise ConnectionLost("received a frame that is too long")
         return await self._receive_exactly(length)
 
     async def _receive_exactly(self, length: int) -> bytes:
@@ -260,41 +227,41 @@ class IpcConnection:
             try:
                 piece = await asyncio.get_running_loop().sock_recv(self.socket, min(length, _CHUNK))
             except OSError as error:
-                raise ConnectionLost("the link was cut") from error
+                raise ConnectionLost("the connection broke") from error
             if not piece:
-                raise ConnectionLost("the other end is gone")
+                raise ConnectionLost("the other end closed the connection")
             pieces.append(piece)
             length -= len(piece)
         return b"".join(pieces)
 
     async def receive_response(self) -> IpcResponse:
-        """The next answer. Raises Lost, also for one that cannot be understood."""
+        """The next response. Raises ConnectionLost, also for one that is invalid."""
         try:
             return msgspec.json.decode(await self.receive(), type=IpcResponse)
         except ValueError as error:
-            raise ConnectionLost(f"the link brought something else than an answer: {error}") from error
+            raise ConnectionLost(f"received an invalid response: {error}") from error
 
     async def receive_request(self) -> tuple[IpcRequest, Sequence[bytes]]:
-        """The one request, and its pictures. Raises Lost, and ValueError for anything else."""
+        """The request and its images. Raises ConnectionLost, and ValueError for an invalid request."""
         request = msgspec.json.decode(await self.receive(), type=IpcRequest)
         if request.image_count > MAX_IMAGES:
-            raise ValueError("too many pictures")
+            raise ValueError("too many images")
         return request, [await self.receive() for _ in range(request.image_count)]
 
 
-def owner_info(config: Config, presence: OpenMode) -> OwnerInfo:
-    """What an owner says of itself."""
-    model = default_model_name(config)
-    return OwnerInfo(presence.label, os.getpid(), __version__, model, config.runtime.name, model_fingerprint(config))
+def owner_info(config: Config, label: str, serves: Access) -> OwnerInfo:
+    """This process as an owner."""
+    model, fingerprint = default_model_name(config), model_fingerprint(config)
+    return OwnerInfo(label, os.getpid(), __version__, model, config.runtime.name, fingerprint, serves)
 
 
 def process_label() -> str:
-    """What this process is called when it asks for a home that it is a guest in."""
+    """The name of this process when it asks for the home that it is a client of."""
     return f"process {os.getpid()}"
 
 
 def model_fingerprint(config: Config) -> str:
-    """What these settings let a process ask, and where; the same text for the same means."""
+    """The models that these settings choose, and where they are; equal for equal settings."""
     try:
         models = [f"{choice.name} at {choice.url}, key {bool(choice.key)}" for choice in choose_models(config)]
     except Refused:

@@ -1,4 +1,4 @@
-"""One process per home. The kernel holds the lock and lets go when its process dies, however it dies."""
+"""The lock of a home: one process owns it. The kernel releases the lock when that process ends, however it ends."""
 
 import fcntl
 import os
@@ -20,41 +20,43 @@ _POLL_INTERVAL = 0.05
 
 
 class LockHolder(Struct, frozen=True):
-    """What the lock file says, for people and for whoever comes next."""
+    """The content of the lock file: the last owner."""
 
     pid: int = 0
     since: str = ""
     what: str = ""
     left: ShutdownState = ""
-    """How it went: empty while it runs, and for ever if it was killed."""
-    accepts_clients: bool = False
-    """Whether others may join it over the link, now or in a moment."""
+    """How it left the store: empty while it runs, and when it was killed."""
+    serves: Literal["", "read", "full"] = ""
+    """What other processes may do through its socket, now or in a moment."""
 
 
 class HomeLock:
-    """A held home."""
+    """A locked home."""
 
-    def __init__(self, descriptor: int, what: str, *, listens: bool = False) -> None:
+    def __init__(self, descriptor: int, what: str, serves: Literal["", "read", "full"]) -> None:
         self._descriptor = descriptor
         self.previous = _parse(os.pread(descriptor, 4096, 0))
-        """Who held it last."""
-        self._holder = LockHolder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, accepts_clients=listens)
+        """The owner before this process."""
+        self._holder = LockHolder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, serves=serves)
         self._write(self._holder)
 
     def record_shutdown(self, left: ShutdownState) -> None:
-        """Tell whoever comes next how the store was left."""
+        """Record for the next owner how the store was left."""
         self._write(msgspec.structs.replace(self._holder, left=left))
 
     def _write(self, holder: LockHolder) -> None:
         content = msgspec.json.encode(holder) + b"\n"
-        # In place first: on a full disk there is no room for anything but what is there.
+        # In place: on a full disk there may be no room for a second file.
         os.pwrite(self._descriptor, content, 0)
         os.ftruncate(self._descriptor, len(content))
 
 
 @asynccontextmanager
-async def lock_home(home: Path, what: str, wait: float, *, listens: bool = False) -> AsyncGenerator[HomeLock]:
-    """Own this home, made if it is new. Raises HomeBusy, naming its owner, when it is not free in `wait` seconds."""
+async def lock_home(
+    home: Path, what: str, wait: float, *, serves: Literal["", "read", "full"] = ""
+) -> AsyncGenerator[HomeLock]:
+    """Lock this home, created if it is new. Raises HomeBusy, naming the owner, when it is not free within `wait` s."""
     _create_home(home)
     path = home / "lock"
     try:
@@ -64,10 +66,10 @@ async def lock_home(home: Path, what: str, wait: float, *, listens: bool = False
     try:
         await _acquire(descriptor, home, wait)
         try:
-            hold = HomeLock(descriptor, what, listens=listens)
+            lock = HomeLock(descriptor, what, serves)
         except OSError as error:
             raise explain_os_error(error, home) from error
-        yield hold
+        yield lock
     finally:
         os.close(descriptor)
 
@@ -82,10 +84,10 @@ def _create_home(home: Path) -> None:
 
 
 def is_locked(home: Path) -> bool:
-    """Whether a process owns this home now. Asks the kernel, and waits for nobody."""
+    """Whether a process owns this home now, without waiting for it."""
     try:
         descriptor = os.open(home / "lock", os.O_RDWR)
-    except OSError:  # whoever opens the home is told why
+    except OSError:  # opening the home reports it
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -97,7 +99,7 @@ def is_locked(home: Path) -> bool:
 
 
 def last_holder(home: Path) -> LockHolder:
-    """Who took this home last, whether or not they have it still."""
+    """The last owner of this home, which may have left it."""
     try:
         return _parse((home / "lock").read_bytes())
     except OSError:
@@ -118,13 +120,13 @@ async def _acquire(descriptor: int, home: Path, wait: float) -> None:
 
 def _busy_message(home: Path, holder: LockHolder) -> str:
     if not holder.pid:
-        return f"another process is using {home}; end it first, or name another home with OUTRIDER_HOME"
-    way = "end it first"
+        return f"another process is using {home}; stop it, or choose another home with OUTRIDER_HOME"
+    advice = "stop it"
     if holder.what == "outrider up":
-        way = "talk to its API (`outrider up status` says where), end it (`outrider up stop`)"
+        advice = "use its API (`outrider up status` shows the URL), stop it (`outrider up stop`)"
     return (
         f"{holder.what} (process {holder.pid}) has been using {home} since {holder.since}; "
-        f"{way}, or name another home with OUTRIDER_HOME"
+        f"{advice}, or choose another home with OUTRIDER_HOME"
     )
 
 

@@ -19,17 +19,17 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 HI = ScriptRule("^hi", ((says("hello there"),),))
 SECOND = ScriptRule("^second", ((says("the second answer"),),))
 THIRD = ScriptRule("^third", ((says("the third answer"),),))
-HELD = ScriptRule("^slow", ((Stall("stream"), says("it is done at last")),))
+SLOW = ScriptRule("^slow", ((Stall("stream"), says("it is done at last")),))
 
 
-def until_gone(pid: int) -> None:
+def wait_until_gone(pid: int) -> None:
     deadline = time.monotonic() + WITHIN
     while os.path.exists(f"/proc/{pid}"):
-        assert time.monotonic() < deadline, "it does not go"
+        assert time.monotonic() < deadline, "the process does not end"
         time.sleep(0.05)
 
 
-def test_a_run_beside_a_chat_and_a_chat_after_its_owner(person: Person) -> None:
+def test_a_run_shares_the_session_of_a_chat(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, SECOND))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as terminal:
@@ -41,8 +41,8 @@ def test_a_run_beside_a_chat_and_a_chat_after_its_owner(person: Person) -> None:
             terminal.sees("hello there")
 
 
-def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person: Person) -> None:
-    with ScriptedServer(Script(rules=(HI, SECOND, THIRD, HELD))) as server:
+def test_two_chats_on_one_session_see_the_same_events_and_one_survives_the_other(person: Person) -> None:
+    with ScriptedServer(Script(rules=(HI, SECOND, THIRD, SLOW))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as first:
             first.rests()
@@ -55,14 +55,14 @@ def test_two_chats_on_one_session_both_see_what_happens_and_either_may_go(person
                 first.sees("the second answer")
                 other.sees("the second answer")
                 os.kill(first.pid, signal.SIGKILL)
-                until_gone(first.pid)
+                wait_until_gone(first.pid)
                 other.says("third")
                 other.sees("the third answer")
                 other.rests()
 
 
-def test_two_chats_on_a_name_that_is_new_share_the_session_from_its_first_words(person: Person) -> None:
-    with ScriptedServer(Script(rules=(HELD, SECOND))) as server:
+def test_two_chats_on_a_new_name_share_the_session_from_its_first_message(person: Person) -> None:
+    with ScriptedServer(Script(rules=(SLOW, SECOND))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "trio") as first, Terminal(person, "chat", "-s", "trio") as other:
             first.rests()
@@ -80,18 +80,18 @@ def test_two_chats_on_a_name_that_is_new_share_the_session_from_its_first_words(
                 assert terminal.screen.count("the second answer") == 1
 
 
-def test_a_chat_goes_on_with_the_turn_of_an_owner_that_is_killed(person: Person) -> None:
-    with ScriptedServer(Script(rules=(HI, HELD))) as server:
+def test_a_chat_continues_its_turn_when_the_owner_is_killed(person: Person) -> None:
+    with ScriptedServer(Script(rules=(HI, SLOW))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "a") as owner:
             owner.rests()
-            with Terminal(person, "chat", "-s", "b") as guest:
-                guest.rests()
-                guest.says("slow")
+            with Terminal(person, "chat", "-s", "b") as client:
+                client.rests()
+                client.says("slow")
                 server.wait(1)
                 os.kill(owner.pid, signal.SIGKILL)
-                guest.sees("it is done at last")
-                guest.rests()
+                client.sees("it is done at last")
+                client.rests()
 
 
 def test_a_question_is_answered_from_another_terminal(person: Person) -> None:
@@ -110,7 +110,7 @@ def test_a_question_is_answered_from_another_terminal(person: Person) -> None:
                 other.sees("all done")
 
 
-def test_a_chat_makes_way_for_up_is_its_guest_and_takes_over_when_it_stops(person: Person) -> None:
+def test_a_chat_hands_over_to_up_is_its_client_and_takes_over_when_it_stops(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, SECOND, THIRD))) as server:
         person.uses(server.url)
         with Terminal(person, "chat", "-s", "talk") as terminal:

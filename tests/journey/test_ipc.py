@@ -1,4 +1,4 @@
-"""Commands that share a home: one owns it, the others are its guests, and one of them follows when it goes."""
+"""Commands that share a home: one owns it, the others are its clients, and one of them takes over when it leaves."""
 
 import base64
 import json
@@ -7,18 +7,19 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider.testing.scripted_model import says
+import outrider
+from outrider.testing.scripted_model import ScriptedModel, call, says
 from outrider.testing.scripted_server.app import RecordedRequest
-from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import PATIENCE, Person, Ran, ended, held, interrupt, kinds
+from tests.journey.support import PATIENCE, Person, Ran, ended, interrupt, kinds
 from tests.support.up import up
 
 PIXEL = base64.b64decode(
@@ -29,18 +30,23 @@ HI = ScriptRule("^hi", ((says("hello there"),),))
 HELD = ScriptRule(SLOW, ((Stall("stream"), says("it is done at last")),))
 
 
-def said(heard: RecordedRequest) -> str:
-    """The last words of the person in a request."""
-    return [message["content"] for message in heard.body["messages"] if message["role"] == "user"][-1]
+def last_user_message(request: RecordedRequest) -> str:
+    """The last message of the person in a request."""
+    return [message["content"] for message in request.body["messages"] if message["role"] == "user"][-1]
 
 
-def shapes(ran: Ran) -> list[set[str]]:
-    return [set(line) for line in ran.lines]
+def keys_of(ran: Ran) -> list[set[str]]:
+    """The keys of every JSON line but deltas, which a client that connects late may miss."""
+    return [set(line) for line in ran.lines if line["type"] != "delta"]
+
+
+def delta_keys(ran: Ran) -> set[frozenset[str]]:
+    return {frozenset(line) for line in ran.lines if line["type"] == "delta"}
 
 
 @contextmanager
 def busy_run(person: Person, server: ScriptedServer) -> Generator["subprocess.Popen[bytes]"]:
-    """A run that owns the home, its model in the midst of a reply."""
+    """A run that owns the home, while its model writes a reply."""
     process = person.begins("run", "-s", "slow", "--json", SLOW)
     try:
         server.wait(1)
@@ -62,17 +68,18 @@ def test_a_run_beside_another_process_looks_like_one_alone(person: Person, owner
         with up(person) if owner == "up" else busy_run(person, server):
             assert person.types("run", "hi") == alone
             ran = person.types("run", "--json", "hi")
-            assert (ran.code, ran.err, kinds(ran.lines), shapes(ran)) == (
+            assert (ran.code, ran.err, kinds(ran.lines), keys_of(ran)) == (
                 0,
                 "",
                 kinds(alone_json.lines),
-                shapes(alone_json),
+                keys_of(alone_json),
             )
+            assert delta_keys(ran) <= delta_keys(alone_json) == {frozenset({"type", "kind", "text"})}
             assert person.types("run", "--image", "dot.png", "hi") == alone
             assert base64.b64encode(PIXEL).decode() in json.dumps(server.requests[-1].body)
             assert person.types("run", "-s", "mine", "hi").out == "hello there\n"
-            listed = json.loads(person.types("sessions", "list", "--json").out)
-            assert "mine" in [session["name"] for session in listed]
+            sessions = json.loads(person.types("sessions", "list", "--json").out)
+            assert "mine" in [session["name"] for session in sessions]
             assert person.types("sessions", "delete", "--yes", "mine").code == 0
             assert person.types("sessions", "search", "hi").code == 0
             made = person.types("key", "create", "laptop", "--json")
@@ -88,24 +95,26 @@ def test_many_runs_at_once_on_one_home_are_each_answered_once(person: Person) ->
         person.uses(server.url)
         ran = person.pipes("seq 0 23 | xargs -P 8 -I{} outrider run say {}")
         assert (ran.code, Counter(ran.out.splitlines())) == (0, Counter(f"this is {n}" for n in range(24))), ran
-        assert Counter(said(heard) for heard in server.requests) == Counter(f"say {n}" for n in range(24))
+        assert Counter(last_user_message(request) for request in server.requests) == Counter(
+            f"say {n}" for n in range(24)
+        )
 
 
-def test_an_owner_that_is_done_prints_its_reply_and_lets_a_guests_reply_be_finished(person: Person) -> None:
+def test_an_owner_that_is_done_prints_its_reply_and_lets_the_reply_of_a_client_finish(person: Person) -> None:
     first = ScriptRule("^first", ((Stall("stream"), says("first is done")),))
     second = ScriptRule("^second", ((Stall("stream"), says("second is done")),))
     with ScriptedServer(Script(rules=(first, second))) as server:
         person.uses(server.url)
         owner = person.begins("run", "first")
         server.wait(1)
-        guest = person.begins("run", "second")
+        client = person.begins("run", "second")
         server.wait(2)
         server.release()
-        assert (ended(owner), ended(guest)) == (Ran(0, "first is done\n", ""), Ran(0, "second is done\n", ""))
+        assert (ended(owner), ended(client)) == (Ran(0, "first is done\n", ""), Ran(0, "second is done\n", ""))
         assert len(server.requests) == 2
 
 
-def test_two_runs_on_one_session_each_print_the_reply_to_their_own_words(person: Person) -> None:
+def test_two_runs_on_one_session_each_print_the_reply_to_their_own_message(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with up(person):
@@ -115,31 +124,31 @@ def test_two_runs_on_one_session_each_print_the_reply_to_their_own_words(person:
             _wait_for_inputs(person, "q", 2)
             server.release()
             assert ended(second).out == "hello there\n"
-            told = ended(first).lines
-    assert kinds(told) == ["input", "started", "input", "reply", "reply", "ended", "finished"]
-    assert (told[-1]["text"], told[-1]["outcome"]) == ("it is done at last", "done")
+            lines = ended(first).lines
+    assert kinds(lines) == ["input", "started", "input", "reply", "reply", "ended", "finished"]
+    assert (lines[-1]["text"], lines[-1]["outcome"]) == ("it is done at last", "done")
 
 
 def _wait_for_inputs(person: Person, session: str, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while kinds(person.types("sessions", "show", session, "--json").lines).count("input") < count:
-        assert time.monotonic() < deadline, "the input did not come"
+        assert time.monotonic() < deadline, "the input was not recorded"
 
 
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L8")
-def test_a_guest_whose_owner_is_killed_in_the_midst_of_a_reply_sees_every_entry_once_and_in_order(
+def test_a_client_whose_owner_is_killed_during_a_reply_sees_every_entry_once_and_in_order(
     person: Person,
 ) -> None:
-    reply = ScriptRule("^guest", ((Stall("stream"), says("one two three four")),))
+    reply = ScriptRule("^client", ((Stall("stream"), says("one two three four")),))
     with ScriptedServer(Script(rules=(HELD, reply))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
-            guest = person.begins("run", "--json", "-s", "g", "guest")
+            client = person.begins("run", "--json", "-s", "g", "client")
             server.wait(2)
-            lines = _read_until(guest, "delta")
+            lines = _read_until(client, "delta")
             owner.kill()
-            rest = ended(guest)
+            rest = ended(client)
     lines += rest.lines
     assert rest.code == 0, rest
     assert kinds(lines) == ["input", "started", "resumed", "reply", "ended", "finished"]
@@ -157,36 +166,36 @@ def _read_until(process: "subprocess.Popen[bytes]", kind: str) -> list[dict[str,
     return lines
 
 
-def test_ctrl_c_in_a_guest_stops_its_turn_and_no_other(person: Person) -> None:
+def test_ctrl_c_in_a_client_stops_its_turn_and_no_other(person: Person) -> None:
     with ScriptedServer(Script(rules=(HELD, ScriptRule("^also", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
-            guest = person.begins("run", "-s", "g", "also slow")
+            client = person.begins("run", "-s", "g", "also slow")
             server.wait(2)
-            assert interrupt(guest) == Ran(130, "", "outrider: stopped\n")
-            shown = person.types("sessions", "show", "g", "--json").lines
-            assert (shown[-1]["type"], shown[-1]["outcome"]) == ("ended", "interrupted")
+            assert interrupt(client) == Ran(130, "", "outrider: stopped\n")
+            entries = person.types("sessions", "show", "g", "--json").lines
+            assert (entries[-1]["type"], entries[-1]["outcome"]) == ("ended", "interrupted")
             server.release()
             assert ended(owner).lines[-1]["text"] == "it is done at last"
 
 
-def test_a_guest_that_is_ended_leaves_its_turn_to_the_owner(person: Person) -> None:
+def test_a_client_that_is_terminated_leaves_its_turn_to_the_owner(person: Person) -> None:
     with ScriptedServer(
         Script(rules=(HELD, ScriptRule("^also", ((Stall("stream"), says("done without you")),))))
     ) as server:
         person.uses(server.url)
         with busy_run(person, server):
-            guest = person.begins("run", "-s", "g", "also slow")
+            client = person.begins("run", "-s", "g", "also slow")
             server.wait(2)
-            guest.send_signal(signal.SIGTERM)
-            told = "outrider: the turn continues in another process: outrider sessions show g\n"
-            assert ended(guest) == Ran(143, "", told)
+            client.send_signal(signal.SIGTERM)
+            message = "outrider: the turn continues in another process: outrider sessions show g\n"
+            assert ended(client) == Ran(143, "", message)
             server.release()
             assert person.types("run", "-s", "g", "--key", "k", "hi again").code == 0
             assert "done without you" in person.types("sessions", "show", "g").out
 
 
-def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
+def test_the_timeout_of_a_client_stops_its_turn_and_no_other(person: Person) -> None:
     with ScriptedServer(Script(rules=(HELD, ScriptRule("^also", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
@@ -196,20 +205,20 @@ def test_a_guests_timeout_stops_its_turn_and_no_other(person: Person) -> None:
             assert ended(owner).lines[-1]["text"] == "it is done at last"
 
 
-def test_an_owner_with_a_short_timeout_gives_it_to_no_guest(person: Person) -> None:
+def test_the_timeout_of_an_owner_does_not_apply_to_its_clients(person: Person) -> None:
     with ScriptedServer(Script(rules=(HELD, ScriptRule("^first", ((Stall("headers"),),))))) as server:
         person.uses(server.url)
         owner = person.begins("run", "--timeout", "2", "first")
         server.wait(1)
-        guest = person.begins("run", SLOW)
+        client = person.begins("run", SLOW)
         server.wait(2)
         assert ended(owner).code == 1
         server.release()
-        assert ended(guest).out == "it is done at last\n"
+        assert ended(client).out == "it is done at last\n"
 
 
 @pytest.mark.promise("L9")
-def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person) -> None:
+def test_up_takes_over_the_home_of_a_run_which_continues_as_its_client(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with busy_run(person, server) as run, up(person) as there:  # it listens when the run has let go
@@ -219,10 +228,10 @@ def test_up_takes_the_home_from_a_run_which_goes_on_as_its_guest(person: Person)
             assert [line["crashed"] for line in ran.lines if line["type"] == "resumed"] == [False]
             assert person.types("run", "hi").out == "hello there\n"
             assert there.ends().code == 0
-        assert [said(heard) for heard in server.requests] == [SLOW, SLOW, "hi"]
+        assert [last_user_message(request) for request in server.requests] == [SLOW, SLOW, "hi"]
 
 
-def test_a_run_that_is_ended_while_up_takes_the_home_says_that_the_turn_goes_on(person: Person) -> None:
+def test_a_run_that_is_terminated_while_up_takes_over_says_that_the_turn_continues(person: Person) -> None:
     with ScriptedServer(Script(rules=(HELD,))) as server:
         person.uses(server.url)
         with busy_run(person, server) as run:
@@ -243,22 +252,22 @@ def _wait_for_line(log: Path, words: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_guest_is_told_when_its_owner_asks_another_model(person: Person) -> None:
+def test_a_client_warns_when_its_owner_uses_another_model(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with up(person) as there:
-            told = person.types("run", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"})
+            ran = person.types("run", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"})
             by = f"outrider up (process {there.process.pid})"
-            assert told.err == f"outrider: {by} answers, with its own settings: model openai-chat:scripted\n"
+            assert ran.err == f"outrider: {by} answers, with its own settings: model openai-chat:scripted\n"
             assert person.types("run", "-q", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"}).err == ""
             elsewhere = {"OUTRIDER_MODEL": "practice"}
             for words in (("--model", "openai-chat:other"), ()):
                 named = person.types("run", *words, "-s", "n", "hi", environ=elsewhere if not words else None)
                 assert named == Ran(0, "hello there\n", "")
-        assert [heard.body["model"] for heard in server.requests] == ["scripted", "scripted", "other", "other"]
+        assert [request.body["model"] for request in server.requests] == ["scripted", "scripted", "other", "other"]
 
 
-def test_the_socket_of_an_owner_that_was_killed_is_in_nobodys_way(person: Person) -> None:
+def test_the_socket_of_a_killed_owner_is_replaced(person: Person) -> None:
     with ScriptedServer(Script(rules=(HI, HELD))) as server:
         person.uses(server.url)
         with busy_run(person, server) as owner:
@@ -280,22 +289,44 @@ def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
             assert (home / "link").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_program_that_takes_no_guests_can_be_looked_into(person: Person) -> None:
-    with ScriptedServer(script(says("hello there"))) as server:
-        person.uses(server.url)
-        assert person.types("run", "-s", "mine", "hi").code == 0
-        with held(person.home):
-            assert [session["name"] for session in _listed(person)] == ["mine"]
-            assert person.types("tasks", "list").out == "no tasks\n"
-            refused = person.types("sessions", "delete", "--yes", "mine")
-    assert (refused.code, f"Python (process {os.getpid()})" in refused.err) == (75, True)
+def test_beside_a_python_program_commands_look_things_up_and_kill_tasks(person: Person) -> None:
+    run = call("shell", command="sleep 1000", background=True)
+    with outrider.open_blocking(person.home, model=ScriptedModel(says("", run), says("it runs"))) as agent:
+        session = agent.session("mine")
+        agent.post("go", session=session, address="terminal:test")
+        agent.wait(agent.find("mine"))
+        sessions = json.loads(person.types("sessions", "list", "--json").out)
+        assert [session["name"] for session in sessions] == ["mine"]
+        assert "it runs" in person.types("sessions", "show", "mine").out
+        assert person.types("permissions", "list").code == 0
+        assert person.types("questions", "list").out == "no pending questions\n"
+        assert person.types("key", "list").code == 0
+        (task,) = agent.tasks(session, open_only=True)
+        assert person.types("tasks", "kill", task.id).code == 0
+        assert [each.state for each in agent.tasks(session)] == ["killed"]
 
 
-def _listed(person: Person) -> list[Mapping[str, Any]]:
-    return json.loads(person.types("sessions", "list", "--json").out)
+@pytest.mark.parametrize(
+    "words",
+    [("run", "hi"), ("sessions", "delete", "--yes", "mine"), ("key", "create", "x"), ("up", "--port", "0")],
+)
+def test_beside_a_python_program_nothing_is_changed_and_no_turn_runs(person: Person, words: tuple[str, ...]) -> None:
+    model = ScriptedModel()
+    with outrider.open_blocking(person.home, model=model) as agent:
+        agent.session("mine")
+        ran = person.types(*words)
+        assert (ran.code, ran.out, f"Python (process {os.getpid()})" in ran.err) == (75, "", True), ran
+        assert ([session.name for session in agent.sessions()], model.prompts) == (["mine"], [])
 
 
-def test_the_link_is_for_its_owner_alone(person: Person, tmp_path: Path) -> None:
+def test_commands_that_only_look_things_up_do_not_hinder_each_other(person: Person) -> None:
+    assert person.types("run", "-s", "mine", "hi").code == 0
+    runs = [person.begins("sessions", "list", "--json") for _ in range(8)]
+    for ran in [ended(run) for run in runs]:
+        assert (ran.code, [session["name"] for session in json.loads(ran.out)]) == (0, ["mine"]), ran
+
+
+def test_the_socket_is_private_to_its_user(person: Person, tmp_path: Path) -> None:
     with ScriptedServer(Script(rules=(HELD,))) as server:
         person.uses(server.url)
         with busy_run(person, server):

@@ -1,4 +1,4 @@
-"""Owners that are killed while others wait: every guest gets its reply once, and nothing is done twice."""
+"""Owners that are killed while others wait: every client gets its reply once, and nothing is done twice."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import PATIENCE, Person, ended
 from tests.support.pay import bills_paid, install_pay
 
-GUESTS = 6
+CLIENTS = 6
 
 
 @pytest.mark.promise("L1")
@@ -26,7 +26,7 @@ GUESTS = 6
 @pytest.mark.promise("L4")
 @pytest.mark.promise("L5")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_guest_of_owners_that_are_killed_gets_its_reply_once(tmp_path: Path, seed: int) -> None:
+def test_every_client_of_killed_owners_gets_its_reply_once(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     person = Person(tmp_path)
     person.environ["PYTHONPATH"] = install_pay(tmp_path / "plugins")
@@ -35,21 +35,21 @@ def test_every_guest_of_owners_that_are_killed_gets_its_reply_once(tmp_path: Pat
             rf"pay bill {n}\b",
             ((says("paying now", call("pay", bill=str(n)), delay=0.2),), (says(f"paid {n}", delay=0.2),)),
         )
-        for n in range(GUESTS)
+        for n in range(CLIENTS)
     )
     with ScriptedServer(Script(rules=rules)) as server:
         person.uses(server.url)
         up = person.begins("up", "--port", "0")
         assert up.stdout
         assert up.stdout.readline()
-        runs = [person.begins("run", "--json", "-s", f"s{n}", f"pay bill {n}") for n in range(GUESTS)]
+        runs = [person.begins("run", "--json", "-s", f"s{n}", f"pay bill {n}") for n in range(CLIENTS)]
         server.wait(1)
         killed = _kill_owners(person.home, up, runs, chance)
-        told = [ended(run) for run in runs]
+        results = [ended(run) for run in runs]
         ended(up)
-    survivors = [ran for run, ran in zip(runs, told, strict=True) if run.pid not in killed]
+    survivors = [ran for run, ran in zip(runs, results, strict=True) if run.pid not in killed]
     assert len(killed) == 3
-    for n, ran in enumerate(told):
+    for n, ran in enumerate(results):
         if ran not in survivors:
             continue
         assert (ran.code, ran.lines[-1]["text"]) == (0, f"paid {n}"), ran
@@ -63,12 +63,12 @@ def test_every_guest_of_owners_that_are_killed_gets_its_reply_once(tmp_path: Pat
 def _kill_owners(
     home: Path, up: "subprocess.Popen[bytes]", runs: "list[subprocess.Popen[bytes]]", chance: random.Random
 ) -> set[int]:
-    """Kill `up` and then two of those that follow it, each at a moment of its own."""
+    """Kill `up` and then two of its successors, each at a random moment."""
     killed: set[int] = set()
     processes = {process.pid: process for process in (up, *runs)}
     deadline = time.monotonic() + PATIENCE
     while len(killed) < 3:
-        assert time.monotonic() < deadline, "nobody took the home"
+        assert time.monotonic() < deadline, "no process took over the home"
         owner = last_holder(home).pid
         if owner in processes and owner not in killed and processes[owner].poll() is None:
             time.sleep(chance.uniform(0.05, 0.6))

@@ -1,4 +1,4 @@
-"""An owner is killed and those who are left have other settings: nobody's turn fails because of who inherits it."""
+"""An owner is killed and its clients have other settings: no turn fails because of who takes over."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ from tests.support.up import up
 
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3")]
 
-GLACIAL = ScriptRule("^glacial", ((Stall("stream"), says("it has melted")),))
+SLOW = ScriptRule("^glacial", ((Stall("stream"), says("it has melted")),))
 QUICK = ScriptRule("^quick", ((Stall("stream"), says("here it is at long last", delay=0.5)),))
 NOTHING_SET = {"OUTRIDER_MODEL": "", "OUTRIDER_MODEL_URL": "", "OUTRIDER_MODEL_KEY": ""}
-CANNOT = "this turn was begun with openai-chat:scripted, which cannot be asked now"
+CANNOT_RUN = "this turn was begun with openai-chat:scripted, which cannot be asked now"
 
 
-def newcomer(person: Person, tmp_path: Path) -> Person:
+def without_model(person: Person, tmp_path: Path) -> Person:
     """The same person in a shell where no model is set."""
     other = Person(tmp_path / "another shell")
     other.environ = {name: text for name, text in person.environ.items() if name not in NOTHING_SET}
@@ -37,32 +37,32 @@ def types_of(person: Person, session: str) -> list[str]:
 def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptedServer(Script(rules=(GLACIAL,))) as server:
+    with ScriptedServer(Script(rules=(SLOW,))) as server:
         person.uses(server.url)
-        poor = newcomer(person, tmp_path)
+        other = without_model(person, tmp_path)
         with up(person) as there:
-            waiting = poor.begins("run", "-s", "ice", "glacial")
+            waiting = other.begins("run", "-s", "ice", "glacial")
             server.wait(1)
             there.process.kill()
             ran = ended(waiting)
         assert (ran.code, ran.out) == (1, ""), ran
-        assert CANNOT in ran.err
+        assert CANNOT_RUN in ran.err
         assert "Your message is saved: outrider resume ice" in ran.err
         assert types_of(person, "ice") == ["input", "started", "resumed"]
-        again = poor.types("resume", "ice")
-        assert (again.code, CANNOT in again.err) == (1, True), again
+        again = other.types("resume", "ice")
+        assert (again.code, CANNOT_RUN in again.err) == (1, True), again
         server.release()
         assert person.types("resume", "ice").out == "[ice]\nit has melted\n\n"
 
 
-def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(tmp_path: Path) -> None:
+def test_a_run_with_the_settings_of_the_owner_takes_over_and_runs_the_turns_of_others(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptedServer(Script(rules=(GLACIAL, QUICK))) as server:
+    with ScriptedServer(Script(rules=(SLOW, QUICK))) as server:
         person.uses(server.url)
-        poor = newcomer(person, tmp_path)
+        other = without_model(person, tmp_path)
         with up(person) as there:
-            first = poor.begins("run", "-s", "ice", "glacial")
+            first = other.begins("run", "-s", "ice", "glacial")
             server.wait(1)
             second = person.begins("run", "-s", "fire", "quick")
             server.wait(2)
@@ -76,12 +76,12 @@ def test_a_run_with_the_owners_settings_follows_it_and_carries_the_others_turns(
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_an_idle_chat_without_the_model_says_what_it_leaves_unfinished(tmp_path: Path) -> None:
+def test_an_idle_chat_without_the_model_shows_what_it_leaves_unfinished(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()
-    with ScriptedServer(Script(rules=(GLACIAL,))) as server:
+    with ScriptedServer(Script(rules=(SLOW,))) as server:
         person.uses(server.url)
-        with up(person) as there, Terminal(newcomer(person, tmp_path), "chat") as terminal:
+        with up(person) as there, Terminal(without_model(person, tmp_path), "chat") as terminal:
             terminal.rests()
             waiting = person.begins("run", "-s", "ice", "glacial")
             server.wait(1)

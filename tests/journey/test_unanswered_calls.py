@@ -1,4 +1,4 @@
-"""A client that lent its tools and never came back: its session is anybody's to go on with, from a terminal too."""
+"""A client that sent its own tools and never returned their results: its session can be continued from a terminal."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "parame
 ORDER: dict[str, Any] = {"messages": [{"role": "user", "content": "ring the bell"}], "tools": [RING]}
 
 
-@pytest.mark.parametrize("is_up", [True, False], ids=["while it is up", "when it has gone"])
-def test_a_session_that_waits_for_a_client_goes_on_from_a_terminal(tmp_path: Path, is_up: bool) -> None:
+@pytest.mark.parametrize("is_running", [True, False], ids=["server running", "server stopped"])
+def test_a_session_that_waits_for_a_client_can_be_continued_from_a_terminal(tmp_path: Path, is_running: bool) -> None:
     person = Person(tmp_path)
     with ScriptedServer(script(says("", call("ring")), says("then not"), says("still here"))) as model:
         person.uses(model.url)
         with up(person) as running, running.client() as client:
-            left = client.post("/v1/chat/completions", json=ORDER, headers={"x-session-id": "bells"})
-            assert left.json()["choices"][0]["finish_reason"] == "tool_calls"
-            if not is_up:
+            response = client.post("/v1/chat/completions", json=ORDER, headers={"x-session-id": "bells"})
+            assert response.json()["choices"][0]["finish_reason"] == "tool_calls"
+            if not is_running:
                 running.ends()
             ran = person.types("run", "--session", "bells", "leave it")
             again = person.types("run", "--session", "bells", "hello?")
