@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.api import SCRIPT, SETTINGS, STREAMS, Asker, is_told
+from bench.api import SCRIPT, SETTINGS, STREAMS, Asker, is_story
 from bench.load import load
 from bench.serving import Home, model
 
@@ -22,9 +22,9 @@ async def test_hundreds_of_streams_at_once_are_complete_and_in_order_in_bounded_
         home = Home(tmp_path, url, SETTINGS)
         with home.up() as (up, ours):
             asker = Asker(home.headers)
-            await load(ours, 1, 1, asker.story, is_told)
+            await load(ours, 1, 1, asker.story, is_story)
             before = up.resident
-            load_result = await load(ours, STREAMS, 1, asker.story, is_told)
+            load_result = await load(ours, STREAMS, 1, asker.story, is_story)
             held = up.resident
-    assert len(load_result.heard) == STREAMS
+    assert len(load_result.responses) == STREAMS
     assert held - before < ROOM

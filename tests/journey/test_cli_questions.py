@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from outrider.testing.scripted_model import ScriptedReply
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedReply, call, says
 from outrider.testing.scripted_server.script import Script, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, interrupt

@@ -8,8 +8,7 @@ import pytest
 
 from outrider.core.events import Input, Result
 from outrider.core.prompt import UNKNOWN, Prompt, ToolMessage, UserMessage
-from outrider.testing.scripted_model import ScriptedReply
-from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_model import ScriptedReply, call, says
 from tests.support.openai_home import RING, openai_home, text_of
 
 pytestmark = pytest.mark.anyio

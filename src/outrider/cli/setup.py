@@ -19,7 +19,6 @@ from outrider.core.errors import Refused
 from outrider.ipc.client import HomeClient
 from outrider.ipc.takeover import open_home_client
 
-
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
