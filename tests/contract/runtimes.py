@@ -67,7 +67,7 @@ def _script(run: ScriptedCall, ask: ScriptedCall) -> Script:
     )
 
 
-class _Served:
+class _ScriptedModelHarness:
     """A runtime whose model is the scripted server, natively or with another program in between."""
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
@@ -89,7 +89,7 @@ def _model(server: ScriptedServer) -> dict[str, str]:
     return {"model.name": "openai-chat:scripted", "model.url": server.url, "model.key": "none"}
 
 
-class Native(_Served):
+class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
     hint = "there are: anthropic, openai"
 
@@ -100,7 +100,7 @@ class Native(_Served):
         return {"runtime.name": "native", "model.name": "nobody:knows"}
 
 
-class Codex(_Served):
+class Codex(_ScriptedModelHarness):
     traits = CodexRuntime.traits
     hint = "/runtime native"
 

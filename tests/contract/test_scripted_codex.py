@@ -21,7 +21,15 @@ ANSWERS: dict[str, Any] = {
     "item/commandExecution/requestApproval": {"decision": "accept"},
     "item/tool/call": {"contentItems": [{"type": "inputText", "text": "given"}], "success": True},
 }
-TOLD = ("turn/", "item/started", "item/completed", "item/agentMessage/", "item/tool/", "thread/status/", "thread/token")
+COMPARED = (
+    "turn/",
+    "item/started",
+    "item/completed",
+    "item/agentMessage/",
+    "item/tool/",
+    "thread/status/",
+    "thread/token",
+)
 
 
 async def turn(client: BareCodex, thread: str, text: str) -> list[str]:
@@ -33,14 +41,14 @@ async def turn(client: BareCodex, thread: str, text: str) -> list[str]:
         message = await client.read()
         params = message.get("params", {})
         more = params["item"]["type"] if "item" in params else params["turn"]["status"] if "turn" in params else ""
-        if message["method"].startswith(TOLD) or "id" in message:
+        if message["method"].startswith(COMPARED) or "id" in message:
             heard.append(f"{message['method']} {more}".strip())
         if "id" in message:
             await client.send({"id": message["id"], "result": ANSWERS[message["method"]]})
     return [name for name, _ in groupby(heard[heard.index("turn/started inProgress") :])]
 
 
-async def kept(client: BareCodex, thread: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
+async def recorded_turns(client: BareCodex, thread: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
     """The turns of a thread as another process finds them."""
     await client.ask("thread/resume", threadId=thread, excludeTurns=True)
     listed = await client.ask("thread/turns/list", threadId=thread, itemsView="full", sortDirection="asc")
@@ -55,7 +63,7 @@ async def whole(binary: str, home: Path, settings: Sequence[str], work: Path) ->
             thread = await client.start_thread(work, **how)
             heard: list[object] = [await turn(client, thread, "one"), await turn(client, thread, "two")]
         async with codex(binary, home, settings) as client:
-            heard.append(await kept(client, thread))
+            heard.append(await recorded_turns(client, thread))
             heard.append(await turn(client, thread, "three"))
     return heard
 

@@ -60,7 +60,7 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
         with anyio.fail_after(_PATIENCE):
             while codex.alive():
                 await anyio.sleep(0.02)
-    async with codex.opened() as agent:
+    async with codex.open_agent() as agent:
         with anyio.fail_after(_PATIENCE):
             await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
@@ -75,7 +75,7 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
     said = [body.text for body in journal if isinstance(body, Reply) and body.text]
     assert len(said) == len(set(said))
     threads = {body.thread for body in journal if isinstance(body, Bound)}
-    given = [line for params in codex.heard("turn/start") for line in params["input"] if line["text"] == "go"]
+    given = [line for params in codex.requests("turn/start") for line in params["input"] if line["text"] == "go"]
     if moment in AFTER[2:]:
         assert (len(threads), len(given)) == (1, 1)
     await until_none_survives(codex.work.parent)
@@ -96,7 +96,7 @@ async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCo
     answer: list[Step] = [{"say": "all done", "phase": "final_answer"}]
     codex.will(answer, WENT_ON, faults=at("item/completed agentMessage", "mark met", "wait go"))
     await _killed_when_met(codex)
-    async with codex.opened() as agent:
+    async with codex.open_agent() as agent:
         with anyio.fail_after(_PATIENCE):
             await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
@@ -104,4 +104,4 @@ async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCo
         assert (turn.outcome, turn.text) == ("done", "all done")
         journal = [entry.body for entry in await agent.journal(await agent.find("s"))]
     said = [body.text for body in journal if isinstance(body, Reply)]
-    assert (said, len(codex.heard("turn/start"))) == (["all done"], 1)
+    assert (said, len(codex.requests("turn/start"))) == (["all done"], 1)

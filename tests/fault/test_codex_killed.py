@@ -18,7 +18,7 @@ from outrider.core.turn_result import TurnResult
 from outrider.testing.scripted_model import says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.support.codex import codex_home, codex_settings, opened, processes, shell, texts
+from tests.support.codex import codex_home, codex_settings, open_codex, processes, shell, texts
 from tests.support.life import begins, killed_at
 from tests.support.survivors import end_all, living, until_none_survives
 
@@ -73,7 +73,7 @@ class World:
     async def again(self, **settings: str) -> AsyncGenerator[Agent]:
         """The next life, in this process."""
         with anyio.fail_after(_PATIENCE):
-            async with opened(self.folder, self.server.url, None, None, **settings) as agent:
+            async with open_codex(self.folder, self.server.url, None, None, **settings) as agent:
                 yield agent
 
     @property

@@ -14,7 +14,7 @@ from outrider.models.scripted_reply import ScriptedCall
 from outrider.testing.scripted_model import says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
-from tests.support.codex import codex_home, codex_settings, opened, processes, texts
+from tests.support.codex import codex_home, codex_settings, open_codex, processes, texts
 from tests.support.life import killed_at
 from tests.support.survivors import end_all
 
@@ -44,7 +44,7 @@ async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_kil
 ) -> None:
     with ScriptedServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
         killed_at(point, folder, codex_settings(codex_home(folder, server.url), codex_tools="mcp"))
-        async with opened(folder, server.url, codex_tools="mcp") as agent:
+        async with open_codex(folder, server.url, codex_tools="mcp") as agent:
             await agent.resume_all()
             ended = await agent.wait(await agent.find("s"))
             for task in await agent.tasks():
@@ -77,7 +77,7 @@ async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repea
 
 
 async def _killed_codex(folder: Path, server: ScriptedServer) -> tuple[TurnResult, list[Body], list[str]]:
-    async with opened(folder, server.url, codex_tools="mcp") as agent:
+    async with open_codex(folder, server.url, codex_tools="mcp") as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address="terminal:t")
         await server.wait_async(2)

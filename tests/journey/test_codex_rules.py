@@ -8,9 +8,9 @@ import pytest
 from outrider.models.scripted_reply import ScriptedCall
 from outrider.testing.scripted_model import says
 from outrider.testing.scripted_server.server import open_scripted_server
-from tests.journey.test_codex_asks import at_work, begin, ended, steps
+from tests.journey.test_codex_approvals import at_work, begin, ended, steps
 from tests.support.asks import asked
-from tests.support.codex import codex_home, opened, shell, shown
+from tests.support.codex import codex_home, open_codex, shell, summarize
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 
@@ -68,7 +68,7 @@ async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rul
     lines = steps(*(says("", shell(f"echo x > {outside}")) for _ in range(4)), says("ok"))
     async with open_scripted_server(lines) as server:
         codex_home(tmp_path, server.url, more="[sandbox_workspace_write]\nexclude_slash_tmp = true\n")
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             with anyio.fail_after(60):
                 journal = await ended(agent, await begin(agent))
     assert not outside.exists()
@@ -106,12 +106,12 @@ async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Pa
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("ok"))
     async with open_scripted_server(lines) as server:
         with anyio.fail_after(60):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.say("go", session="s")
             (tmp_path / "work" / "yes").unlink()
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.say("go", session="s")
-                journal = shown(await agent.journal(await agent.find("s")))
+                journal = summarize(await agent.journal(await agent.find("s")))
     assert ((tmp_path / "work" / "no").exists(), (tmp_path / "work" / "yes").exists()) == (False, True)
     assert "asked" not in journal
 
@@ -124,7 +124,7 @@ async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_an
         own = agent.in_workspace(None)
         await own.say("go", session="s")
         session = await own.find("s")
-        journal = shown(await own.journal(session))
+        journal = summarize(await own.journal(session))
     (result,) = [line for line in journal if line.startswith("result")]
     assert (Path(session.workspace) / "mine").read_text() == "hello\n"
     assert ("hello\n" in result, "SQLite" in result, result.endswith("end\n")) == (True, False, True)

@@ -13,7 +13,7 @@ from outrider.channels.http.app import ROUTES
 from outrider.testing.scripted_model import ScriptedModel, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.support.codex import codex_binary, opened, texts
+from tests.support.codex import codex_binary, open_codex, texts
 from tests.support.http import client, serving
 from tests.support.talking import RING
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def served(
+async def open_client(
     folder: Path, server: ScriptedServer, command: str = "", runtime: str = "native"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     """A home whose own loop has a scripted model that says `ours`, with a Codex that asks this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
-        opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
+        open_codex(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
         serving(agent, ROUTES) as url,
         client(url) as owner,
     ):
@@ -35,7 +35,7 @@ async def served(
             yield owner
 
 
-async def said(owner: httpx2.AsyncClient, model: str, text: str = "hi", **more: Any) -> httpx2.Response:
+async def complete(owner: httpx2.AsyncClient, model: str, text: str = "hi", **more: Any) -> httpx2.Response:
     headers = more.pop("headers", {})
     body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
     return await owner.post("/v1/chat/completions", json=body, headers=headers)
@@ -47,7 +47,7 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
 
 async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
             found = (await owner.get("/v1/models/codex:gpt-5.4")).json()
             missing = await owner.get("/v1/models/acp")
@@ -58,9 +58,9 @@ async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path
 
 async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server, str(tmp_path / "gone")) as owner:
+        async with open_client(tmp_path, server, str(tmp_path / "gone")) as owner:
             listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
-            refused = await said(owner, "codex")
+            refused = await complete(owner, "codex")
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
     assert "codex" not in listed
     assert (refused.status_code, "npm install -g @openai/codex" in refused.json()["error"]["message"]) == (404, True)
@@ -70,14 +70,14 @@ async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words
 @pytest.mark.behaviour("A1")
 async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
-        async with served(tmp_path, server) as owner:
-            first = await said(owner, "codex")
+        async with open_client(tmp_path, server) as owner:
+            first = await complete(owner, "codex")
             headers = {"x-session-id": first.headers["x-session-id"]}
-            stays = await said(owner, "gpt-4o", headers=headers)
+            stays = await complete(owner, "gpt-4o", headers=headers)
             runtimes = [await runtime_of(owner, headers["x-session-id"])]
-            back = await said(owner, "native", "and you?", headers=headers)
+            back = await complete(owner, "native", "and you?", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
-            named = await said(owner, "codex:gpt-5.4", "once more", headers=headers)
+            named = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
         last = server.requests[-1]
     answers = [one.json() for one in (first, stays, back, named)]
@@ -90,7 +90,7 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
 @pytest.mark.behaviour("A1")
 async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
             more = {"model": "codex", "input": "go on", "previous_response_id": first["id"]}
             second = (await owner.post("/v1/responses", json=more)).json()
@@ -101,15 +101,15 @@ async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Pat
 async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp_path: Path) -> None:
     ring = {"type": "function", **RING["function"]}
     with ScriptedServer(script(says("theirs"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             refused = [
-                await said(owner, "codex", tools=[RING]),
+                await complete(owner, "codex", tools=[RING]),
                 await owner.post("/v1/responses", json={"model": "codex", "input": "hi", "tools": [ring]}),
             ]
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
             begun = (await owner.post("/v1/sessions", json={"name": "s", "model": "codex"})).json()
-            refused.append(await said(owner, "outrider", tools=[RING], headers={"x-session-id": begun["id"]}))
-            taken = await said(owner, "native", tools=[RING], headers={"x-session-id": begun["id"]})
+            refused.append(await complete(owner, "outrider", tools=[RING], headers={"x-session-id": begun["id"]}))
+            taken = await complete(owner, "native", tools=[RING], headers={"x-session-id": begun["id"]})
     assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(400, "tools_not_used")] * 3
     assert "codex cannot use tools of its client" in refused[0].json()["error"]["message"]
     assert (sessions, begun["runtime"], taken.status_code) == ([], "codex", 200)
@@ -120,10 +120,10 @@ async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_ta
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server, runtime="codex") as owner:
-            refused = await said(owner, "outrider", tools=[RING])
+        async with open_client(tmp_path, server, runtime="codex") as owner:
+            refused = await complete(owner, "outrider", tools=[RING])
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
-            taken = await said(owner, "practice", tools=[RING])
+            taken = await complete(owner, "practice", tools=[RING])
             runtime = await runtime_of(owner, taken.headers["x-session-id"])
     assert (refused.status_code, refused.json()["error"]["code"], sessions) == (400, "tools_not_used", [])
     assert (taken.status_code, runtime) == (200, "native")
@@ -131,7 +131,7 @@ async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_ta
 
 async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with served(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
             patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})
             same = await owner.patch("/v1/sessions/t", json={})

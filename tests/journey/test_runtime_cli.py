@@ -300,8 +300,8 @@ def test_an_acp_agent_is_started_asked_for_a_session_and_ended(person: Person, t
         [["✓", "program"], ["✓", "start"], ["✓", "version"], ["✓", "login"]],
     )
     assert "opened a session, in which nothing was asked" in ran.out
-    assert (listed(person)["acp"]["is_ready"], len(agent.heard("initialize"))) == (True, 2)
-    assert len(agent.heard("session/new")) == 1
+    assert (listed(person)["acp"]["is_ready"], len(agent.received("initialize"))) == (True, 2)
+    assert len(agent.received("session/new")) == 1
     assert agent.prompts() == []
     person.environ["OUTRIDER_ACP_COMMAND"] = "no-such-agent --acp"
     missing = person.types("runtime", "doctor", "acp")

@@ -33,7 +33,7 @@ class World:
         return shlex.join([sys.executable, "-I", "-S", str(SCRIPT), str(self.agents), *words])
 
     @asynccontextmanager
-    async def opened(self, *words: str, **settings: str) -> AsyncGenerator[Agent]:
+    async def open_agent(self, *words: str, **settings: str) -> AsyncGenerator[Agent]:
         """The home, open, with the scripted agent that these words describe."""
         chosen = {"runtime.name": "acp", "acp.command": self.command(*words)}
         chosen |= {name.replace("_", ".", 1): value for name, value in settings.items()}
@@ -48,12 +48,12 @@ class World:
     def effects(self) -> list[Any]:
         return self.lines("effects")
 
-    def heard(self, method: str) -> list[Any]:
+    def received(self, method: str) -> list[Any]:
         """The parameters of all messages of this method."""
         return [line["params"] for line in self.lines("heard") if line["method"] == method]
 
     def prompts(self) -> list[str]:
-        return [params["prompt"][0]["text"] for params in self.heard("session/prompt")]
+        return [params["prompt"][0]["text"] for params in self.received("session/prompt")]
 
     async def has(self, name: str, count: int = 1) -> None:
         """Wait until the agent has written so many lines."""
@@ -77,14 +77,14 @@ def text(words: str) -> list[dict[str, Any]]:
     return [{"type": "content", "content": {"type": "text", "text": words}}]
 
 
-async def said(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
+async def post(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
     """Post this, and do not wait."""
     session = await agent.session(name)
     await agent.post(words, session=session, address=address)
     return await agent.find(session.id)
 
 
-async def rest(agent: Agent, name: str = "s") -> list[Body]:
+async def finished_journal(agent: Agent, name: str = "s") -> list[Body]:
     """What stands in the journal once nothing is left to do."""
     await agent.wait(await agent.session(name))
     return [entry.body for entry in await agent.journal(await agent.session(name))]

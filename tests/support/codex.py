@@ -74,7 +74,7 @@ def codex_settings(home: Path, **more: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def opened(
+async def open_codex(
     folder: Path, url: str, model: Model | None = None, environ: Mapping[str, str] | None = None, **settings: str
 ) -> AsyncGenerator[Agent]:
     """A home of ours in `folder/home` with sessions in `folder/work`, carried by a Codex that asks this address.
@@ -113,7 +113,7 @@ def texts(request: RecordedRequest) -> str:
     return json.dumps(request.body.get("input"), ensure_ascii=False)
 
 
-class _Noted:
+class _NoteCollector:
     """What was shown of a turn."""
 
     def __init__(self) -> None:
@@ -124,17 +124,17 @@ class _Noted:
             self.notes.append(event.text)
 
 
-def heard() -> _Noted:
+def collect_notes() -> _NoteCollector:
     """Listens to a turn: `agent.say(…, on_event=heard())`."""
-    return _Noted()
+    return _NoteCollector()
 
 
-def shown(journal: Sequence[Entry]) -> list[str]:
+def summarize(journal: Sequence[Entry]) -> list[str]:
     """Each entry in a few words."""
-    return [_shown(entry) for entry in journal]
+    return [_summarize_entry(entry) for entry in journal]
 
 
-def _shown(entry: Entry) -> str:
+def _summarize_entry(entry: Entry) -> str:
     match entry.body:
         case Input(text=text):
             return f"input {text}"

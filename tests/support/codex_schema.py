@@ -60,7 +60,7 @@ def recorded() -> Definitions:
     return json.loads(RECORD.read_text())
 
 
-def described(binary: str) -> Definitions:
+def current_schema(binary: str) -> Definitions:
     """As this very program describes it."""
     with tempfile.TemporaryDirectory() as folder:
         words = (binary, "app-server", "generate-json-schema", "--out", folder, "--experimental")
@@ -74,7 +74,7 @@ def described(binary: str) -> Definitions:
         name = wanted.pop()
         if name not in kept:
             kept[name] = True if name in _OPAQUE else _bare(every[name])
-            wanted += _named(kept[name])
+            wanted += _references(kept[name])
     return dict(sorted(kept.items()))
 
 
@@ -118,21 +118,21 @@ def _bare(schema: Any) -> Any:
     return kept
 
 
-def _named(schema: Any) -> Iterator[str]:
+def _references(schema: Any) -> Iterator[str]:
     if isinstance(schema, list):
         for part in cast("list[Any]", schema):
-            yield from _named(part)
+            yield from _references(part)
     elif isinstance(schema, dict):
         fields = cast("dict[str, Any]", schema)
         for name, part in fields.items():
             if name == "$ref" and isinstance(part, str):
                 yield part.rpartition("/")[2]
             else:
-                yield from _named(part)
+                yield from _references(part)
 
 
 def main() -> None:
-    lines = [f"{json.dumps(name)}:{json.dumps(schema)}" for name, schema in described(codex_binary()).items()]
+    lines = [f"{json.dumps(name)}:{json.dumps(schema)}" for name, schema in current_schema(codex_binary()).items()]
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

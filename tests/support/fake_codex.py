@@ -26,10 +26,10 @@ _RESPONSES = ("run", "patch", "tool")
 class Turn:
     """A turn that is being played."""
 
-    def __init__(self, thread: str, number: int, given: Json) -> None:
+    def __init__(self, thread: str, number: int, params: Json) -> None:
         self.thread = thread
         self.id = f"turn-{number + 1}-{uuid.uuid4().hex[:8]}"
-        self.given = given
+        self.params = params
         self.steers: list[Json] = []
         self.answers: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -121,7 +121,7 @@ class Server:
         self._threads.own(thread)
         rest = {"model": "scripted", "modelProvider": "local", "cwd": params.get("cwd", ""), "approvalPolicy": "never"}
         spelled: Json = {
-            "thread.id": {"thread": {**self._told(thread), "id": thread}},
+            "thread.id": {"thread": {**self._thread(thread), "id": thread}},
             "thread.sessionId": {"thread": {"sessionId": thread, "turns": []}},
             "sessionId": {"sessionId": thread},
             "threadId": {"threadId": thread},
@@ -129,10 +129,10 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
-        return {"thread": self._told(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
+        return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
-        return {"thread": self._told(params["threadId"], bool(params.get("includeTurns")))}
+        return {"thread": self._thread(params["threadId"], bool(params.get("includeTurns")))}
 
     def on_thread_turns_list(self, params: Json) -> Json:
         turns = self._threads.read(params["threadId"]) or []
@@ -158,7 +158,7 @@ class Server:
     def on_thread_backgroundTerminals_clean(self, _: Json) -> Json:  # noqa: N802 (named as the method is)
         return {}
 
-    def _told(self, thread: str, is_whole: bool = False) -> Json:
+    def _thread(self, thread: str, is_whole: bool = False) -> Json:
         turn = self._turns.get(thread)
         is_active = turn is not None and not turn.is_over.is_set()
         status: Json = {"type": "active", "activeFlags": []} if is_active else {"type": "idle"}
@@ -171,7 +171,7 @@ class Server:
         turn = self._turns[thread] = Turn(thread, number, params)
         self._threads.write(thread, turn.id, None)
         scripted = self._script["turns"]
-        turn.given["steps"] = scripted[number] if number < len(scripted) else [{"say": "ok"}]
+        turn.params["steps"] = scripted[number] if number < len(scripted) else [{"say": "ok"}]
         return turn
 
     def _tell(self, turn: Turn, method: str, **params: Any) -> None:
@@ -188,26 +188,26 @@ class Server:
         self._threads.write(turn.thread, turn.id, item)
         self._tell(turn, "item/completed", item=item, completedAtMs=1)
 
-    def _heard(self, turn: Turn, given: Json) -> None:
-        content = given["input"]
-        who = given.get("clientUserMessageId")
+    def _user_message(self, turn: Turn, params: Json) -> None:
+        content = params["input"]
+        who = params.get("clientUserMessageId")
         self._item(turn, {"type": "userMessage", "id": turn.name("user"), "clientId": who, "content": content})
 
     def _play(self, turn: Turn) -> None:
         self._status(turn)
         self._wire.tell("turn/started", threadId=turn.thread, turn=self._turn(turn, "inProgress"))
-        self._heard(turn, turn.given)
-        for step in turn.given["steps"]:
+        self._user_message(turn, turn.params)
+        for step in turn.params["steps"]:
             while turn.steers:
-                self._heard(turn, turn.steers.pop(0))
+                self._user_message(turn, turn.steers.pop(0))
             if turn.is_over.is_set():
                 return
             ((kind, value),) = [pair for pair in step.items() if hasattr(self, f"do_{pair[0]}")]
             getattr(self, f"do_{kind}")(turn, value, step)
-            if kind in _RESPONSES or step is turn.given["steps"][-1]:
+            if kind in _RESPONSES or step is turn.params["steps"][-1]:
                 self._used(turn)
         while turn.steers:
-            self._heard(turn, turn.steers.pop(0))
+            self._user_message(turn, turn.steers.pop(0))
         self._finish(turn, "completed")
 
     def _status(self, turn: Turn, *flags: str) -> None:

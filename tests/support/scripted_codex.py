@@ -47,7 +47,7 @@ class ScriptedCodex:
         written = {"turns": turns, "faults": faults or {}, "faulty_lives": lives, "spelling": spelling}
         (self.folder / "script.json").write_text(json.dumps(written))
 
-    def heard(self, method: str) -> list[dict[str, Any]]:
+    def requests(self, method: str) -> list[dict[str, Any]]:
         """The parameters of every such request, in all its lives."""
         return [m.get("params") or {} for m in self.messages("heard") if m.get("method") == method]
 
@@ -74,7 +74,7 @@ class ScriptedCodex:
         return {"runtime.name": "codex", "codex.command": self.command, "codex.home": home, **named}
 
     @asynccontextmanager
-    async def opened(self, **settings: str) -> AsyncGenerator[Agent]:
+    async def open_agent(self, **settings: str) -> AsyncGenerator[Agent]:
         """A home of ours whose turns it carries; opening it again is a restart."""
         self.home.mkdir(mode=0o700, exist_ok=True)
         config = load(self.home, {}, self.settings(**settings))

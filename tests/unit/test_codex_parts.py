@@ -36,7 +36,7 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
-from outrider.runtimes.jsonrpc import ProcessExited, RpcError
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 
 
 def raw(value: object) -> Raw:
@@ -64,7 +64,7 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "deed", "came"),
+    ("item", "call", "outcome"),
     [
         (
             {"type": "commandExecution", "id": "1", "command": "/bin/bash -lc 'echo a'", "cwd": "/w", "exitCode": 0}
@@ -75,7 +75,7 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "failed", "exitCode": -1},
             ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
-            CallOutcome("\n[it was ended before its time]", failed=True, details="exit -1"),
+            CallOutcome("\n[it was terminated]", failed=True, details="exit -1"),
         ),
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "declined"},
@@ -107,9 +107,9 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
         ),
     ],
 )
-def test_what_codex_did_is_told_in_our_words(item: object, deed: ExternalCall, came: CallOutcome) -> None:
+def test_what_codex_did_is_told_in_our_words(item: object, call: ExternalCall, outcome: CallOutcome) -> None:
     parsed = parse_item(raw(item))
-    assert (call_of_item(parsed), outcome_of_item(parsed)) == (deed, came)
+    assert (call_of_item(parsed), outcome_of_item(parsed)) == (call, outcome)
 
 
 @pytest.mark.parametrize("kind", ["userMessage", "agentMessage", "reasoning", "dynamicToolCall", "tomorrow's", ""])
@@ -174,9 +174,9 @@ def test_refused_credentials_are_told_as_codex_login_wherever_they_show(words: s
 @pytest.mark.behaviour("A13")
 def test_other_errors_are_told_as_they_are_with_the_way_back() -> None:
     said = str(turn_failed(CodexError("model is asleep", "other", "try at 14:01")))
-    assert said.startswith("model is asleep (try at 14:01). To go on without Codex: `/runtime native`")
+    assert said.startswith("model is asleep (try at 14:01). To continue without Codex: `/runtime native`")
     gone = str(process_exited(ProcessExited("codex", 101, 0, "thread 'main' panicked at x\n")))
-    assert gone.startswith("codex ended with exit status 101. It said last: thread 'main' panicked at x.")
+    assert gone.startswith("codex ended with exit status 101. Its last output: thread 'main' panicked at x.")
     assert "codex login" not in said + gone
 
 
@@ -187,8 +187,8 @@ def test_who_must_log_in_is_known_beforehand() -> None:
 
 
 def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
-    wish = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
-    asked = parse_approval_request(COMMAND, wish, None, ApprovalContext("/w"))
+    params = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
+    asked = parse_approval_request(COMMAND, params, None, ApprovalContext("/w"))
     assert asked == ApprovalRequest("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
     wants_network = ServerRequestParams(
         command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}}
@@ -223,10 +223,10 @@ def test_an_input_is_known_again_by_its_number(text: str | None, seq: int) -> No
 
 def test_what_is_unknown_or_missing_in_a_message_does_no_harm() -> None:
     assert parse_notification(Raw(b"null")).thread_id == ""
-    told = parse_notification(
+    params = parse_notification(
         raw({"threadId": "t", "turn": {"id": "u", "status": "failed", "error": {"message": "m"}}, "x": 1})
     )
-    assert (told.thread_id, told.turn.id, told.turn.error) == ("t", "u", CodexError("m"))
+    assert (params.thread_id, params.turn.id, params.turn.error) == ("t", "u", CodexError("m"))
 
 
 def test_a_folder_is_marked_as_not_trusted_unless_the_person_decided_otherwise() -> None:

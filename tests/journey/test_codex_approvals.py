@@ -14,12 +14,12 @@ from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.store_port import Session
 from outrider.models.scripted_reply import ScriptedCall, ScriptedReply
-from outrider.runtimes.external import approvals as asking
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.asks import asked
-from tests.support.codex import codex_home, opened, processes, shell, shown
+from tests.support.codex import codex_home, open_codex, processes, shell, summarize
+from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 
@@ -34,7 +34,10 @@ def steps(*lines: ScriptedReply) -> Script:
 
 @asynccontextmanager
 async def at_work(folder: Path, lines: Script, approval: str = "on-request") -> AsyncGenerator[Agent]:
-    async with open_scripted_server(lines) as server, opened(folder, server.url, codex_approval=approval) as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(folder, server.url, codex_approval=approval) as agent,
+    ):
         with anyio.fail_after(90):
             yield agent
 
@@ -49,18 +52,18 @@ async def ended(agent: Agent, session: Session) -> list[str]:
     """The journal, once the turn is over."""
     async for event in agent.follow(session):
         if isinstance(event, Entry) and isinstance(event.body, Ended):
-            return shown(await agent.journal(session))
+            return summarize(await agent.journal(session))
     raise AssertionError("never ended")
 
 
 async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_order(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes", **WANTS)), says("ok"))
     async with open_scripted_server(lines) as server:
-        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+        async with open_codex(tmp_path, server.url, codex_approval="on-request") as agent:
             question = await asked(agent, await begin(agent))
             # More than the whole test may take: nothing here has an end that could be waited for.
             await agent.drain("going down", gently=600)
-        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+        async with open_codex(tmp_path, server.url, codex_approval="on-request") as agent:
             session = await agent.find("s")
             assert await agent.answer(session, question, "once")
             await ended(agent, session)
@@ -163,10 +166,10 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
 async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path: Path, answer: str) -> None:
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
     async with open_scripted_server(lines) as server:
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             session = await begin(agent)
             question = await asked(agent, session)
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             await agent.answer(session, question, answer)
             await agent.resume_all()
             journal = await ended(agent, session)
@@ -179,7 +182,7 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path:
 async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on_when_somebody_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 0.5)
+    tune_codex(monkeypatch, tmp_path, answer_timeout=0.5)
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)
@@ -201,7 +204,7 @@ async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_p
     lines = steps(says("", ScriptedCall("poke", {"a": "1"}, namespace="mcp__pk")), says("ok"))
     async with open_scripted_server(lines) as model:
         codex_home(tmp_path, model.url, more=more)
-        async with opened(tmp_path, model.url) as agent:
+        async with open_codex(tmp_path, model.url) as agent:
             with anyio.fail_after(60):
                 session = await begin(agent)
                 question = await asked(agent, session)
