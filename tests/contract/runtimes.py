@@ -1,6 +1,6 @@
-"""The runtimes that the contract suite runs against. Each can be made to do the same few things, named by plans.
+"""The runtimes of the contract suite. Each can follow the same few plans.
 
-A new one is added to `RUNTIMES`: how it is set up, how an input makes it follow a plan, and what is seen of it outside.
+To add one, put it into `RUNTIMES`: its settings, the input that makes it follow a plan, and its visible effects.
 """
 
 import json
@@ -21,21 +21,21 @@ from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings, shell
 
 GREET, WORK, ASK, HANG = "greet", "work", "ask", "hang"
-"""Say something; run a command; run one that a person must allow; run one, and then never come to an end."""
+"""Say something; run a command; run one that needs an approval; run one, and then never end."""
 HELLO, BEGIN, DONE, WENT_ON = "Hello there, friend.", "I begin.", "All done.", "I went on."
 COMMAND = "echo x >> did"
 
 
 class Harness(Protocol):
-    """One runtime, ready to be tried in a folder."""
+    """One runtime in a folder."""
 
     traits: RuntimeTraits
     hint: str
-    """What a person reads when its program is missing."""
+    """A part of the error when its program is missing."""
 
     def settings(self) -> dict[str, str]: ...
     def broken(self) -> dict[str, str]:
-        """The settings of one who has not installed it."""
+        """Settings with which its program is missing."""
         ...
 
     def words(self, plan: str) -> str:
@@ -43,11 +43,11 @@ class Harness(Protocol):
         ...
 
     def effects(self) -> int:
-        """How often the command of a plan was run, counted outside."""
+        """How often the command of a plan ran, counted outside of the runtime."""
         ...
 
     def knows(self, words: str) -> int:
-        """How often whoever answered last had these words before them."""
+        """How often the last prompt contains these words."""
         ...
 
 
@@ -147,8 +147,10 @@ class Acp:
 
     def knows(self, words: str) -> int:
         newest = max(self._world.agents.glob("*.past"))
-        told = [json.loads(line) for line in newest.read_text().splitlines()]
-        return json.dumps([update for update in told if update["sessionUpdate"] == "user_message_chunk"]).count(words)
+        updates = [json.loads(line) for line in newest.read_text().splitlines()]
+        return json.dumps([update for update in updates if update["sessionUpdate"] == "user_message_chunk"]).count(
+            words
+        )
 
 
 def _allows(effect: Any) -> bool:

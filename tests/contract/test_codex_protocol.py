@@ -77,7 +77,7 @@ def broken(name: str, value: Any) -> list[str]:
     return [f"{name}: {error}" for error in jsonschema_rs.iter_errors(schema, value)]
 
 
-async def test_all_that_we_ask_and_answer_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+async def test_every_message_we_send_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
     asked = {message["id"]: message["method"] for message in codex.messages("said") if {"id", "method"} <= set(message)}
     found: list[str] = []
@@ -92,7 +92,7 @@ async def test_all_that_we_ask_and_answer_is_as_codex_describes_it(codex: Script
     assert {"thread/start", "thread/resume", "turn/start", "turn/steer", "turn/interrupt"} <= methods
 
 
-async def test_all_that_the_scripted_app_server_says_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+async def test_every_message_of_the_scripted_app_server_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
     found: list[str] = []
     for message in codex.messages("said"):

@@ -1,12 +1,12 @@
-"""Codex fails in every way we could think of, in the middle of turns: each ends once, in time and aloud, and the next
-turn works.
+"""Faults of Codex in the middle of turns: each turn ends once, in time and with a reason, and the next turn works.
 
-The app-server is scripted, and a process of its own; what its commands did is counted by the file they wrote to.
+The app-server is scripted and a process of its own; a file counts what its commands did.
 """
 
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import anyio
 import pytest
 
 from outrider.app.agent import Agent
-from outrider.core.events import Ended, Entry, Reply, Result
+from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.turn_result import TurnResult
 from tests.support.scripted_codex import ScriptedCodex, Step, at
 from tests.support.survivors import end_all, living
+from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L3"), pytest.mark.promise("L12")]
 RUN: Step = {"run": "echo x >> did"}
@@ -107,7 +108,7 @@ async def assert_goes_on(agent: Agent, codex: ScriptedCodex, *, lives: int | Non
         assert len(codex.lives) == lives
 
 
-async def test_an_undisturbed_turn_is_done_in_one_process(codex: ScriptedCodex) -> None:
+async def test_a_turn_without_faults_needs_one_process(codex: ScriptedCodex) -> None:
     async with codex.open_agent(**SWIFT) as agent:
         turn = await say(agent)
         assert (turn.outcome, turn.text, turn.error) == ("done", "all done", "")
@@ -117,7 +118,7 @@ async def test_an_undisturbed_turn_is_done_in_one_process(codex: ScriptedCodex) 
 
 
 @pytest.mark.parametrize("lost", [*LOSABLE, "item/agentMessage/delta", *(f"item/started {kind}" for kind in TYPES)])
-async def test_a_lost_notification_that_is_not_the_last_word_changes_nothing(codex: ScriptedCodex, lost: str) -> None:
+async def test_a_lost_notification_other_than_the_last_changes_nothing(codex: ScriptedCodex, lost: str) -> None:
     codex.will(TURN, faults={"drops": [lost]})
     async with codex.open_agent(**SWIFT) as agent:
         turn = await say(agent)
@@ -138,7 +139,7 @@ async def test_an_item_whose_end_is_lost_is_closed_with_the_turn(codex: Scripted
 
 @pytest.mark.promise("L7")
 @pytest.mark.behaviour("A10")
-async def test_a_turn_whose_end_is_lost_ends_all_the_same(codex: ScriptedCodex) -> None:
+async def test_a_turn_whose_end_is_lost_still_ends(codex: ScriptedCodex) -> None:
     codex.will(TURN, faults={"drops": ["turn/completed"]})
     async with codex.open_agent(**SWIFT) as agent:
         turn = await say(agent)
@@ -163,7 +164,7 @@ async def test_silence_after_any_item_ends_at_the_deadline_and_keeps_what_was_do
 @pytest.mark.promise("L7")
 @pytest.mark.behaviour("A11")
 @pytest.mark.parametrize("kind", ["commandExecution", "fileChange", "dynamicToolCall"])
-async def test_a_process_that_answers_nothing_after_a_tool_is_found_out_long_before_the_deadline(
+async def test_a_process_that_answers_nothing_after_a_tool_is_noticed_long_before_the_deadline(
     codex: ScriptedCodex, kind: str
 ) -> None:
     codex.will(TURN, faults=at(f"item/completed {kind}", "deaf"))
@@ -174,7 +175,7 @@ async def test_a_process_that_answers_nothing_after_a_tool_is_found_out_long_bef
 
 
 @pytest.mark.behaviour("A11")
-async def test_a_slow_turn_that_is_well_is_left_alone(codex: ScriptedCodex) -> None:
+async def test_a_slow_turn_without_a_fault_continues(codex: ScriptedCodex) -> None:
     codex.will(TURN, faults=at("item/completed commandExecution", "late 3.5"))
     async with codex.open_agent(codex_seconds="86400", codex_quiet="1") as agent:
         turn = await say(agent)
@@ -183,7 +184,7 @@ async def test_a_slow_turn_that_is_well_is_left_alone(codex: ScriptedCodex) -> N
 
 
 @pytest.mark.behaviour("A11")
-async def test_a_long_command_is_no_silence(codex: ScriptedCodex) -> None:
+async def test_a_long_command_does_not_count_as_silence(codex: ScriptedCodex) -> None:
     codex.will([RUN, {"run": "sleep 3; echo x >> did"}, {"say": "slept"}])
     async with codex.open_agent(codex_seconds="86400", codex_quiet="1") as agent:
         turn = await say(agent)
@@ -192,7 +193,7 @@ async def test_a_long_command_is_no_silence(codex: ScriptedCodex) -> None:
 
 
 @pytest.mark.parametrize("moment", ["got initialize", "got thread/start", "got turn/start", "turn/started"])
-async def test_late_answers_are_waited_for(codex: ScriptedCodex, moment: str) -> None:
+async def test_late_responses_are_awaited(codex: ScriptedCodex, moment: str) -> None:
     codex.will(TURN, faults=at(moment, "late 1.5"))
     async with codex.open_agent(codex_seconds="60", codex_quiet="1") as agent:
         assert (await say(agent)).text == "all done"
@@ -212,7 +213,7 @@ async def test_lines_of_five_megabytes_are_read(codex: ScriptedCodex) -> None:
 @pytest.mark.behaviour("A8")
 @pytest.mark.parametrize("how", ["exit 3", "kill"])
 @pytest.mark.parametrize("moment", STEPS)
-async def test_a_codex_that_dies_fails_the_turn_aloud_and_the_next_one_takes_its_thread_up(
+async def test_when_codex_dies_the_turn_fails_with_a_reason_and_the_next_one_resumes_the_thread(
     codex: ScriptedCodex, moment: str, how: str
 ) -> None:
     codex.will(TURN, faults=at(moment, how))
@@ -231,7 +232,7 @@ async def test_a_codex_that_dies_fails_the_turn_aloud_and_the_next_one_takes_its
 
 
 @pytest.mark.behaviour("A10")
-async def test_a_codex_that_died_between_turns_is_started_anew_without_a_word(codex: ScriptedCodex) -> None:
+async def test_a_codex_that_died_between_turns_is_restarted_without_an_error(codex: ScriptedCodex) -> None:
     async with codex.open_agent(**SWIFT) as agent:
         await say(agent)
         os.kill(codex.lives[0], signal.SIGKILL)
@@ -245,7 +246,7 @@ def messages_and_results(journal: Sequence[Entry]) -> list[str]:
 
 @pytest.mark.promise("L4")
 @pytest.mark.behaviour("A8")
-async def test_what_was_done_before_codex_died_is_kept(codex: ScriptedCodex) -> None:
+async def test_work_before_the_death_of_codex_is_kept(codex: ScriptedCodex) -> None:
     codex.will(TURN, faults=at("item/completed fileChange", "kill"))
     async with codex.open_agent(**SWIFT) as agent:
         await say(agent)
@@ -256,7 +257,10 @@ async def test_what_was_done_before_codex_died_is_kept(codex: ScriptedCodex) -> 
 
 
 @pytest.mark.behaviour("A9")
-async def test_a_stop_that_codex_obeys_keeps_the_process(codex: ScriptedCodex) -> None:
+async def test_a_stop_that_codex_obeys_keeps_the_process(
+    codex: ScriptedCodex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune_codex(monkeypatch, tmp_path, interrupt_timeout=_PATIENCE)
     codex.will([RUN, {"run": "echo $$ > pid; exec sleep 1000"}, {"say": "never"}])
     async with codex.open_agent() as agent:
         await stop_in_a_command(agent, codex)
@@ -267,9 +271,7 @@ async def test_a_stop_that_codex_obeys_keeps_the_process(codex: ScriptedCodex) -
 @pytest.mark.promise("L7")
 @pytest.mark.behaviour("A9")
 @pytest.mark.parametrize("deaf", [{"ignores": ["turn/interrupt"]}, at("got turn/interrupt", "deaf")])
-async def test_a_stop_that_codex_does_not_obey_costs_it_its_process(
-    codex: ScriptedCodex, deaf: dict[str, object]
-) -> None:
+async def test_a_process_that_does_not_obey_a_stop_is_ended(codex: ScriptedCodex, deaf: dict[str, object]) -> None:
     codex.will([RUN, {"run": "echo $$ > pid; exec sleep 1000"}, {"say": "never"}], faults=deaf)
     async with codex.open_agent() as agent:
         await stop_in_a_command(agent, codex)
@@ -277,20 +279,31 @@ async def test_a_stop_that_codex_does_not_obey_costs_it_its_process(
     assert did(codex) == 1
 
 
+async def wait_for_calls(agent: Agent, count: int) -> None:
+    """Until so many calls have begun, as the journal says."""
+    async with aclosing(agent.follow(await agent.session("s"))) as events:
+        async for event in events:
+            count -= isinstance(event, Entry) and isinstance(event.body, Begun)
+            if not count:
+                return
+
+
 async def stop_in_a_command(agent: Agent, codex: ScriptedCodex) -> None:
-    """Say something, stop it while its command runs, and see that the command is over and what was done is kept."""
+    """Send a message, stop the turn while its command runs, and check that the command has ended."""
     outcomes: list[TurnResult] = []
 
-    async def speak() -> None:
+    async def send() -> None:
         outcomes.append(await say(agent))
 
     with anyio.fail_after(_PATIENCE):
         async with anyio.create_task_group() as group:
-            group.start_soon(speak)
-            while not (codex.work / "pid").exists():
+            group.start_soon(send)
+            await wait_for_calls(agent, 2)
+            pid_file = codex.work / "pid"
+            while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
                 await anyio.sleep(0.02)
             await agent.stop(await agent.find("s"))
-        pid = int((codex.work / "pid").read_text())
+        pid = int(pid_file.read_text())
         while pid in living(codex.work):
             await anyio.sleep(0.02)
     assert [turn.outcome for turn in outcomes] == ["interrupted"]
@@ -298,7 +311,7 @@ async def stop_in_a_command(agent: Agent, codex: ScriptedCodex) -> None:
 
 @pytest.mark.behaviour("A12")
 @pytest.mark.parametrize("mark", ["<turn_aborted>", "<turn_aborted/>", "<turn_aborted>\nby somebody\n</turn_aborted>"])
-async def test_an_aborted_turn_ends_though_nothing_follows(codex: ScriptedCodex, mark: str) -> None:
+async def test_an_aborted_turn_ends_without_another_message(codex: ScriptedCodex, mark: str) -> None:
     codex.will([RUN, {"say": mark}])
     async with codex.open_agent(codex_seconds="86400", codex_quiet="86400") as agent:
         turn = await say(agent)
@@ -309,14 +322,14 @@ async def test_an_aborted_turn_ends_though_nothing_follows(codex: ScriptedCodex,
 
 @pytest.mark.behaviour("A14")
 @pytest.mark.parametrize("spelling", ["thread.id", "thread.sessionId", "sessionId", "threadId"])
-async def test_the_thread_is_found_however_its_id_is_spelled(codex: ScriptedCodex, spelling: str) -> None:
+async def test_the_thread_id_is_found_in_every_spelling(codex: ScriptedCodex, spelling: str) -> None:
     codex.will(TURN, spelling=spelling)
     async with codex.open_agent(**SWIFT) as agent:
         assert (await say(agent)).text == "all done"
         await assert_goes_on(agent, codex, lives=1)
 
 
-async def test_unknown_messages_items_and_questions_disturb_nothing(codex: ScriptedCodex) -> None:
+async def test_unknown_messages_items_and_requests_do_no_harm(codex: ScriptedCodex) -> None:
     hologram = {"type": "hologram", "id": "h-1", "status": {"new": "shape"}, "command": 7}
     codex.will(
         [
@@ -345,7 +358,7 @@ LOGINS = [
 @pytest.mark.behaviour("A13")
 @pytest.mark.parametrize("text", LOGINS)
 @pytest.mark.parametrize("by", ["an answer", "a failed turn", "a dead process"])
-async def test_refused_credentials_are_told_as_a_login_however_they_are_said(
+async def test_rejected_credentials_are_reported_as_a_login_in_every_wording(
     codex: ScriptedCodex, text: str, by: str
 ) -> None:
     match by:
@@ -366,7 +379,7 @@ async def test_refused_credentials_are_told_as_a_login_however_they_are_said(
 
 
 @pytest.mark.behaviour("A13")
-async def test_any_other_error_is_shown_as_it_is_and_the_process_is_kept(codex: ScriptedCodex) -> None:
+async def test_any_other_error_is_shown_unchanged_and_the_process_is_kept(codex: ScriptedCodex) -> None:
     codex.will([RUN, {"retry": "no route"}, {"fail": {"message": "the moon is in the wrong place"}}])
     async with codex.open_agent(**SWIFT) as agent:
         turn = await say(agent)
@@ -378,7 +391,7 @@ async def test_any_other_error_is_shown_as_it_is_and_the_process_is_kept(codex: 
 @pytest.mark.promise("L7")
 @pytest.mark.behaviour("A10")
 @pytest.mark.parametrize("how", ["kill", "exit 0", "deaf"])
-async def test_what_a_dead_codex_left_behind_is_ended(codex: ScriptedCodex, how: str) -> None:
+async def test_processes_that_a_dead_codex_left_are_ended(codex: ScriptedCodex, how: str) -> None:
     command = "setsid sleep 1000 > /dev/null 2>&1 & echo x >> did"
     codex.will([{"run": command}, {"say": "never"}], faults=at("item/completed commandExecution", "leave", how))
     async with codex.open_agent(**SWIFT) as agent:

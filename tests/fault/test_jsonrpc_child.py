@@ -1,4 +1,4 @@
-"""A child that dies, floods, stalls or leaves processes behind: it is told at once, bounded, and nothing is left."""
+"""A child that dies, floods, stalls or leaves processes behind: noticed at once, bounded, and nothing is left."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ KINDS = ["plain", "session", "scrubbed", "scrubbed session"]
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> AsyncGenerator[Path]:
-    """At the end of the test no process is in it any more."""
+    """At the end of the test, no process of it is left."""
     try:
         yield tmp_path
         await until_none_survives(tmp_path)
@@ -40,7 +40,7 @@ def evidence(exited: ProcessExited) -> tuple[int | None, int, str, str]:
 
 
 async def request_or_exit(connection: RpcConnection, outcomes: list[Any], method: str, params: Any = None) -> None:
-    """Ask, and keep how it ended."""
+    """Send a request and record its outcome."""
     try:
         outcomes.append(await request(connection, method, params))
     except ProcessExited as exited:
@@ -48,7 +48,7 @@ async def request_or_exit(connection: RpcConnection, outcomes: list[Any], method
 
 
 @pytest.mark.parametrize(("how", "end"), [(3, (3, 0)), (0, (0, 0)), (-9, (None, 9)), (-11, (None, 11))])
-async def test_a_death_in_the_middle_of_a_line_is_told_to_all_who_wait(
+async def test_an_exit_in_the_middle_of_a_line_ends_every_pending_request(
     folder: Path, how: int, end: tuple[int | None, int]
 ) -> None:
     outcomes: list[Any] = []
@@ -58,7 +58,7 @@ async def test_a_death_in_the_middle_of_a_line_is_told_to_all_who_wait(
             for method in ("hold", "hold", "die"):
                 group.start_soon(request_or_exit, connection, outcomes, method, how)
         assert outcomes == [(*end, "goodbye", "")] * 3
-        # What it said before is still told, in order, and then its end, as often as it is asked for.
+        # Earlier messages are still delivered in order, and then every use reports the exit.
         assert [await next_message(connection), await next_message(connection)] == [
             ("note", [0, "x"]),
             ("note", [1, "x"]),
@@ -74,14 +74,14 @@ async def test_a_death_in_the_middle_of_a_line_is_told_to_all_who_wait(
             assert evidence(caught.value) == (*end, "goodbye", "")
 
 
-async def test_an_end_is_noticed_though_others_hold_the_pipes_open(folder: Path) -> None:
+async def test_an_exit_is_noticed_though_other_processes_hold_the_pipes_open(folder: Path) -> None:
     async with connected(child_program(folder)) as (_, connection):
         assert await request(connection, "spawn", "session") in living(folder)
         with pytest.raises(ProcessExited, match=r"^python\S* was killed by SIGKILL$"):
             await connection.request("die", -9)
 
 
-async def test_stderr_never_stops_a_child_and_only_its_end_is_kept(folder: Path) -> None:
+async def test_stderr_never_blocks_a_child_and_only_its_end_is_kept(folder: Path) -> None:
     async with connected(child_program(folder)) as (child, connection):
         assert await request(connection, "scold", 2_000_000) == 2_000_000
         with pytest.raises(ProcessExited) as caught:
@@ -113,7 +113,7 @@ async def test_a_child_that_closes_its_output_is_given_up(folder: Path) -> None:
             await connection.next_message()
 
 
-async def test_a_slow_owner_loses_nothing_and_costs_no_memory(folder: Path) -> None:
+async def test_a_slow_consumer_loses_no_message_and_memory_stays_bounded(folder: Path) -> None:
     async with (
         connected(child_program(folder), ConnectionOptions(max_queued_bytes=10_000)) as (_, connection),
         anyio.create_task_group() as group,
@@ -122,7 +122,7 @@ async def test_a_slow_owner_loses_nothing_and_costs_no_memory(folder: Path) -> N
         assert [(await next_message(connection))[1][0] for _ in range(5_000)] == list(range(5_000))
 
 
-async def test_beyond_a_bound_nothing_is_read_and_the_end_is_told_all_the_same(folder: Path) -> None:
+async def test_beyond_the_limit_nothing_is_read_and_the_exit_is_still_noticed(folder: Path) -> None:
     outcomes: list[Any] = []
     async with connected(child_program(folder), ConnectionOptions(max_queued_bytes=10_000)) as (child, connection):
         async with anyio.create_task_group() as group:
@@ -136,7 +136,7 @@ async def test_beyond_a_bound_nothing_is_read_and_the_end_is_told_all_the_same(f
 
 
 async def rest(connection: RpcConnection) -> list[int]:
-    """The numbers of all notes there are before its end."""
+    """The numbers of all notes before its exit."""
     seen: list[int] = []
     try:
         while True:
@@ -164,7 +164,7 @@ async def test_what_a_child_started_ends_with_it(folder: Path, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["plain", "session", "scrubbed"])
-async def test_what_a_child_left_behind_ends_too(folder: Path, kind: str) -> None:
+async def test_processes_that_a_dead_child_left_end_too(folder: Path, kind: str) -> None:
     async with connected(child_program(folder)) as (_, connection):
         other = await request(connection, "spawn", kind)
         with pytest.raises(ProcessExited):
@@ -173,7 +173,7 @@ async def test_what_a_child_left_behind_ends_too(folder: Path, kind: str) -> Non
     assert survivors(folder) == []
 
 
-async def test_a_child_that_will_not_end_is_made_to_with_all_it_started(folder: Path) -> None:
+async def test_a_child_that_ignores_signals_is_killed_with_everything_it_started(folder: Path) -> None:
     async with connected(child_program(folder, "stubborn", **SWIFT)) as (_, connection):
         for kind in KINDS:
             await connection.request("spawn", kind)
@@ -187,7 +187,7 @@ async def test_a_stopped_child_is_ended(folder: Path) -> None:
     assert survivors(folder) == []
 
 
-async def test_cancelling_whoever_speaks_with_it_ends_it_all_the_same(folder: Path) -> None:
+async def test_cancelling_the_connection_ends_the_child(folder: Path) -> None:
     with anyio.CancelScope() as scope:
         async with connected(child_program(folder, "stubborn", **SWIFT)) as (_, connection):
             await connection.request("spawn", "scrubbed session")
@@ -210,7 +210,7 @@ async def test_processes_of_others_are_left_alone(folder: Path, tmp_path_factory
     assert survivors(elsewhere) == []
 
 
-async def test_the_orphans_of_a_killed_owner_are_found_by_their_mark(folder: Path) -> None:
+async def test_the_orphans_of_a_killed_owner_are_found_by_their_marker(folder: Path) -> None:
     mark = new_marker()
     with owner_of(folder, mark) as owner:
         assert owner.stdout
@@ -227,7 +227,7 @@ def owner_of(folder: Path, mark: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen((sys.executable, "-m", "tests.support.rpc", folder, mark), stdout=subprocess.PIPE)
 
 
-async def test_a_mark_that_would_fit_others_is_refused() -> None:
+async def test_a_marker_that_other_processes_could_have_is_refused() -> None:
     for mark in ("", "short", "x" * 16 + "\0", "=" * 20):
         with pytest.raises(Refused, match="tells processes apart"):
             await terminate_marked(mark)

@@ -1,4 +1,4 @@
-"""Turns in the hands of an ACP agent: what it says and does is written down, asked about, and stopped."""
+"""Turns in an ACP agent: recorded, approved and stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World) -> None:
+async def test_the_messages_and_calls_of_an_agent_are_recorded_as_a_turn(world: World) -> None:
     words = do(
         ["think", "hm"],
         ["say", "I look"],
@@ -66,7 +66,7 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
 async def test_a_person_is_asked_and_the_option_of_that_kind_is_chosen(
     world: World, answer: str, option: str, result: str
 ) -> None:
-    """Without a call before it, and whatever the agent says of the call afterwards."""
+    """Without a call before the request, and whatever the agent reports of the call afterwards."""
     words = do(["ask", RM], tool("c1", "completed", content=text("gone")), ["say", "ok"])
     async with world.open_agent() as agent:
         session = await post(agent, words)
@@ -80,7 +80,7 @@ async def test_a_person_is_asked_and_the_option_of_that_kind_is_chosen(
     assert journal[-2:] == [Reply("ok", 1, usage=Usage(8, 5, 1)), Ended("done", 1)]
 
 
-async def test_what_nobody_can_answer_is_refused(world: World) -> None:
+async def test_a_question_that_nobody_can_answer_is_denied(world: World) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["ask", RM], ["say", "then not"]), PIPE)
         journal = await finished_journal(agent)
@@ -132,7 +132,7 @@ async def test_two_questions_are_asked_one_after_the_other(world: World) -> None
     assert chosen == ["2", "3"]
 
 
-async def test_a_turn_that_is_stopped_is_cancelled_there_and_the_agent_stays(world: World) -> None:
+async def test_a_stopped_turn_is_cancelled_in_the_agent_which_keeps_running(world: World) -> None:
     async with world.open_agent() as agent:
         session = await post(agent, do(["say", "half a"], ["hang"]))
         await deltas(agent, session, "half a")
@@ -146,7 +146,7 @@ async def test_a_turn_that_is_stopped_is_cancelled_there_and_the_agent_stays(wor
     assert world.prompts()[1] == do(["say", "back"])
 
 
-async def test_a_question_that_waits_is_answered_as_cancelled_when_the_turn_is_stopped(world: World) -> None:
+async def test_a_pending_permission_request_is_cancelled_when_the_turn_is_stopped(world: World) -> None:
     async with world.open_agent() as agent:
         session = await post(agent, do(["ask", RM], ["hang"]))
         await asked(agent, session)
@@ -155,7 +155,7 @@ async def test_a_question_that_waits_is_answered_as_cancelled_when_the_turn_is_s
     assert world.effects() == [{"outcome": {"outcome": "cancelled"}}]
 
 
-async def test_an_agent_that_does_not_stop_is_ended_and_the_next_turn_has_another(world: World) -> None:
+async def test_an_agent_that_does_not_stop_is_ended_and_the_next_turn_starts_another(world: World) -> None:
     async with world.open_agent() as agent:
         session = await post(agent, do(["deaf"]))
         await world.has("effects")
@@ -167,7 +167,7 @@ async def test_an_agent_that_does_not_stop_is_ended_and_the_next_turn_has_anothe
     assert [params["sessionId"] for params in world.received("session/load")] == ["s0"]
 
 
-async def test_what_is_said_meanwhile_is_the_next_prompt_of_the_same_turn(world: World) -> None:
+async def test_a_message_during_a_turn_is_its_next_prompt(world: World) -> None:
     first = do(["effect", "begun"], ["ask", RM], ["say", "one"])
     async with world.open_agent() as agent:
         session = await post(agent, first)
@@ -180,7 +180,7 @@ async def test_what_is_said_meanwhile_is_the_next_prompt_of_the_same_turn(world:
     assert len([body for body in journal if isinstance(body, Ended)]) == 1
 
 
-async def test_sessions_in_one_folder_share_an_agent_and_hear_their_own_words_alone(world: World) -> None:
+async def test_sessions_in_one_folder_share_an_agent_and_get_only_their_own_messages(world: World) -> None:
     async with world.open_agent() as agent:
         for name in ("a", "b"):
             await post(agent, do(["say", f"{name} begins. "], ["until", "go"], ["say", f"{name} ends."]), name=name)
@@ -196,13 +196,13 @@ async def test_sessions_in_one_folder_share_an_agent_and_hear_their_own_words_al
     ("ids", "reply"),
     [([], "ab"), (["m", "m"], "ab"), (["m", "n"], "a\n\nb")],
 )
-async def test_pieces_of_a_message_are_joined_whatever_ids_they_have(world: World, ids: list[str], reply: str) -> None:
+async def test_the_chunks_of_a_message_are_joined_with_any_ids(world: World, ids: list[str], reply: str) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["say", "a", *ids[:1]], ["say", "b", *ids[1:]]))
         assert [body.text for body in await finished_journal(agent) if isinstance(body, Reply)] == [reply]
 
 
-async def test_a_line_of_five_megabytes_is_a_line(world: World) -> None:
+async def test_a_line_of_five_megabytes_is_read(world: World) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["long", 5_000_000], ["say", " end"]))
         (reply,) = [body.text for body in await finished_journal(agent) if isinstance(body, Reply)]
@@ -211,14 +211,14 @@ async def test_a_line_of_five_megabytes_is_a_line(world: World) -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "max_turn_requests", "refusal"])
-async def test_why_an_agent_stopped_early_is_told(world: World, reason: str) -> None:
+async def test_the_reason_of_an_early_stop_is_recorded(world: World, reason: str) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["say", "so far"], ["stop", reason]))
         journal = await finished_journal(agent)
     assert journal[-3:] == [Reply("so far", 1), Reply("", 1, cut=STOP_REASONS[reason]), Ended("done", 1)]
 
 
-async def test_files_and_terminals_of_ours_are_not_offered(world: World) -> None:
+async def test_no_file_or_terminal_access_is_offered(world: World) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["request", "fs/read_text_file"], ["request", "terminal/create"], ["say", "ok"]))
         await finished_journal(agent)
@@ -228,7 +228,7 @@ async def test_files_and_terminals_of_ours_are_not_offered(world: World) -> None
     assert [answer["code"] for answer in world.received("answer")] == [-32601, -32601]
 
 
-async def test_the_past_of_a_session_is_told_to_an_agent_that_did_not_see_it(world: World) -> None:
+async def test_an_agent_gets_the_history_that_it_has_not_seen(world: World) -> None:
     config = load(world.home, {}, {"acp.command": world.command(), "runtime.name": "native"})
     model = ScriptedModel(says("Paris it is"), says("[the agent's]"), says("You said Rome"))
     with anyio.fail_after(60):
@@ -251,7 +251,7 @@ async def test_the_past_of_a_session_is_told_to_an_agent_that_did_not_see_it(wor
     assert "Paris" not in second
 
 
-async def test_an_agent_is_given_the_variables_that_are_named_and_the_usual(
+async def test_an_agent_gets_the_configured_variables_and_the_usual_ones(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_KEY", "for the agent")
@@ -264,7 +264,7 @@ async def test_an_agent_is_given_the_variables_that_are_named_and_the_usual(
     assert "OTHER_KEY" not in names
 
 
-async def test_all_that_is_said_to_an_agent_is_what_the_protocols_own_library_expects(world: World) -> None:
+async def test_every_message_to_an_agent_matches_the_schema_of_the_protocols_own_library(world: World) -> None:
     async with world.open_agent() as agent:
         session = await post(agent, do(["ask", RM], ["hang"]))
         await agent.answer(session, await asked(agent, session), "once")

@@ -1,4 +1,4 @@
-"""Claude Code's ACP agent, as npm gives it, with a scripted model: real turns, real commands, real kills."""
+"""Claude Code's ACP agent from npm with a scripted model: real turns, real commands, real kills."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def model() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def person(tmp_path: Path, model: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Person:
-    """Somebody who has named the agent, and whose agent asks the scripted model."""
+    """A person with this agent, whose model is scripted."""
     program = installed("acp") / "node_modules" / ".bin" / "claude-agent-acp"
     person = Person(tmp_path)
     values = (model.root, "k-1234567890", str(person.folder / ".claude"), "1")
@@ -79,7 +79,7 @@ def pids(person: Person) -> list[int]:
 
 
 @pytest.mark.anyio
-async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, model: ScriptedServer) -> None:
+async def test_a_message_an_approved_command_and_a_stop(person: Person, model: ScriptedServer) -> None:
     with anyio.fail_after(200):
         async with outrider.open(config=config(person), workspace=person.project) as agent:
             session = await post(agent, "how are things?")
@@ -123,7 +123,7 @@ async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, mode
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_next_process(person: Person) -> None:
+async def test_an_agent_that_is_killed_during_a_command_continues_in_the_next_process(person: Person) -> None:
     with anyio.fail_after(200):
         async with outrider.open(config=config(person), workspace=person.project) as agent:
             session = await post(agent, "how are things?")
@@ -143,7 +143,7 @@ async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_nex
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
 @pytest.mark.parametrize("point", ["call_intent_recorded", "result_not_recorded", "reply_not_recorded:2"])
-def test_a_turn_goes_on_when_outrider_is_killed_and_the_bell_rings_once(person: Person, point: str) -> None:
+def test_a_turn_continues_after_a_kill_of_outrider_and_its_command_runs_once(person: Person, point: str) -> None:
     person.home.mkdir(mode=0o700)
     (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')
     begun = person.types("run", "--session", "s", "how are things?")

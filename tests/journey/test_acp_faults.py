@@ -1,4 +1,4 @@
-"""ACP agents that die, fall silent, or lose us: the turn goes on where the agent can, and ends in words where not."""
+"""ACP agents that die or fall silent, and kills of Outrider: the turn resumes, or fails with a reason."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,9 @@ def reason(journal: list[Any]) -> str:
         ("version-2", f"python speaks version 2 of ACP, and Outrider speaks version 1; {USE_NATIVE_HINT}"),
     ],
 )
-async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: World, word: str, message: str) -> None:
+async def test_an_agent_that_cannot_work_fails_the_turn_with_its_own_error(
+    world: World, word: str, message: str
+) -> None:
     async with world.open_agent(word) as agent:
         await post(agent, do(["say", "never"]))
         assert reason(await finished_journal(agent)) == message
@@ -56,19 +58,21 @@ async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: Worl
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("", "say which agent carries turns: `outrider config set acp.command"),
+        ("", "no agent is set: `outrider config set acp.command"),
         ("/nowhere/agent --acp", "/nowhere/agent was not started: No such file or directory"),
-        ("agent 'half", "acp.command cannot be read: No closing quotation"),
+        ("agent 'half", "acp.command cannot be parsed: No closing quotation"),
     ],
 )
-async def test_a_command_that_starts_nothing_is_told_of(world: World, command: str, message: str) -> None:
+async def test_a_command_that_cannot_be_started_fails_the_turn_with_a_reason(
+    world: World, command: str, message: str
+) -> None:
     async with world.open_agent(acp_command=command) as agent:
         await post(agent, "hello")
         assert reason(await finished_journal(agent)).startswith(message)
 
 
 @pytest.mark.anyio
-async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(world: World) -> None:
+async def test_an_error_fails_the_turn_with_its_text_and_keeps_what_was_done(world: World) -> None:
     words = do(["say", "half"], *RUNS, ["error", -32603, "Internal error", {"details": "bad key"}])
     async with world.open_agent() as agent:
         await post(agent, words)
@@ -84,13 +88,13 @@ async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(w
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("word", ["", "resumes"])
-async def test_an_agent_that_dies_in_the_midst_is_started_again_and_goes_on(world: World, word: str) -> None:
+async def test_an_agent_that_dies_during_a_turn_is_restarted_and_continues(world: World, word: str) -> None:
     words = do(*RUNS, ["die", "once"], tool("c1", "completed", content=text("rang")), ["say", "all done"])
     async with world.open_agent(word) as agent:
         session = await post(agent, words)
-        shown = [delta.text for delta in await deltas(agent, session, "started again") if delta.kind == "reset"]
+        notes = [delta.text for delta in await deltas(agent, session, "it is restarted") if delta.kind == "reset"]
         journal = await finished_journal(agent)
-    assert shown == ["python ended with exit status 3; it is restarted and continues"]
+    assert notes == ["python ended with exit status 3; it is restarted and continues"]
     assert [body.text for body in journal if isinstance(body, Result)] == [UNKNOWN, "rang"]
     assert isinstance(journal[-1], Ended)
     assert journal[-1].outcome == "done"
@@ -111,8 +115,8 @@ async def test_an_agent_that_dies_every_time_is_given_up_after_the_second(world:
 
 
 @pytest.mark.anyio
-async def test_what_a_dead_agent_knows_of_its_calls_is_asked_of_the_next(world: World) -> None:
-    """It ended a call, wrote that down, and died before it could tell us."""
+async def test_the_outcome_of_an_interrupted_call_is_taken_from_the_replay_of_the_next_process(world: World) -> None:
+    """It ended a call, stored that, and died before it could report it."""
     ended = tool("c1", "completed", content=text("rang once"))[1]
     async with world.open_agent() as agent:
         await post(agent, do(*RUNS, ["past", ended], ["die", "once"], ["say", "I see"]))
@@ -123,7 +127,7 @@ async def test_what_a_dead_agent_knows_of_its_calls_is_asked_of_the_next(world: 
 
 
 @pytest.mark.anyio
-async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_begins_anew(world: World) -> None:
+async def test_an_agent_that_cannot_resume_fails_the_interrupted_turn_and_begins_a_new_session(world: World) -> None:
     async with world.open_agent("forgets") as agent:
         await post(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
         journal = await finished_journal(agent)
@@ -141,7 +145,7 @@ async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_be
 
 
 @pytest.mark.anyio
-async def test_a_session_that_the_agent_has_forgotten_is_begun_anew_from_what_is_written_here(world: World) -> None:
+async def test_a_session_that_the_agent_lost_is_replaced_by_a_new_one_with_the_history(world: World) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["say", "first"]))
         await finished_journal(agent)
@@ -154,18 +158,18 @@ async def test_a_session_that_the_agent_has_forgotten_is_begun_anew_from_what_is
 
 
 @pytest.mark.anyio
-async def test_a_silent_agent_is_asked_whether_it_lives_and_left_alone_when_it_does(world: World) -> None:
+async def test_a_silent_agent_that_answers_a_ping_continues(world: World) -> None:
     async with world.open_agent(acp_quiet="1") as agent:
         session = await post(agent, do(["hang"]))
-        shown = await deltas(agent, session, "it is running and answers")
-        assert shown[-1].text == "scripted has been silent for 1 s; it is running and answers"
+        notes = await deltas(agent, session, "it is running and answers")
+        assert notes[-1].text == "scripted has been silent for 1 s; it is running and answers"
         await agent.stop(session)
         await finished_journal(agent)
     assert len(world.received("_outrider/alive")) >= 1
 
 
 @pytest.mark.anyio
-async def test_a_silent_agent_that_does_not_answer_is_ended(world: World) -> None:
+async def test_a_silent_agent_that_does_not_answer_a_ping_is_ended(world: World) -> None:
     async with world.open_agent(acp_quiet="1") as agent:
         await post(agent, do(["say", "so far"], ["deaf"]))
         journal = await finished_journal(agent)
@@ -175,7 +179,7 @@ async def test_a_silent_agent_that_does_not_answer_is_ended(world: World) -> Non
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("answer", "message"), [("once", "has allowed it since"), ("no", "did not allow it")])
-async def test_a_question_outlives_a_restart_and_its_answer_holds_for_the_same_command_once(
+async def test_a_question_survives_a_restart_and_its_answer_applies_to_the_same_command_once(
     world: World, answer: str, message: str
 ) -> None:
     words = do(["ask", RM], ["say", "done"])
@@ -192,7 +196,7 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_for_the_same_c
 
 
 class Owner(Person):
-    """Somebody whose turns are carried by the scripted agent."""
+    """A person whose turns run in the scripted agent."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder)
@@ -224,7 +228,7 @@ RING = do(
         "reply_recorded",
     ],
 )
-def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
+def test_a_turn_continues_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path)
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)
@@ -238,7 +242,7 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
 
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", ["call_intent_recorded", "result_recorded"])
-def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path: Path, point: str) -> None:
+def test_after_a_kill_a_turn_of_an_agent_that_cannot_resume_fails_with_a_reason(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path, "forgets")
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)

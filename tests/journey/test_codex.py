@@ -110,7 +110,7 @@ async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_pat
 
 
 @pytest.mark.behaviour("A1")
-async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_changes_over(tmp_path: Path) -> None:
+async def test_codex_gets_the_history_of_another_runtime_once(tmp_path: Path) -> None:
     native = ScriptedModel(says("the word is plum"), says(), says("and pear"))
     lines = script("codex one", "codex two", "codex three")
     async with (
@@ -135,7 +135,7 @@ async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_chan
 
 
 @pytest.mark.behaviour("A8")
-async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tmp_path: Path) -> None:
+async def test_without_codex_a_turn_fails_with_how_to_install_it_and_how_to_continue(tmp_path: Path) -> None:
     async with open_codex(tmp_path, "http://127.0.0.1:9/v1", codex_command="/nowhere/codex") as agent:
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
@@ -146,7 +146,7 @@ async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tm
 
 
 @pytest.mark.behaviour("A13")
-async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_path: Path) -> None:
+async def test_a_rejected_login_is_reported_as_one_and_other_errors_unchanged(tmp_path: Path) -> None:
     lines = script([ErrorStatus(401, "bad token"), ErrorStatus(400, "that model is asleep"), says("fine")])
     async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
@@ -161,7 +161,7 @@ async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_
 
 
 @pytest.mark.behaviour("A13")
-async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_asked(tmp_path: Path) -> None:
+async def test_a_missing_login_is_reported_before_a_model_is_asked(tmp_path: Path) -> None:
     async with open_scripted_server(script("never")) as server:
         home = codex_home(tmp_path, server.url)
         written = (
@@ -189,7 +189,7 @@ async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> Non
     assert again.outcome == "done"
 
 
-async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_path: Path) -> None:
+async def test_a_message_that_never_reached_codex_is_sent_with_the_next_one(tmp_path: Path) -> None:
     async with open_scripted_server(script("one", "two")) as server:
         with anyio.fail_after(60):
             async with open_codex(tmp_path, server.url) as agent:
@@ -203,7 +203,7 @@ async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_
     assert (last.count("say pear"), last.count("remember plum"), last.count("third")) == (1, 1, 1)
 
 
-async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: Path) -> None:
+async def test_messages_of_failed_turns_are_not_sent_to_codex_again(tmp_path: Path) -> None:
     lines = script([*(ErrorStatus(401, "bad token") for _ in range(3)), says("fine")])
     async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
@@ -214,7 +214,7 @@ async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: 
     assert [last.count(f"say plum {number}") for number in range(3)] == [1, 1, 1]
 
 
-async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_path: Path) -> None:
+async def test_returning_to_the_default_model_of_codex_uses_and_records_that_one(tmp_path: Path) -> None:
     async with (
         open_scripted_server(script("one", "two", "three")) as server,
         open_codex(tmp_path, server.url) as agent,
@@ -229,14 +229,14 @@ async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_pa
     assert asked == replies == [MODEL, "gpt-5.4", MODEL]
 
 
-async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
+async def test_an_image_reaches_codex(tmp_path: Path) -> None:
     async with open_scripted_server(script("a dot")) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("what is it?", session="s", images=[PIXEL])
     assert "data:image/png;base64," in texts(server.requests[0])
 
 
-async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: Path) -> None:
+async def test_the_persons_own_settings_of_codex_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "work" / ".git").mkdir(parents=True)
     async with open_scripted_server(script("one")) as server:
         settings = codex_home(tmp_path, server.url) / "config.toml"
@@ -248,7 +248,7 @@ async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: 
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_command_hands_its_turn_to_codex_when_the_environment_says_so(tmp_path: Path) -> None:
+async def test_the_environment_can_choose_codex_for_a_command(tmp_path: Path) -> None:
     async with open_scripted_server(script("from codex")) as server:
         person = Person(tmp_path)
         use_codex(person, server.url)

@@ -25,7 +25,7 @@ def ours(tool: str, **args: object) -> ScriptedCall:
     return ScriptedCall(tool, args, namespace="mcp__outrider")
 
 
-async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_is_told(tmp_path: Path) -> None:
+async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notified(tmp_path: Path) -> None:
     wait = "while [ ! -e go ]; do sleep 0.05; done; echo it is built"
     lines = script(
         says("", ours("background", command=wait)), says("", ours("tasks", action="list")), says("ok"), says("heard")
@@ -56,7 +56,7 @@ async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_i
     assert len([line for line in before if line.startswith("result")]) == 2
 
 
-async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_in_no_file_and_no_command(
+async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or_command(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "t0k3n-of-this-very-thread"
@@ -81,7 +81,7 @@ async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
 
 
-async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when_taken_up_again(
+async def test_a_codex_without_dynamic_tools_gets_them_over_mcp_also_when_it_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = tmp_path / "plain-codex"
@@ -104,9 +104,7 @@ async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when
 
 
 @pytest.mark.parametrize("approval", ["on-request", "untrusted", "never"])
-async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_by_us(
-    tmp_path: Path, approval: str
-) -> None:
+async def test_a_call_of_our_tool_that_needs_an_approval_is_asked_about_once(tmp_path: Path, approval: str) -> None:
     lines = script(says("", ours("background", command="echo x >> ran", needs=["network"])), says("ok"))
     async with (
         open_scripted_server(lines) as server,
@@ -151,7 +149,7 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
     ], "\n".join(journal)
 
 
-async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:
+async def test_a_call_that_did_not_reach_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:
     item = {
         "type": "mcpToolCall",
         "id": "call_1",
@@ -186,22 +184,24 @@ async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_faile
 
 
 @pytest.mark.parametrize(("tools", "answer"), [("mcp", "accept"), ("dynamic", "decline")])
-async def test_codex_asks_nobody_about_our_own_server_and_about_another_of_that_name_as_ever(
+async def test_elicitations_of_our_own_server_are_accepted_and_those_of_another_with_its_name_are_not(
     tmp_path: Path, tools: str, answer: str
 ) -> None:
     question: dict[str, object] = {"serverName": "outrider", "message": "Allow it?", "mode": "form"}
     asked = {"method": "mcpServer/elicitation/request", "id": 77, "params": question}
     codex = ScriptedCodex(tmp_path)
     codex.will([{"send": asked}, {"meet": "asked"}, {"say": "ok"}], faults=at("asked", "wait answered"))
-    found: list[object] = []
+    actions: list[object] = []
     with anyio.fail_after(60):
         async with codex.open_agent(codex_tools=tools) as agent, anyio.create_task_group() as group:
             group.start_soon(_say, agent)
-            while not found:
+            while not actions:
                 await anyio.sleep(0.02)
-                found = [said["result"]["action"] for said in codex.messages("heard") if said.get("id") == 77]
+                actions = [
+                    message["result"]["action"] for message in codex.messages("heard") if message.get("id") == 77
+                ]
             codex.release("answered")
-    assert found == [answer]
+    assert actions == [answer]
 
 
 async def _say(agent: Agent) -> None:

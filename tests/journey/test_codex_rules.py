@@ -30,7 +30,9 @@ def adds(path: str) -> ScriptedCall:
     )
 
 
-async def test_a_denied_command_does_not_run_and_what_no_rule_speaks_of_runs_unasked(tmp_path: Path) -> None:
+async def test_a_denied_command_does_not_run_and_one_that_no_rule_matches_runs_without_a_question(
+    tmp_path: Path,
+) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("", adds("a.txt")), says("ok"))
     async with at_work(tmp_path, lines) as agent:
@@ -53,7 +55,7 @@ async def test_a_denied_command_does_not_run_and_what_no_rule_speaks_of_runs_una
     ]
 
 
-async def test_a_rule_that_asks_is_asked_for_a_patch_in_the_workspace(tmp_path: Path) -> None:
+async def test_a_rule_that_asks_applies_to_a_patch_in_the_workspace(tmp_path: Path) -> None:
     rule(tmp_path, '[[rules]]\nverdict = "ask"\ntool = "patch"\n')
     async with at_work(tmp_path, steps(says("", adds("a.txt")), says("ok"))) as agent:
         session = await begin(agent)
@@ -62,7 +64,7 @@ async def test_a_rule_that_asks_is_asked_for_a_patch_in_the_workspace(tmp_path: 
     assert not (tmp_path / "work" / "a.txt").exists()
 
 
-async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rule_speaks_of_it(tmp_path: Path) -> None:
+async def test_a_command_that_the_sandbox_stops_is_not_repeated_outside_of_it_without_a_rule(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     outside = tmp_path / "codex" / "outside"
     lines = steps(*(says("", shell(f"echo x > {outside}")) for _ in range(4)), says("ok"))
@@ -76,7 +78,7 @@ async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rul
     assert ["Read-only file system" in line for line in journal if line.startswith("result")] == [True] * 4
 
 
-async def test_a_yes_to_commands_in_the_sandbox_is_none_to_one_that_leaves_it(tmp_path: Path) -> None:
+async def test_a_yes_to_commands_in_the_sandbox_does_not_allow_one_outside_of_it(tmp_path: Path) -> None:
     leaves = {"sandbox_permissions": "require_escalated"}
     lines = steps(says("", shell("touch in")), says("", shell("touch out", **leaves)), says("ok"))
     async with at_work(tmp_path, lines, approval="untrusted") as agent:
@@ -101,7 +103,7 @@ async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path
     assert any(line.endswith("end\n") for line in journal), journal
 
 
-async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Path) -> None:
+async def test_rules_apply_after_a_restart_and_no_other_question_is_asked(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("ok"))
     async with open_scripted_server(lines) as server:
@@ -116,7 +118,7 @@ async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Pa
     assert "asked" not in journal
 
 
-async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_and_sees_no_more(tmp_path: Path) -> None:
+async def test_a_workspace_inside_outriders_home_works_and_the_rest_of_the_home_is_hidden(tmp_path: Path) -> None:
     lines = steps(
         says("", shell("sleep 0.3; echo hello > mine; cat mine; cat ../../store.db; ls ..; echo end")), says("ok")
     )

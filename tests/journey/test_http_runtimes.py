@@ -45,30 +45,30 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
     return (await owner.get(f"/v1/sessions/{session}")).json()["runtime"]
 
 
-async def test_runtimes_that_can_be_used_are_offered_and_others_are_not(tmp_path: Path) -> None:
+async def test_only_usable_runtimes_are_listed(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with open_client(tmp_path, server) as owner:
-            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
-            found = (await owner.get("/v1/models/codex:gpt-5.4")).json()
+            models = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            model = (await owner.get("/v1/models/codex:gpt-5.4")).json()
             missing = await owner.get("/v1/models/acp")
-    assert ("codex" in listed, "acp" in listed) == (True, False)
-    assert (found["id"], found["owned_by"]) == ("codex:gpt-5.4", "codex")
+    assert ("codex" in models, "acp" in models) == (True, False)
+    assert (model["id"], model["owned_by"]) == ("codex:gpt-5.4", "codex")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_a_runtime_without_its_program_is_not_offered_and_refused_in_words(tmp_path: Path) -> None:
+async def test_a_runtime_without_its_program_is_not_listed_and_is_refused_with_a_reason(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with open_client(tmp_path, server, str(tmp_path / "gone")) as owner:
-            listed = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            models = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
             refused = await complete(owner, "codex")
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
-    assert "codex" not in listed
+    assert "codex" not in models
     assert (refused.status_code, "npm install -g @openai/codex" in refused.json()["error"]["message"]) == (404, True)
     assert sessions == []
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_path: Path) -> None:
+async def test_completions_by_codex_and_by_the_native_loop_share_a_session(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
         async with open_client(tmp_path, server) as owner:
             first = await complete(owner, "codex")
@@ -77,10 +77,10 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
             runtimes = [await runtime_of(owner, headers["x-session-id"])]
             back = await complete(owner, "native", "and you?", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
-            named = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
+            third = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
         last = server.requests[-1]
-    answers = [one.json() for one in (first, stays, back, named)]
+    answers = [one.json() for one in (first, stays, back, third)]
     assert [one["choices"][0]["message"]["content"] for one in answers] == ["theirs", "theirs again", "ours", "a third"]
     assert [one["model"] for one in answers] == ["codex", "outrider", "outrider", "codex:gpt-5.4"]
     assert runtimes == ["codex", "native", "codex:gpt-5.4"]
@@ -88,7 +88,7 @@ async def test_a_completion_by_codex_and_the_next_by_ours_share_a_session(tmp_pa
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Path) -> None:
+async def test_a_response_by_codex_names_it_and_can_be_continued(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
         async with open_client(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
@@ -98,7 +98,7 @@ async def test_a_response_by_codex_says_so_and_can_be_gone_on_from(tmp_path: Pat
     assert [one["output"][0]["content"][0]["text"] for one in (first, second)] == ["theirs", "theirs again"]
 
 
-async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp_path: Path) -> None:
+async def test_client_tools_are_refused_where_codex_runs_the_session(tmp_path: Path) -> None:
     ring = {"type": "function", **RING["function"]}
     with ScriptedServer(script(says("theirs"))) as server:
         async with open_client(tmp_path, server) as owner:
@@ -116,7 +116,7 @@ async def test_tools_of_a_client_are_refused_where_codex_carries_the_session(tmp
     assert len(server.requests) == 0
 
 
-async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_taken_for_a_model_of_ours(
+async def test_client_tools_are_refused_where_codex_is_the_default_and_accepted_for_a_model(
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(script(says("unused"))) as server:
@@ -129,7 +129,7 @@ async def test_tools_of_a_client_are_refused_in_a_home_that_codex_carries_and_ta
     assert (taken.status_code, runtime) == (200, "native")
 
 
-async def test_a_session_is_begun_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
+async def test_a_session_is_created_with_a_runtime_and_switched_to_another(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
         async with open_client(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})

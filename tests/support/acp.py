@@ -1,4 +1,4 @@
-"""A home whose turns are carried by the scripted ACP agent, and what that agent heard and did."""
+"""A home whose turns run in the scripted ACP agent, and what that agent received and did."""
 
 import json
 import shlex
@@ -63,12 +63,12 @@ class World:
 
 
 def do(*acts: Sequence[Any], before: str = "") -> str:
-    """Words that make the agent do this."""
+    """A message that makes the agent do this."""
     return f"{before}do {json.dumps(acts)}"
 
 
 def tool(id: str, status: str, **more: Any) -> tuple[str, Any]:
-    """The act of telling of a tool call."""
+    """The act of reporting a tool call."""
     kind = "tool_call" if status == "pending" else "tool_call_update"
     return "update", {"sessionUpdate": kind, "toolCallId": id, "title": f"Run {id}", "status": status, **more}
 
@@ -78,24 +78,24 @@ def text(words: str) -> list[dict[str, Any]]:
 
 
 async def post(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
-    """Post this, and do not wait."""
+    """Post a message without waiting for its turn."""
     session = await agent.session(name)
     await agent.post(words, session=session, address=address)
     return await agent.find(session.id)
 
 
 async def finished_journal(agent: Agent, name: str = "s") -> list[Body]:
-    """What stands in the journal once nothing is left to do."""
+    """The journal when nothing is left to do."""
     await agent.wait(await agent.session(name))
     return [entry.body for entry in await agent.journal(await agent.session(name))]
 
 
 async def deltas(agent: Agent, session: Session, until: str) -> list[Delta]:
-    """What is shown, up to the delta with this in it."""
-    found: list[Delta] = []
+    """The deltas up to the one with this text."""
+    seen: list[Delta] = []
     async for event in agent.follow(session):
         if isinstance(event, Delta):
-            found.append(event)
+            seen.append(event)
             if until in event.text:
-                return found
+                return seen
     raise AssertionError("never shown")

@@ -1,9 +1,9 @@
-"""An ACP agent that does as it is told: acts stand in the prompt, what it heard and did stands in files of its folder.
+"""A scripted ACP agent: the prompt contains its acts, and files in its folder record what it received and did.
 
     acp_agent.py FOLDER [WORD…]
 
-Words: `forgets` (it can take up no session), `resumes` (without telling the past), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `login` (a session needs one first), `stays` (also when nobody speaks with it any more).
+Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
+`silent-at-METHOD`, `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -41,7 +41,7 @@ class Agent:
         self.answered = threading.Condition()
         self.asked = 0
         self.looks = False
-        """Told that it was cut off, it looks before it does something again, as any good agent."""
+        """After an interruption it checks before it repeats something, as a good agent does."""
 
     def send(self, **message: Any) -> None:
         with self.speaking:

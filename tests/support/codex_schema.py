@@ -1,6 +1,6 @@
 """The part of Codex's protocol that we speak, as the tested version of the program describes it itself.
 
-`python -m tests.support.codex_schema` writes the record anew, after the pinned version was changed on purpose.
+`python -m tests.support.codex_schema` rewrites the record, after the pinned version was changed on purpose.
 """
 
 import json

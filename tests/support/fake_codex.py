@@ -1,6 +1,6 @@
-"""An app-server of Codex that keeps to a script over real stdio, and fails where the script says.
+"""A scripted app-server of Codex over real stdio, with faults where the script has them.
 
-A program of its own: `tests.support.scripted_codex` writes what it is told to do, and reads what it was asked.
+It is a program: `tests.support.scripted_codex` writes its script and reads the requests it got.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.support.fake_codex_parts import Json, Threads, Wire
 _CORE = ("HOME", "PATH", "LANG", "TMPDIR")
 _ABORTED = "<turn_aborted"
 _RESPONSES = ("run", "patch", "tool")
-"""What ends a reply of the model, so that its tokens are told."""
+"""Steps that end a reply of the model, so that its tokens are reported."""
 
 
 class Turn:
@@ -43,7 +43,7 @@ class Turn:
 
 
 class Server:
-    """Answers requests; every turn is played in a thread of its own."""
+    """Responds to requests; every turn is played in a thread of its own."""
 
     def __init__(self, folder: Path, settings: list[str]) -> None:
         self._folder = folder
@@ -180,7 +180,7 @@ class Server:
             turn.is_over.wait()
 
     def _item(self, turn: Turn, item: Json, **ended: Any) -> None:
-        """Begin it, end it."""
+        """Start and complete an item."""
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         self._ended(turn, {**item, **ended})
 
@@ -314,7 +314,7 @@ class Server:
         self._tell(turn, "error", willRetry=True, error=error)
 
     def do_send(self, turn: Turn, message: Json, _: Json) -> None:
-        """Anything at all, with the names of this turn put in."""
+        """Any message, with the ids of this turn."""
         params = {"threadId": turn.thread, "turnId": turn.id, **message.get("params", {})}
         self._wire.put({**message, "params": params})
 
@@ -322,7 +322,7 @@ class Server:
         self._wire.meet(moment)
 
     def _ask(self, turn: Turn, method: str, params: Json) -> Json:
-        """What the other side answers; nothing when the turn is over before it does."""
+        """The response to a request; empty when the turn ends before it."""
         self._asked += 1
         self._open[self._asked] = turn.answers
         asked = {"threadId": turn.thread, "turnId": turn.id, **params}
@@ -335,7 +335,7 @@ class Server:
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:
-    """What the settings on the command line put into the environment of commands."""
+    """The variables that settings on the command line add to the environment of commands."""
     found: dict[str, str] = {}
     for setting in settings:
         if setting.startswith("shell_environment_policy.set"):

@@ -1,4 +1,4 @@
-"""Speaking JSON-RPC with a real child: what is asked, answered and told, in either direction, whatever it writes."""
+"""JSON-RPC with a real child: requests, responses and notifications in both directions, also malformed ones."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 STRANGE = "å€😀"
 
 
-async def test_a_child_is_started_exactly_as_told_in_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_a_child_is_started_exactly_as_configured_in_a_session_of_its_own(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path, "a b", "")) as (child, connection):
         assert await request(connection, "facts") == {
             "argv": [str(SCRIPT), "a b", ""],
@@ -42,7 +42,7 @@ async def test_a_child_is_started_exactly_as_told_in_a_session_of_its_own(tmp_pa
         }
 
 
-async def test_answers_find_their_requests_in_whatever_order_they_come(tmp_path: Path) -> None:
+async def test_responses_find_their_requests_in_any_order(tmp_path: Path) -> None:
     results: list[Any] = []
 
     async def ask(method: str) -> None:
@@ -80,7 +80,7 @@ async def test_requests_and_notifications_of_the_child_come_in_order_and_its_ids
         ]
 
 
-async def test_messages_can_be_left_and_taken_up_again(tmp_path: Path) -> None:
+async def test_a_consumer_of_messages_can_stop_and_start_again(tmp_path: Path) -> None:
     seen: list[Any] = []
     async with connected(child_program(tmp_path)) as (_, connection):
         await connection.request("flood", [5, 1])
@@ -94,13 +94,13 @@ async def test_messages_can_be_left_and_taken_up_again(tmp_path: Path) -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_the_version_is_said_to_those_who_want_it(tmp_path: Path) -> None:
+async def test_the_protocol_version_is_sent_where_it_is_required(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path), ConnectionOptions(version="2.0")) as (_, connection):
         await connection.notify("hello", [1])
         assert await next_message(connection) == ("heard", {"jsonrpc": "2.0", "method": "hello", "params": [1]})
 
 
-async def test_an_error_is_raised_with_all_that_it_says(tmp_path: Path) -> None:
+async def test_an_error_is_raised_with_its_code_message_and_data(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path)) as (_, connection):
         with pytest.raises(RpcError, match="unknown thread") as caught:
             await connection.request("fail", {"code": -32600, "message": "unknown thread", "data": {"a": 1}})
@@ -118,19 +118,19 @@ async def test_an_error_is_raised_with_all_that_it_says(tmp_path: Path) -> None:
         *('{"id":999,"result":1}', '{"id":"1","result":1}', '{"id":null,"error":{"code":1,"message":"x"}}'),
     ],
 )
-async def test_lines_that_say_nothing_are_dropped(tmp_path: Path, line: str) -> None:
+async def test_lines_that_are_no_messages_are_dropped(tmp_path: Path, line: str) -> None:
     async with connected(child_program(tmp_path)) as (_, connection):
         await connection.request("write", f'{line}\n{{"method":"after"}}\n')
         assert await next_message(connection) == ("after", None)
 
 
-async def test_a_second_answer_is_dropped(tmp_path: Path) -> None:
+async def test_a_second_response_is_dropped(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path)) as (_, connection):
         assert await request(connection, "twice", 1) == 1
         assert await request(connection, "echo", 2) == 2
 
 
-async def test_a_request_without_an_answer_ends_and_a_late_answer_is_dropped(tmp_path: Path) -> None:
+async def test_a_request_without_a_response_times_out_and_a_late_response_is_dropped(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path)) as (_, connection):
         with pytest.raises(RequestTimeout, match=r"did not answer hold within 0\.01 s"):
             await connection.request("hold", within=0.01)
@@ -147,7 +147,7 @@ async def test_a_cancelled_request_is_forgotten(tmp_path: Path) -> None:
         assert await request(connection, "release") == "released"
 
 
-async def test_a_request_that_is_cancelled_half_written_does_not_spoil_the_next_line(tmp_path: Path) -> None:
+async def test_a_request_that_is_cancelled_half_written_does_not_corrupt_the_next_line(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path)) as (child, connection):
         await connection.request("nap")
         async with anyio.create_task_group() as group:
@@ -165,13 +165,13 @@ async def test_lines_have_any_length_in_both_directions(tmp_path: Path) -> None:
         assert await request(connection, "big", 5_000_000) == "x" * 5_000_000
 
 
-async def test_characters_arrive_whole_however_they_are_cut(tmp_path: Path) -> None:
+async def test_characters_that_are_split_between_reads_arrive_whole(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path)) as (_, connection):
         await connection.request("stutter", f'{{"method":"note","params":"{STRANGE}"}}\n')
         assert await next_message(connection) == ("note", STRANGE)
 
 
-async def test_whoever_still_waits_when_the_block_is_left_is_told(tmp_path: Path) -> None:
+async def test_pending_requests_fail_when_the_connection_is_closed(tmp_path: Path) -> None:
     async def wait(call: Callable[[], Awaitable[object]]) -> None:
         with pytest.raises(ProcessExited, match="was closed"):
             await call()
@@ -182,7 +182,7 @@ async def test_whoever_still_waits_when_the_block_is_left_is_told(tmp_path: Path
         await anyio.wait_all_tasks_blocked()
 
 
-async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
+async def test_an_error_in_the_block_is_raised_unwrapped(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with connected(child_program(tmp_path)):
             raise KeyError("mine")
@@ -198,7 +198,7 @@ async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
         (Program(("sh",), Path("/"), {}, marker=""), "at least 16 letters and digits"),
     ],
 )
-async def test_what_cannot_be_started_is_refused(what: Program, why: str) -> None:
+async def test_a_program_that_cannot_be_started_is_refused(what: Program, why: str) -> None:
     with pytest.raises(Refused, match=why):
         async with open_child(what):
             pass
@@ -220,7 +220,7 @@ class NamedValue(Struct):
         ("a\nb\u2028", '"a\\nb\u2028"'),
     ],
 )
-def test_what_is_written_is_one_line_of_unicode(params: Any, line: str) -> None:
+def test_a_rendered_message_is_one_line_of_valid_unicode(params: Any, line: str) -> None:
     assert render_message({"id": 1, "params": params}) == f'{{"id":1,"params":{line}}}\n'.encode()
 
 
@@ -236,14 +236,14 @@ def test_what_is_written_is_one_line_of_unicode(params: Any, line: str) -> None:
         ('"€"'.encode(), '"€"'.encode()),
     ],
 )
-def test_half_characters_are_mended_and_whole_ones_left_alone(before: bytes, after: bytes) -> None:
+def test_lone_surrogates_are_replaced_and_pairs_are_kept(before: bytes, after: bytes) -> None:
     assert repair_unicode(before) == after
 
 
-def test_what_a_line_says_is_told_by_its_keys() -> None:
+def test_the_kind_of_a_message_follows_from_its_fields() -> None:
     def parse(line: str) -> Any:
-        said = parse_message(line.encode())
-        match said:
+        message = parse_message(line.encode())
+        match message:
             case RpcResponse(id=number, outcome=RpcError() as error):
                 return number, str(error)
             case RpcResponse(id=number, outcome=Raw() as result):

@@ -117,7 +117,7 @@ async def test_a_client_initializes_lists_the_tools_and_calls_one() -> None:
     async with open_client() as (session, client):
         greeted = await client.request("initialize", protocolVersion="2025-03-26", capabilities={})
         initialized = await client.request("notifications/initialized", None)
-        listed = await client.request("tools/list")
+        tools = await client.request("tools/list")
         pinged = await client.request("ping")
         with session.deliver_to(answer_with("ran")):
             ran = await client.poke("c1", a="b")
@@ -126,7 +126,7 @@ async def test_a_client_initializes_lists_the_tools_and_calls_one() -> None:
         "what it is for",
     )
     assert (initialized, pinged) == (Response(202), result({}))
-    assert listed == result({"tools": [{"name": "poke", "description": "Poke it.", "inputSchema": POKE.schema}]})
+    assert tools == result({"tools": [{"name": "poke", "description": "Poke it.", "inputSchema": POKE.schema}]})
     assert ran == text_result("ran poke {'a': 'b'}")
 
 
