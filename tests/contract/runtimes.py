@@ -133,11 +133,11 @@ class Acp:
             ("effect", "x"),
             tool("c1", "completed"),
         ]
-        wish = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
+        request = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
         plans: Mapping[str, list[Any]] = {
             GREET: [("say", HELLO)],
             WORK: [("say", BEGIN), *run, ("say", DONE)],
-            ASK: [("say", BEGIN), ("ask", wish), tool("c1", "completed"), ("say", DONE)],
+            ASK: [("say", BEGIN), ("ask", request), tool("c1", "completed"), ("say", DONE)],
             HANG: [("say", BEGIN), *run, ("hang",)],
         }
         return do(*plans.get(plan, [("say", "ok")]), before=f"{plan} ")

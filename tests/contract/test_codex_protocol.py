@@ -80,25 +80,25 @@ def broken(name: str, value: Any) -> list[str]:
 async def test_every_message_we_send_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
     asked = {message["id"]: message["method"] for message in codex.messages("said") if {"id", "method"} <= set(message)}
-    found: list[str] = []
+    errors: list[str] = []
     methods: set[str] = set()
     for message in codex.messages("heard"):
         if "result" in message:
-            found += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
+            errors += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
         elif message["method"] != "initialized":
             methods.add(message["method"])
-            found += broken(REQUESTS[message["method"]] + "Params", message.get("params"))
-    assert found == []
+            errors += broken(REQUESTS[message["method"]] + "Params", message.get("params"))
+    assert errors == []
     assert {"thread/start", "thread/resume", "turn/start", "turn/steer", "turn/interrupt"} <= methods
 
 
 async def test_every_message_of_the_scripted_app_server_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
-    found: list[str] = []
+    errors: list[str] = []
     for message in codex.messages("said"):
         if (method := message.get("method")) is None:
             continue
         name = QUESTIONS[method] + "Params" if "id" in message else SCHEMA_NAMES[method] + "Notification"
-        found += broken(name, message["params"])
-    assert sorted(set(found)) == []
+        errors += broken(name, message["params"])
+    assert sorted(set(errors)) == []
     assert set(SCHEMA_NAMES.values()) <= set(NEWS)

@@ -295,11 +295,11 @@ async def stop_in_a_command(agent: Agent, codex: ScriptedCodex) -> None:
     async def send() -> None:
         outcomes.append(await say(agent))
 
+    pid_file = codex.work / "pid"
     with anyio.fail_after(_PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(send)
             await wait_for_calls(agent, 2)
-            pid_file = codex.work / "pid"
             while not (pid_file.exists() and pid_file.read_text().endswith("\n")):
                 await anyio.sleep(0.02)
             await agent.stop(await agent.find("s"))

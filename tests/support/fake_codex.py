@@ -89,8 +89,8 @@ class Server:
             self._end_commands()
 
     def _refusal(self, method: str, params: Json) -> str:
-        known = getattr(self, "on_" + method.replace("/", "_"), None)
-        if known is None:
+        method_handler = getattr(self, "on_" + method.replace("/", "_"), None)
+        if method_handler is None:
             return f"Invalid request: unknown variant `{method}`"
         thread = params.get("threadId", "")
         if method == "thread/resume":
@@ -257,20 +257,20 @@ class Server:
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
         cwd = step.get("cwd") or os.getcwd()
-        shown: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
+        details: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
         pid = None if step.get("asks") else "1"
         item: Json = {
             "type": "commandExecution",
             "id": turn.name("call"),
             "status": "inProgress",
             "processId": pid,
-            **shown,
+            **details,
         }
         if step.get("asks"):
             self._status(turn, "waitingOnApproval")
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         if step.get("asks"):
-            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **shown}
+            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **details}
             answer = self._ask(turn, "item/commandExecution/requestApproval", asked)
             self._tell(turn, "serverRequest/resolved", requestId=self._asked)
             self._status(turn)
@@ -290,8 +290,8 @@ class Server:
         self._ended(turn, {**item, "status": status, "aggregatedOutput": out, "exitCode": code, "durationMs": 1})
 
     def do_patch(self, turn: Turn, changes: Json, _: Json) -> None:
-        listed = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
-        item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": listed, "status": "inProgress"}
+        file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
+        item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}
         for path, text in changes.items():
             Path(path).write_text(text)
         self._item(turn, item, status="completed")
@@ -305,9 +305,9 @@ class Server:
         self._ended(turn, {**item, **ended, "contentItems": answer.get("contentItems"), "durationMs": 1})
 
     def do_fail(self, turn: Turn, error: Json, _: Json) -> None:
-        told = {"codexErrorInfo": "other", "additionalDetails": None, **error}
-        self._tell(turn, "error", willRetry=False, error=told)
-        self._finish(turn, "failed", told)
+        full_error = {"codexErrorInfo": "other", "additionalDetails": None, **error}
+        self._tell(turn, "error", willRetry=False, error=full_error)
+        self._finish(turn, "failed", full_error)
 
     def do_retry(self, turn: Turn, message: str, _: Json) -> None:
         error = {"message": "Reconnecting... 1/5", "codexErrorInfo": "other", "additionalDetails": message}
@@ -336,11 +336,11 @@ class Server:
 
 def _set_by(settings: list[str]) -> dict[str, str]:
     """The variables that settings on the command line add to the environment of commands."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for setting in settings:
         if setting.startswith("shell_environment_policy.set"):
-            found |= tomllib.loads(setting)["shell_environment_policy"]["set"]
-    return found
+            variables |= tomllib.loads(setting)["shell_environment_policy"]["set"]
+    return variables
 
 
 def main() -> None:
