@@ -235,8 +235,8 @@ async def test_a_turn_whose_codex_was_killed_fails_and_the_next_one_continues_in
         assert (again.outcome, again.text) == ("done", DONE)
         # Codex stores nothing of a thread without a message, and at these moments it may not have got one.
         await assert_in_order(agent, 2, threads=2 if moment in ("begun", "bound") else 1)
-        # A reply that is cut off between its words and its call is, to the model, one without a call.
-        world.assert_paid_once(*(() if moment.startswith("mid_reply") else ("rent", "power")))
+        # A reply that is cut off between its text and its call is, to the model, one without a call.
+        world.assert_paid_once(*(() if moment == "speaks" else ("rent", "power")))
         assert len(processes(world.folder)) == 1
     await until_none_survives(world.folder)
 
