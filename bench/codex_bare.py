@@ -1,6 +1,6 @@
-"""The least a program needs to drive `codex app-server`: the baseline that our runtime is measured against.
+"""A minimal client of `codex app-server`: the baseline for measuring our runtime.
 
-One reader, no tasks: whoever waits for something reads the lines, and keeps those that are not for them.
+It has no tasks: a caller that waits for a message reads lines and queues those that are meant for others.
 """
 
 import asyncio

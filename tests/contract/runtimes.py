@@ -1,6 +1,6 @@
-"""The runtimes that the contract suite runs against. Each can be made to do the same few things, named by plans.
+"""The runtimes of the contract suite. Each can follow the same few plans.
 
-A new one is added to `RUNTIMES`: how it is set up, how an input makes it follow a plan, and what is seen of it outside.
+To add one, put it into `RUNTIMES`: its settings, the input that makes it follow a plan, and its visible effects.
 """
 
 import json
@@ -20,21 +20,21 @@ from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings, shell
 
 GREET, WORK, ASK, HANG = "greet", "work", "ask", "hang"
-"""Say something; run a command; run one that a person must allow; run one, and then never come to an end."""
+"""Say something; run a command; run one that needs an approval; run one, and then never end."""
 HELLO, BEGIN, DONE, WENT_ON = "Hello there, friend.", "I begin.", "All done.", "I went on."
 COMMAND = "echo x >> did"
 
 
 class Harness(Protocol):
-    """One runtime, ready to be tried in a folder."""
+    """One runtime in a folder."""
 
     traits: RuntimeTraits
     hint: str
-    """What a person reads when its program is missing."""
+    """A part of the error when its program is missing."""
 
     def settings(self) -> dict[str, str]: ...
     def broken(self) -> dict[str, str]:
-        """The settings of one who has not installed it."""
+        """Settings with which its program is missing."""
         ...
 
     def words(self, plan: str) -> str:
@@ -42,11 +42,11 @@ class Harness(Protocol):
         ...
 
     def effects(self) -> int:
-        """How often the command of a plan was run, counted outside."""
+        """How often the command of a plan ran, counted outside of the runtime."""
         ...
 
     def knows(self, words: str) -> int:
-        """How often whoever answered last had these words before them."""
+        """How often the last prompt contains these words."""
         ...
 
 
@@ -66,7 +66,7 @@ def _script(run: ScriptedCall, ask: ScriptedCall) -> Script:
     )
 
 
-class _Served:
+class _ScriptedModelHarness:
     """A runtime whose model is the scripted server, natively or with another program in between."""
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
@@ -88,7 +88,7 @@ def _model(server: ScriptedServer) -> dict[str, str]:
     return {"model.name": "openai-chat:scripted", "model.url": server.url, "model.key": "none"}
 
 
-class Native(_Served):
+class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
     hint = "there are: anthropic, openai"
 
@@ -99,7 +99,7 @@ class Native(_Served):
         return {"runtime.name": "native", "model.name": "nobody:knows"}
 
 
-class Codex(_Served):
+class Codex(_ScriptedModelHarness):
     traits = CodexRuntime.traits
     hint = "/runtime native"
 
@@ -132,11 +132,11 @@ class Acp:
             ("effect", "x"),
             tool("c1", "completed"),
         ]
-        wish = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
+        request = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
         plans: Mapping[str, list[Any]] = {
             GREET: [("say", HELLO)],
             WORK: [("say", BEGIN), *run, ("say", DONE)],
-            ASK: [("say", BEGIN), ("ask", wish), tool("c1", "completed"), ("say", DONE)],
+            ASK: [("say", BEGIN), ("ask", request), tool("c1", "completed"), ("say", DONE)],
             HANG: [("say", BEGIN), *run, ("hang",)],
         }
         return do(*plans.get(plan, [("say", "ok")]), before=f"{plan} ")
@@ -146,8 +146,10 @@ class Acp:
 
     def knows(self, words: str) -> int:
         newest = max(self._world.agents.glob("*.past"))
-        told = [json.loads(line) for line in newest.read_text().splitlines()]
-        return json.dumps([update for update in told if update["sessionUpdate"] == "user_message_chunk"]).count(words)
+        updates = [json.loads(line) for line in newest.read_text().splitlines()]
+        return json.dumps([update for update in updates if update["sessionUpdate"] == "user_message_chunk"]).count(
+            words
+        )
 
 
 def _allows(effect: Any) -> bool:

@@ -15,7 +15,7 @@ from tests.support.survivors import end_all
 
 pytestmark = pytest.mark.anyio
 TERMINAL = "terminal:test"
-NAMED = {
+SCHEMA_NAMES = {
     "item/agentMessage/delta": "AgentMessageDelta",
     "item/reasoning/summaryTextDelta": "ReasoningSummaryTextDelta",
     "thread/tokenUsage/updated": "ThreadTokenUsageUpdated",
@@ -51,13 +51,13 @@ async def every_kind_of_turn(codex: ScriptedCodex) -> None:
         [{"run": "true", "asks": True}, {"fail": {"message": "no luck"}}],
     )
     with anyio.fail_after(60):
-        async with codex.opened() as agent:
+        async with codex.open_agent() as agent:
             session = await agent.session("s")
             await agent.post("go", session=session, address=TERMINAL)
             async for event in agent.follow(session):
                 if isinstance(event, Entry) and isinstance(event.body, Asked):
                     await agent.post("and this", session=session, address=TERMINAL)
-                    while not codex.heard("turn/steer"):
+                    while not codex.requests("turn/steer"):
                         await anyio.sleep(0.02)
                     await agent.answer(session, event.body, "once")
                 elif isinstance(event, Entry) and isinstance(event.body, Ended):
@@ -68,7 +68,7 @@ async def every_kind_of_turn(codex: ScriptedCodex) -> None:
             await agent.stop(session)
             while (await agent.find("s")).has_work:
                 await anyio.sleep(0.02)
-        async with codex.opened() as agent:
+        async with codex.open_agent() as agent:
             assert (await agent.say("once more", session="s")).outcome == "failed"
 
 
@@ -77,28 +77,28 @@ def broken(name: str, value: Any) -> list[str]:
     return [f"{name}: {error}" for error in jsonschema_rs.iter_errors(schema, value)]
 
 
-async def test_all_that_we_ask_and_answer_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+async def test_every_message_we_send_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
     asked = {message["id"]: message["method"] for message in codex.messages("said") if {"id", "method"} <= set(message)}
-    found: list[str] = []
+    errors: list[str] = []
     methods: set[str] = set()
     for message in codex.messages("heard"):
         if "result" in message:
-            found += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
+            errors += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
         elif message["method"] != "initialized":
             methods.add(message["method"])
-            found += broken(REQUESTS[message["method"]] + "Params", message.get("params"))
-    assert found == []
+            errors += broken(REQUESTS[message["method"]] + "Params", message.get("params"))
+    assert errors == []
     assert {"thread/start", "thread/resume", "turn/start", "turn/steer", "turn/interrupt"} <= methods
 
 
-async def test_all_that_the_scripted_app_server_says_is_as_codex_describes_it(codex: ScriptedCodex) -> None:
+async def test_every_message_of_the_scripted_app_server_matches_the_schema_of_codex(codex: ScriptedCodex) -> None:
     await every_kind_of_turn(codex)
-    found: list[str] = []
+    errors: list[str] = []
     for message in codex.messages("said"):
         if (method := message.get("method")) is None:
             continue
-        name = QUESTIONS[method] + "Params" if "id" in message else NAMED[method] + "Notification"
-        found += broken(name, message["params"])
-    assert sorted(set(found)) == []
-    assert set(NAMED.values()) <= set(NEWS)
+        name = QUESTIONS[method] + "Params" if "id" in message else SCHEMA_NAMES[method] + "Notification"
+        errors += broken(name, message["params"])
+    assert sorted(set(errors)) == []
+    assert set(SCHEMA_NAMES.values()) <= set(NEWS)

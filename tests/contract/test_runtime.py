@@ -1,4 +1,4 @@
-"""One suite for every runtime: whatever carries a turn, a person and a journal see the same.
+"""One suite for every runtime: a person and the journal see the same, whichever runs the turn.
 
 Where one cannot do something it says so by its traits, and the tests hold it to just that:
 
@@ -63,7 +63,7 @@ class Tried:
 
 @pytest.fixture(params=list(RUNTIMES))
 def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
-    # Login shells read what stands in the home folder of whoever runs the tests.
+    # Login shells read the dotfiles in the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
     with RUNTIMES[request.param](tmp_path) as harness:
         yield Tried(tmp_path, harness)
@@ -98,7 +98,7 @@ def assert_sound(entries: list[Entry], turns: int, *, cut: int = 0) -> None:
             check(render(name, Prompt("You are Outrider.", transcript(entries), TOOLS, 7), past))
 
 
-async def test_a_turn_ends_in_one_outcome_with_its_words_and_what_it_used(tried: Tried) -> None:
+async def test_a_turn_ends_with_one_outcome_its_text_and_its_usage(tried: Tried) -> None:
     async with tried.opened() as agent:
         turn = await tried.say(agent, GREET)
         assert (turn.outcome, turn.text, turn.error) == ("done", HELLO, "")
@@ -111,7 +111,7 @@ async def test_a_turn_ends_in_one_outcome_with_its_words_and_what_it_used(tried:
     await until_none_survives(tried.folder)
 
 
-async def test_an_input_that_comes_twice_is_carried_once(tried: Tried) -> None:
+async def test_an_input_that_comes_twice_is_run_once(tried: Tried) -> None:
     async with tried.opened() as agent:
         words = tried.harness.words(WORK)
         first = await agent.say(words, session="s", key="monday", address=TERMINAL)
@@ -122,29 +122,29 @@ async def test_an_input_that_comes_twice_is_carried_once(tried: Tried) -> None:
         assert_sound(entries, 1)
 
 
-async def test_calls_stand_in_the_journal_with_their_results(tried: Tried) -> None:
+async def test_calls_are_in_the_journal_with_their_results(tried: Tried) -> None:
     async with tried.opened() as agent:
         turn = await tried.say(agent, WORK)
         assert (turn.outcome, turn.text, tried.harness.effects()) == ("done", DONE, 1)
         entries = await journal(agent)
-        said = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
-        assert (said, count(entries, Result)) == ([BEGIN, DONE], 1)
+        texts = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
+        assert (texts, count(entries, Result)) == ([BEGIN, DONE], 1)
         assert_sound(entries, 1)
 
 
-async def test_words_are_shown_while_they_are_said(tried: Tried) -> None:
-    shown: list[str] = []
+async def test_text_is_streamed_while_it_is_written(tried: Tried) -> None:
+    parts: list[str] = []
 
     def watch(event: Event) -> None:
         if isinstance(event, Delta) and event.kind == "text":
-            shown.append(event.text)
+            parts.append(event.text)
 
     async with tried.opened() as agent:
         await agent.say(tried.harness.words(GREET), session="s", address=TERMINAL, on_event=watch)
-    assert "".join(shown) == HELLO
+    assert "".join(parts) == HELLO
 
 
-async def test_a_stop_ends_it_and_keeps_what_was_done(tried: Tried) -> None:
+async def test_a_stop_ends_the_turn_and_keeps_what_was_done(tried: Tried) -> None:
     async with tried.opened() as agent:
         session = await tried.begin(agent, HANG)
         await heard(agent, session, Result)
@@ -170,7 +170,7 @@ async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried:
 
 
 @pytest.mark.parametrize(("answer", "runs"), [("once", 1), ("no", 0)])
-async def test_what_it_asks_is_done_as_the_person_answers(tried: Tried, answer: str, runs: int) -> None:
+async def test_a_call_that_needs_an_approval_follows_the_answer(tried: Tried, answer: str, runs: int) -> None:
     async with tried.opened() as agent:
         session = await tried.begin(agent, ASK)
         asked = (await heard(agent, session, Asked)).body
@@ -183,7 +183,7 @@ async def test_what_it_asks_is_done_as_the_person_answers(tried: Tried, answer: 
         assert_sound(await journal(agent), 1)
 
 
-async def test_what_nobody_can_answer_is_not_done(tried: Tried) -> None:
+async def test_a_call_whose_question_nobody_can_answer_does_not_run(tried: Tried) -> None:
     async with tried.opened() as agent:
         session = await tried.begin(agent, ASK, "pipe:test")
         ended = (await heard(agent, session, Ended)).body
@@ -192,7 +192,7 @@ async def test_what_nobody_can_answer_is_not_done(tried: Tried) -> None:
         assert_sound(await journal(agent), 1)
 
 
-async def test_what_is_said_during_a_turn_is_dealt_with(tried: Tried) -> None:
+async def test_a_message_during_a_turn_is_answered(tried: Tried) -> None:
     async with tried.opened() as agent:
         session = await tried.begin(agent, ASK)
         asked = (await heard(agent, session, Asked)).body
@@ -209,13 +209,13 @@ async def test_what_is_said_during_a_turn_is_dealt_with(tried: Tried) -> None:
 
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
-async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_say(tried: Tried) -> None:
+async def test_an_interrupted_turn_resumes_or_fails_with_a_reason_as_its_traits_say(tried: Tried) -> None:
     killed_at("result_not_recorded", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
     async with tried.opened() as agent:
         await agent.resume_all()
         turn = await agent.wait(await agent.find("s"))
         assert turn
-        # Who is given the request again is told with it that it was cut off; one who does not care does it again.
+        # A prompt that repeats the request says that it was cut off; an agent that ignores this runs the command again.
         assert 1 <= tried.harness.effects() <= 1 + tried.harness.knows("was cut off")
         assert (turn.outcome, turn.error) == ("done", "") if tried.harness.traits.resumes else turn.error or turn.text
         assert_sound(await journal(agent), 1)
@@ -224,14 +224,14 @@ async def test_a_turn_that_a_crash_cut_off_goes_on_or_fails_aloud_as_its_traits_
     await until_none_survives(tried.folder)
 
 
-async def test_one_that_is_not_installed_fails_aloud_with_what_to_do(tried: Tried) -> None:
+async def test_a_runtime_that_is_not_installed_fails_with_what_to_do(tried: Tried) -> None:
     async with tried.opened(tried.harness.broken()) as agent:
         turn = await tried.say(agent, GREET)
         assert (turn.outcome, tried.harness.hint in turn.error) == ("failed", True), turn.error
         assert_sound(await journal(agent), 1)
 
 
-async def test_a_session_that_changes_over_and_back_keeps_what_was_said(tried: Tried) -> None:
+async def test_a_session_that_switches_the_runtime_and_back_keeps_its_history(tried: Tried) -> None:
     async with tried.opened() as agent:
         await tried.say(agent, GREET)
         session = await agent.find("s")
@@ -243,7 +243,7 @@ async def test_a_session_that_changes_over_and_back_keeps_what_was_said(tried: T
         assert_sound(await journal(agent), 3)
 
 
-def test_the_table_above_is_what_the_runtimes_say_of_themselves(tmp_path: Path) -> None:
+def test_the_table_above_shows_the_traits_of_the_runtimes(tmp_path: Path) -> None:
     rows: list[list[str]] = []
     for name, opens in RUNTIMES.items():
         with opens(tmp_path) as harness:

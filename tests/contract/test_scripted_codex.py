@@ -21,30 +21,38 @@ ANSWERS: dict[str, Any] = {
     "item/commandExecution/requestApproval": {"decision": "accept"},
     "item/tool/call": {"contentItems": [{"type": "inputText", "text": "given"}], "success": True},
 }
-TOLD = ("turn/", "item/started", "item/completed", "item/agentMessage/", "item/tool/", "thread/status/", "thread/token")
+COMPARED = (
+    "turn/",
+    "item/started",
+    "item/completed",
+    "item/agentMessage/",
+    "item/tool/",
+    "thread/status/",
+    "thread/token",
+)
 
 
 async def turn(client: BareCodex, thread: str, text: str) -> list[str]:
     """What is said from the beginning of a turn to its end."""
-    given = [{"type": "text", "text": text}]
-    await client.ask("turn/start", threadId=thread, input=given, clientUserMessageId=text)
-    heard: list[str] = []
-    while not heard or not heard[-1].startswith("turn/completed"):
+    content = [{"type": "text", "text": text}]
+    await client.ask("turn/start", threadId=thread, input=content, clientUserMessageId=text)
+    methods: list[str] = []
+    while not methods or not methods[-1].startswith("turn/completed"):
         message = await client.read()
         params = message.get("params", {})
         more = params["item"]["type"] if "item" in params else params["turn"]["status"] if "turn" in params else ""
-        if message["method"].startswith(TOLD) or "id" in message:
-            heard.append(f"{message['method']} {more}".strip())
+        if message["method"].startswith(COMPARED) or "id" in message:
+            methods.append(f"{message['method']} {more}".strip())
         if "id" in message:
             await client.send({"id": message["id"], "result": ANSWERS[message["method"]]})
-    return [name for name, _ in groupby(heard[heard.index("turn/started inProgress") :])]
+    return [name for name, _ in groupby(methods[methods.index("turn/started inProgress") :])]
 
 
-async def kept(client: BareCodex, thread: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
+async def recorded_turns(client: BareCodex, thread: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
     """The turns of a thread as another process finds them."""
     await client.ask("thread/resume", threadId=thread, excludeTurns=True)
-    listed = await client.ask("thread/turns/list", threadId=thread, itemsView="full", sortDirection="asc")
-    return [(t["status"], [(item["type"], item.get("clientId")) for item in t["items"]]) for t in listed["data"]]
+    response = await client.ask("thread/turns/list", threadId=thread, itemsView="full", sortDirection="asc")
+    return [(t["status"], [(item["type"], item.get("clientId")) for item in t["items"]]) for t in response["data"]]
 
 
 async def whole(binary: str, home: Path, settings: Sequence[str], work: Path) -> list[object]:
@@ -53,14 +61,14 @@ async def whole(binary: str, home: Path, settings: Sequence[str], work: Path) ->
         async with codex(binary, home, settings) as client:
             how = {"approvalPolicy": "untrusted", "sandbox": "danger-full-access", "dynamicTools": [OURS]}
             thread = await client.start_thread(work, **how)
-            heard: list[object] = [await turn(client, thread, "one"), await turn(client, thread, "two")]
+            methods: list[object] = [await turn(client, thread, "one"), await turn(client, thread, "two")]
         async with codex(binary, home, settings) as client:
-            heard.append(await kept(client, thread))
-            heard.append(await turn(client, thread, "three"))
-    return heard
+            methods.append(await recorded_turns(client, thread))
+            methods.append(await turn(client, thread, "three"))
+    return methods
 
 
-async def test_the_scripted_app_server_speaks_as_the_real_one_does(tmp_path: Path) -> None:
+async def test_the_scripted_app_server_sends_the_messages_of_the_real_one(tmp_path: Path) -> None:
     scripted = ScriptedCodex(tmp_path)
     scripted.will(
         [

@@ -52,7 +52,7 @@ def codex(tmp_path: Path) -> Iterator[ScriptedCodex]:
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["it is gone", "it is still there"])
 @pytest.mark.parametrize("moment", [*BEFORE, *AFTER])
-async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, moment: str, is_gone: bool) -> None:
+async def test_a_killed_turn_continues_where_codex_was(codex: ScriptedCodex, moment: str, is_gone: bool) -> None:
     codex.will(TURN, WENT_ON, faults=at(moment, "mark met", "wait go"))
     await _killed_when_met(codex)
     if is_gone:
@@ -60,7 +60,7 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
         with anyio.fail_after(_PATIENCE):
             while codex.alive():
                 await anyio.sleep(0.02)
-    async with codex.opened() as agent:
+    async with codex.open_agent() as agent:
         with anyio.fail_after(_PATIENCE):
             await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
@@ -72,12 +72,12 @@ async def test_a_turn_goes_on_where_codex_had_got_to(codex: ScriptedCodex, momen
     calls = [call.id for body in journal if isinstance(body, Reply) for call in body.calls]
     results = [body.call for body in journal if isinstance(body, Result)]
     assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
-    said = [body.text for body in journal if isinstance(body, Reply) and body.text]
-    assert len(said) == len(set(said))
+    replies = [body.text for body in journal if isinstance(body, Reply) and body.text]
+    assert len(replies) == len(set(replies))
     threads = {body.thread for body in journal if isinstance(body, Bound)}
-    given = [line for params in codex.heard("turn/start") for line in params["input"] if line["text"] == "go"]
+    inputs = [line for params in codex.requests("turn/start") for line in params["input"] if line["text"] == "go"]
     if moment in AFTER[2:]:
-        assert (len(threads), len(given)) == (1, 1)
+        assert (len(threads), len(inputs)) == (1, 1)
     await until_none_survives(codex.work.parent)
 
 
@@ -92,16 +92,16 @@ async def _killed_when_met(codex: ScriptedCodex) -> None:
 
 
 @pytest.mark.promise("L5")
-async def test_an_answer_that_was_given_is_not_asked_for_again(codex: ScriptedCodex) -> None:
+async def test_an_answered_question_is_not_asked_again_after_a_kill(codex: ScriptedCodex) -> None:
     answer: list[Step] = [{"say": "all done", "phase": "final_answer"}]
     codex.will(answer, WENT_ON, faults=at("item/completed agentMessage", "mark met", "wait go"))
     await _killed_when_met(codex)
-    async with codex.opened() as agent:
+    async with codex.open_agent() as agent:
         with anyio.fail_after(_PATIENCE):
             await agent.resume_all()
             turn = await agent.wait(await agent.find("s"))
         assert turn
         assert (turn.outcome, turn.text) == ("done", "all done")
         journal = [entry.body for entry in await agent.journal(await agent.find("s"))]
-    said = [body.text for body in journal if isinstance(body, Reply)]
-    assert (said, len(codex.heard("turn/start"))) == (["all done"], 1)
+    replies = [body.text for body in journal if isinstance(body, Reply)]
+    assert (replies, len(codex.requests("turn/start"))) == (["all done"], 1)

@@ -1,4 +1,4 @@
-"""kill -9 in the midst of a call of our tool that Codex made over MCP: it is settled, and never done a second time."""
+"""kill -9 during a call of our tool that Codex made over MCP: it gets a result and never runs twice."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ import pytest
 from outrider.core.events import Body, Ended, Reply, Result
 from outrider.core.turn_result import TurnResult
 from outrider.testing.scripted_model import ScriptedCall, says
-from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
+from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
-from tests.support.codex import codex_home, codex_settings, opened, processes, texts
+from tests.support.codex import codex_home, codex_settings, open_codex, processes, texts
 from tests.support.life import killed_at
 from tests.support.survivors import end_all
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.promise("L3"),
     pytest.mark.promise("L4"),
 ]
-_PATIENCE = 90.0
+_TIMEOUT = 90.0
 DONE = "The rent is paid."
 START = ScriptedCall("background", {"command": "echo rent >> paid", "notify": "never"}, namespace="mcp__outrider")
 CHILD = ScriptedCall("delegate", {"work": "say hello", "description": "a child"}, namespace="mcp__outrider")
@@ -38,18 +38,21 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "point", ["calls_not_recorded", "call_intent_recorded", "result_not_recorded", "result_recorded"]
 )
-async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_killed_in_it(
+async def test_a_call_over_mcp_gets_one_result_and_is_not_repeated_when_outrider_was_killed_in_it(
     folder: Path, point: str
 ) -> None:
-    with ScriptedServer(script(says("", START), *[says(DONE)] * 3)) as server, anyio.fail_after(_PATIENCE):
+    # An app-server that outlives Outrider for a moment gets no answer, so that it cannot end the turn by itself.
+    resumed = ScriptRule("was interrupted", ((says(DONE),),))
+    lines = Script(((says("", START),), (Stall("headers"), says("too late"))), (resumed,))
+    with ScriptedServer(lines) as server, anyio.fail_after(_TIMEOUT):
         killed_at(point, folder, codex_settings(codex_home(folder, server.url), codex_tools="mcp"))
-        async with opened(folder, server.url, codex_tools="mcp") as agent:
+        async with open_codex(folder, server.url, codex_tools="mcp") as agent:
             await agent.resume_all()
             ended = await agent.wait(await agent.find("s"))
             for task in await agent.tasks():
                 await agent.wait_task(task)
             journal = [entry.body for entry in await agent.journal(await agent.find("s"))]
-        heard = texts(server.requests[-1])
+        request = texts(server.requests[-1])
     assert ended
     assert (ended.outcome, ended.text) == ("done", DONE)
     calls = [call for body in journal if isinstance(body, Reply) for call in body.calls]
@@ -57,16 +60,16 @@ async def test_a_call_over_mcp_is_settled_and_not_repeated_when_outrider_was_kil
     assert [(call.tool, call.id) for call in calls] == [("shell", result.call) for result in results]
     book = folder / "work" / "paid"
     paid = book.read_text() if book.exists() else ""
-    # Killed before it was written down, it was not begun either.
+    # Killed before the call was recorded, it had not begun either.
     assert (len(calls), paid) == ((0, "") if point == "calls_not_recorded" else (1, "rent\n")), results
-    assert "was interrupted" in heard
+    assert "was interrupted" in request
 
 
-async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repeated(folder: Path) -> None:
+async def test_a_call_over_mcp_is_not_repeated_after_codex_was_killed_in_it(folder: Path) -> None:
     child = ScriptRule("say hello", ((Stall("headers"), says("hello")),))
     lines = Script(((says("", CHILD),), (says("ok"),), (says("ok"),)), (child,))
     async with open_scripted_server(lines) as server:
-        with anyio.fail_after(_PATIENCE):
+        with anyio.fail_after(_TIMEOUT):
             done, journal, kinds = await _killed_codex(folder, server)
     assert done.outcome == "done"
     assert kinds == ["session"]
@@ -76,7 +79,7 @@ async def test_a_codex_that_was_killed_in_a_call_over_mcp_does_not_have_it_repea
 
 
 async def _killed_codex(folder: Path, server: ScriptedServer) -> tuple[TurnResult, list[Body], list[str]]:
-    async with opened(folder, server.url, codex_tools="mcp") as agent:
+    async with open_codex(folder, server.url, codex_tools="mcp") as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address="terminal:t")
         await server.wait_async(2)

@@ -14,7 +14,7 @@ from tests.support.codex import codex_binary
 @pytest.mark.promise("L4")
 @pytest.mark.promise("L7")
 @pytest.mark.behaviour("A10")
-async def test_a_codex_that_is_killed_again_and_again_leaves_nothing_undone_untold_or_running(tmp_path: Path) -> None:
+async def test_repeated_kills_of_codex_lose_no_work_and_leave_no_process(tmp_path: Path) -> None:
     codex_binary()
     verdict = await soak(tmp_path, turns=20, kills=5, seed=7)
     assert (verdict.turns, verdict.done + verdict.failed, verdict.is_bad) == (20, 20, False), verdict

@@ -1,4 +1,4 @@
-"""Turns in the hands of an ACP agent: what it says and does is written down, asked about, and stopped."""
+"""Turns in an ACP agent: recorded, approved and stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from outrider.runtimes.acp.errors import STOP_REASONS
 from outrider.runtimes.external.recorder import external_call_id
 from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import ScriptedModel, says
-from tests.support.acp import PIPE, TERMINAL, World, deltas, do, rest, said, text, tool
+from tests.support.acp import PIPE, TERMINAL, World, deltas, do, finished_journal, post, text, tool
 from tests.support.asks import asked
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World) -> None:
+async def test_the_messages_and_calls_of_an_agent_are_recorded_as_a_turn(world: World) -> None:
     words = do(
         ["think", "hm"],
         ["say", "I look"],
@@ -40,9 +40,9 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
         ["say", "One file"],
         ["say", ", a.txt"],
     )
-    async with world.opened() as agent:
-        await said(agent, words)
-        journal = await rest(agent)
+    async with world.open_agent() as agent:
+        await post(agent, words)
+        journal = await finished_journal(agent)
     run = external_call_id("acp", "s0/prompt-1.2/c1")
     assert journal == [
         Input(words, person="owner", address=TERMINAL),
@@ -56,7 +56,7 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
         Reply("One file, a.txt", 1, usage=Usage(8, 5, 1)),
         Ended("done", 1),
     ]
-    assert world.heard("session/new") == [{"cwd": str(world.work), "mcpServers": []}]
+    assert world.received("session/new") == [{"cwd": str(world.work), "mcpServers": []}]
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,24 @@ async def test_what_an_agent_says_and_does_is_a_turn_like_any_other(world: World
 async def test_a_person_is_asked_and_the_option_of_that_kind_is_chosen(
     world: World, answer: str, option: str, result: str
 ) -> None:
-    """Without a call before it, and whatever the agent says of the call afterwards."""
+    """Without a call before the request, and whatever the agent reports of the call afterwards."""
     words = do(["ask", RM], tool("c1", "completed", content=text("gone")), ["say", "ok"])
-    async with world.opened() as agent:
-        session = await said(agent, words)
+    async with world.open_agent() as agent:
+        session = await post(agent, words)
         question = await asked(agent, session)
         assert question.question == QUESTION.format(world.work)
         assert await agent.answer(session, question, answer)
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
     assert world.effects() == [{"outcome": {"outcome": "selected", "optionId": option}}]
     assert [body.text for body in journal if isinstance(body, Result)] == [result]
     assert len([body for body in journal if isinstance(body, Begun)]) == (answer != "no")
     assert journal[-2:] == [Reply("ok", 1, usage=Usage(8, 5, 1)), Ended("done", 1)]
 
 
-async def test_what_nobody_can_answer_is_refused(world: World) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["ask", RM], ["say", "then not"]), PIPE)
-        journal = await rest(agent)
+async def test_a_question_that_nobody_can_answer_is_denied(world: World) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["ask", RM], ["say", "then not"]), PIPE)
+        journal = await finished_journal(agent)
     assert world.effects() == [{"outcome": {"outcome": "selected", "optionId": "3"}}]
     assert [type(body) for body in journal] == [
         Input,
@@ -101,20 +101,20 @@ async def test_what_nobody_can_answer_is_refused(world: World) -> None:
 
 async def test_a_yes_for_once_never_becomes_a_yes_for_always(world: World) -> None:
     options = [{"optionId": "a", "kind": "allow_always"}, {"optionId": "r", "kind": "reject_always"}]
-    async with world.opened() as agent:
-        session = await said(agent, do(["ask", RM, options], ["say", "well"]))
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["ask", RM, options], ["say", "well"]))
         await agent.answer(session, await asked(agent, session), "once")
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
     assert world.effects() == [{"outcome": {"outcome": "selected", "optionId": "r"}}]
-    assert "offers no way to allow it only once" in next(b.text for b in journal if isinstance(b, Result))
+    assert "has no option to allow it only once" in next(b.text for b in journal if isinstance(b, Result))
 
 
 async def test_a_yes_for_the_session_is_kept_by_us_and_never_by_the_agent(world: World) -> None:
     other = {**RM, "toolCallId": "c2", "rawInput": {"command": "rm y"}}
-    async with world.opened() as agent:
-        session = await said(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
         await agent.answer(session, await asked(agent, session), "session")
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
         granted = [(grant.scope, grant.applies_to) for grant in await agent.permissions()]
     assert [effect["outcome"]["optionId"] for effect in world.effects()] == ["2", "2"]
     assert len([body for body in journal if isinstance(body, Asked)]) == 1
@@ -123,127 +123,127 @@ async def test_a_yes_for_the_session_is_kept_by_us_and_never_by_the_agent(world:
 
 async def test_two_questions_are_asked_one_after_the_other(world: World) -> None:
     other = {**RM, "toolCallId": "c2", "rawInput": {"command": "rm y"}}
-    async with world.opened() as agent:
-        session = await said(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["ask", RM], ["ask", other], ["say", "done"]))
         await agent.answer(session, await asked(agent, session), "once")
         await agent.answer(session, await asked(agent, session, 2), "no")
-        await rest(agent)
+        await finished_journal(agent)
     chosen = [effect["outcome"]["optionId"] for effect in world.effects()]
     assert chosen == ["2", "3"]
 
 
-async def test_a_turn_that_is_stopped_is_cancelled_there_and_the_agent_stays(world: World) -> None:
-    async with world.opened() as agent:
-        session = await said(agent, do(["say", "half a"], ["hang"]))
+async def test_a_stopped_turn_is_cancelled_in_the_agent_which_keeps_running(world: World) -> None:
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["say", "half a"], ["hang"]))
         await deltas(agent, session, "half a")
         await agent.stop(session)
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
         assert journal[-1] == Ended("interrupted", 3, "stopped by the person", "half a")
-        await said(agent, do(["say", "back"]))
-        assert (await rest(agent))[-2] == Reply("back", 5, usage=Usage(8, 5, 1))
-    assert world.heard("session/cancel") == [{"sessionId": "s0"}]
-    assert len(world.heard("initialize")) == 1
+        await post(agent, do(["say", "back"]))
+        assert (await finished_journal(agent))[-2] == Reply("back", 5, usage=Usage(8, 5, 1))
+    assert world.received("session/cancel") == [{"sessionId": "s0"}]
+    assert len(world.received("initialize")) == 1
     assert world.prompts()[1] == do(["say", "back"])
 
 
-async def test_a_question_that_waits_is_answered_as_cancelled_when_the_turn_is_stopped(world: World) -> None:
-    async with world.opened() as agent:
-        session = await said(agent, do(["ask", RM], ["hang"]))
+async def test_a_pending_permission_request_is_cancelled_when_the_turn_is_stopped(world: World) -> None:
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["ask", RM], ["hang"]))
         await asked(agent, session)
         await agent.stop(session)
         await world.has("effects")
     assert world.effects() == [{"outcome": {"outcome": "cancelled"}}]
 
 
-async def test_an_agent_that_does_not_stop_is_ended_and_the_next_turn_has_another(world: World) -> None:
-    async with world.opened() as agent:
-        session = await said(agent, do(["deaf"]))
+async def test_an_agent_that_does_not_stop_is_ended_and_the_next_turn_starts_another(world: World) -> None:
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["deaf"]))
         await world.has("effects")
         await agent.stop(session)
-        await rest(agent)
-        await said(agent, do(["say", "again"]))
-        assert [body.text for body in await rest(agent) if isinstance(body, Reply)] == ["again"]
-    assert len(world.heard("initialize")) == 2
-    assert [params["sessionId"] for params in world.heard("session/load")] == ["s0"]
+        await finished_journal(agent)
+        await post(agent, do(["say", "again"]))
+        assert [body.text for body in await finished_journal(agent) if isinstance(body, Reply)] == ["again"]
+    assert len(world.received("initialize")) == 2
+    assert [params["sessionId"] for params in world.received("session/load")] == ["s0"]
 
 
-async def test_what_is_said_meanwhile_is_the_next_prompt_of_the_same_turn(world: World) -> None:
+async def test_a_message_during_a_turn_is_its_next_prompt(world: World) -> None:
     first = do(["effect", "begun"], ["ask", RM], ["say", "one"])
-    async with world.opened() as agent:
-        session = await said(agent, first)
+    async with world.open_agent() as agent:
+        session = await post(agent, first)
         question = await asked(agent, session)
-        await said(agent, do(["say", "two"]))
+        await post(agent, do(["say", "two"]))
         await agent.answer(session, question, "once")
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
     assert world.prompts() == [first, do(["say", "two"])]
     assert [body.text for body in journal if isinstance(body, Reply) and body.text] == ["one", "two"]
     assert len([body for body in journal if isinstance(body, Ended)]) == 1
 
 
-async def test_sessions_in_one_folder_share_an_agent_and_hear_their_own_words_alone(world: World) -> None:
-    async with world.opened() as agent:
+async def test_sessions_in_one_folder_share_an_agent_and_get_only_their_own_messages(world: World) -> None:
+    async with world.open_agent() as agent:
         for name in ("a", "b"):
-            await said(agent, do(["say", f"{name} begins. "], ["until", "go"], ["say", f"{name} ends."]), name=name)
+            await post(agent, do(["say", f"{name} begins. "], ["until", "go"], ["say", f"{name} ends."]), name=name)
         await world.has("heard", 5)
         (world.agents / "go").touch()
         for name in ("a", "b"):
-            replies = [body.text for body in await rest(agent, name) if isinstance(body, Reply)]
+            replies = [body.text for body in await finished_journal(agent, name) if isinstance(body, Reply)]
             assert replies == [f"{name} begins. {name} ends."]
-    assert (len(world.heard("initialize")), len(world.heard("session/new"))) == (1, 2)
+    assert (len(world.received("initialize")), len(world.received("session/new"))) == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("ids", "told"),
+    ("ids", "reply"),
     [([], "ab"), (["m", "m"], "ab"), (["m", "n"], "a\n\nb")],
 )
-async def test_pieces_of_a_message_are_joined_whatever_ids_they_have(world: World, ids: list[str], told: str) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["say", "a", *ids[:1]], ["say", "b", *ids[1:]]))
-        assert [body.text for body in await rest(agent) if isinstance(body, Reply)] == [told]
+async def test_the_chunks_of_a_message_are_joined_with_any_ids(world: World, ids: list[str], reply: str) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "a", *ids[:1]], ["say", "b", *ids[1:]]))
+        assert [body.text for body in await finished_journal(agent) if isinstance(body, Reply)] == [reply]
 
 
-async def test_a_line_of_five_megabytes_is_a_line(world: World) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["long", 5_000_000], ["say", " end"]))
-        (reply,) = [body.text for body in await rest(agent) if isinstance(body, Reply)]
+async def test_a_line_of_five_megabytes_is_read(world: World) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["long", 5_000_000], ["say", " end"]))
+        (reply,) = [body.text for body in await finished_journal(agent) if isinstance(body, Reply)]
     assert reply.endswith("x end")
     assert "[… 4,000,004 characters left out …]" in reply
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "max_turn_requests", "refusal"])
-async def test_why_an_agent_stopped_early_is_told(world: World, reason: str) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["say", "so far"], ["stop", reason]))
-        journal = await rest(agent)
+async def test_the_reason_of_an_early_stop_is_recorded(world: World, reason: str) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "so far"], ["stop", reason]))
+        journal = await finished_journal(agent)
     assert journal[-3:] == [Reply("so far", 1), Reply("", 1, cut=STOP_REASONS[reason]), Ended("done", 1)]
 
 
-async def test_files_and_terminals_of_ours_are_not_offered(world: World) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["request", "fs/read_text_file"], ["request", "terminal/create"], ["say", "ok"]))
-        await rest(agent)
+async def test_no_file_or_terminal_access_is_offered(world: World) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["request", "fs/read_text_file"], ["request", "terminal/create"], ["say", "ok"]))
+        await finished_journal(agent)
         await world.has("heard", 5)
-    offered = world.heard("initialize")[0]["clientCapabilities"]
+    offered = world.received("initialize")[0]["clientCapabilities"]
     assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-    assert [answer["code"] for answer in world.heard("answer")] == [-32601, -32601]
+    assert [answer["code"] for answer in world.received("answer")] == [-32601, -32601]
 
 
-async def test_the_past_of_a_session_is_told_to_an_agent_that_did_not_see_it(world: World) -> None:
+async def test_an_agent_gets_the_history_that_it_has_not_seen(world: World) -> None:
     config = load(world.home, {}, {"acp.command": world.command(), "runtime.name": "native"})
     model = ScriptedModel(says("Paris it is"), says("[the agent's]"), says("You said Rome"))
     with anyio.fail_after(60):
         async with outrider.open(config=config, model=model, workspace=world.work) as agent:
-            session = await said(agent, "we go to Paris")
-            await rest(agent)
+            session = await post(agent, "we go to Paris")
+            await finished_journal(agent)
             await agent.change(session, {"runtime": "acp"})
-            await said(agent, do(["say", "Rome rather"], before="where? "))
-            await rest(agent)
+            await post(agent, do(["say", "Rome rather"], before="where? "))
+            await finished_journal(agent)
             await agent.change(session, {"runtime": "native"})
-            await said(agent, "where now?")
-            await rest(agent)
+            await post(agent, "where now?")
+            await finished_journal(agent)
             await agent.change(session, {"runtime": "acp"})
-            await said(agent, do(["say", "good"], before="last. "))
-            await rest(agent)
+            await post(agent, do(["say", "good"], before="last. "))
+            await finished_journal(agent)
     first, second = world.prompts()
     assert "Person: we go to Paris\nAgent: Paris it is\n" in first
     assert first.endswith('where? do [["say", "Rome rather"]]')
@@ -251,29 +251,29 @@ async def test_the_past_of_a_session_is_told_to_an_agent_that_did_not_see_it(wor
     assert "Paris" not in second
 
 
-async def test_an_agent_is_given_the_variables_that_are_named_and_the_usual(
+async def test_an_agent_gets_the_configured_variables_and_the_usual_ones(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_KEY", "for the agent")
     monkeypatch.setenv("OTHER_KEY", "for nobody")
-    async with world.opened(acp_env="AGENT_KEY") as agent:
-        await said(agent, do(["environ"], ["say", "ok"]))
-        await rest(agent)
+    async with world.open_agent(acp_env="AGENT_KEY") as agent:
+        await post(agent, do(["environ"], ["say", "ok"]))
+        await finished_journal(agent)
     (names,) = world.effects()
     assert {"AGENT_KEY", "PATH", "OUTRIDER_CHILD"} <= set(names)
     assert "OTHER_KEY" not in names
 
 
-async def test_all_that_is_said_to_an_agent_is_what_the_protocols_own_library_expects(world: World) -> None:
-    async with world.opened() as agent:
-        session = await said(agent, do(["ask", RM], ["hang"]))
+async def test_every_message_to_an_agent_matches_the_schema_of_the_protocols_own_library(world: World) -> None:
+    async with world.open_agent() as agent:
+        session = await post(agent, do(["ask", RM], ["hang"]))
         await agent.answer(session, await asked(agent, session), "once")
         await world.has("effects")
         await agent.stop(session)
-        await rest(agent)
-    async with world.opened() as agent:
-        await said(agent, do(["say", "again"]))
-        await rest(agent)
+        await finished_journal(agent)
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "again"]))
+        await finished_journal(agent)
     kinds: dict[str, Any] = {
         "initialize": schema.InitializeRequest,
         "session/new": schema.NewSessionRequest,

@@ -1,4 +1,4 @@
-"""Claude Code's ACP agent, as npm gives it, with a scripted model: real turns, real commands, real kills."""
+"""Claude Code's ACP agent from npm with a scripted model: real turns, real commands, real kills."""
 
 import os
 import signal
@@ -14,13 +14,13 @@ from outrider.config.load import load
 from outrider.config.schema import Config
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
 from outrider.core.prompt import UNKNOWN
-from outrider.runtimes.acp.process_pool import marker_of
+from outrider.runtimes.external.process_pool import PoolKey, marker_of
 from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
-from tests.support.acp import deltas, rest, said
+from tests.support.acp import deltas, finished_journal, post
 from tests.support.asks import asked
 from tests.support.npm import installed
 
@@ -47,7 +47,7 @@ def model() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def person(tmp_path: Path, model: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Person:
-    """Somebody who has named the agent, and whose agent asks the scripted model."""
+    """A person with this agent, whose model is scripted."""
     program = installed("acp") / "node_modules" / ".bin" / "claude-agent-acp"
     person = Person(tmp_path)
     values = (model.root, "k-1234567890", str(person.folder / ".claude"), "1")
@@ -66,30 +66,31 @@ def config(person: Person) -> Config:
 
 def pids(person: Person) -> list[int]:
     """The processes of the agent: itself, and what it started."""
-    mark = f"OUTRIDER_CHILD={marker_of(person.home, 'owner', str(person.project))}".encode()
-    found: list[int] = []
+    key = PoolKey("owner", str(person.project))
+    variable = f"OUTRIDER_CHILD={marker_of('acp', person.home, key)}".encode()
+    processes: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+            if variable in (folder / "environ").read_bytes().split(b"\0"):
+                processes.append(int(folder.name))
         except OSError:
             continue
-    return sorted(found)
+    return sorted(processes)
 
 
 @pytest.mark.anyio
-async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, model: ScriptedServer) -> None:
+async def test_a_message_an_approved_command_and_a_stop(person: Person, model: ScriptedServer) -> None:
     with anyio.fail_after(200):
         async with outrider.open(config=config(person), workspace=person.project) as agent:
-            session = await said(agent, "how are things?")
-            journal = await rest(agent)
+            session = await post(agent, "how are things?")
+            journal = await finished_journal(agent)
             assert [type(body) for body in journal] == [Input, Started, Bound, Bound, Reply, Ended]
             assert [body.text for body in journal if isinstance(body, Reply)] == ["all is well"]
-            await said(agent, "ring it")
+            await post(agent, "ring it")
             question = await asked(agent, session)
             assert question.question.splitlines()[1] == f"| {RING}"
             await agent.answer(session, question, "once")
-            journal = (await rest(agent))[6:]
+            journal = (await finished_journal(agent))[6:]
             kinds: list[Any] = [
                 Input,
                 Started,
@@ -106,14 +107,14 @@ async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, mode
             ]
             assert [type(body) for body in journal] == kinds
             assert [body.text for body in journal if isinstance(body, Reply)] == ["I ring.", "", "it rang"]
-            await said(agent, "ring it again")
+            await post(agent, "ring it again")
             await agent.answer(session, await asked(agent, session, 2), "no")
-            assert [body.text for body in await rest(agent) if isinstance(body, Result)][1:] == [DENIED]
-            await said(agent, "never end")
+            assert [body.text for body in await finished_journal(agent) if isinstance(body, Result)][1:] == [DENIED]
+            await post(agent, "never end")
             await deltas(agent, session, "one")
             await agent.stop(session)
-            await said(agent, "still there?")
-            after = await rest(agent)
+            await post(agent, "still there?")
+            after = await finished_journal(agent)
             assert [body.outcome for body in after if isinstance(body, Ended)][-2:] == ["interrupted", "done"]
             assert [body.text for body in after if isinstance(body, Reply)][-1] == "still here"
             assert len({body.thread for body in after if isinstance(body, Bound)}) == 1
@@ -122,17 +123,17 @@ async def test_words_a_command_that_is_asked_for_and_a_stop(person: Person, mode
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_next_process(person: Person) -> None:
+async def test_an_agent_that_is_killed_during_a_command_continues_in_the_next_process(person: Person) -> None:
     with anyio.fail_after(200):
         async with outrider.open(config=config(person), workspace=person.project) as agent:
-            session = await said(agent, "how are things?")
-            await rest(agent)
-            await said(agent, "sleep")
+            session = await post(agent, "how are things?")
+            await finished_journal(agent)
+            await post(agent, "sleep")
             await agent.answer(session, await asked(agent, session), "once")
             while not (person.project / "asleep").exists():
                 await anyio.sleep(0.05)
             os.kill(pids(person)[0], signal.SIGKILL)
-            journal = await rest(agent)
+            journal = await finished_journal(agent)
     assert [body.text for body in journal if isinstance(body, Result)] == [UNKNOWN]
     assert [body.text for body in journal if isinstance(body, Reply)][-1] == "I see that it was cut off"
     assert len({body.thread for body in journal if isinstance(body, Bound)}) == 1
@@ -142,7 +143,7 @@ async def test_an_agent_that_is_killed_while_its_command_runs_goes_on_in_the_nex
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
 @pytest.mark.parametrize("point", ["call_intent_recorded", "result_not_recorded", "reply_not_recorded:2"])
-def test_a_turn_goes_on_when_outrider_is_killed_and_the_bell_rings_once(person: Person, point: str) -> None:
+def test_a_turn_continues_after_a_kill_of_outrider_and_its_command_runs_once(person: Person, point: str) -> None:
     person.home.mkdir(mode=0o700)
     (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')
     begun = person.types("run", "--session", "s", "how are things?")

@@ -1,4 +1,4 @@
-"""ACP agents that die, fall silent, or lose us: the turn goes on where the agent can, and ends in words where not."""
+"""ACP agents that die or fall silent, and kills of Outrider: the turn resumes, or fails with a reason."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from outrider.core.events import Bound, Ended, Reply, Result
 from outrider.core.prompt import UNKNOWN
 from outrider.runtimes.acp.errors import CANNOT_RESUME, USE_NATIVE_HINT
 from tests.journey.support import Person, Ran
-from tests.support.acp import World, deltas, do, rest, said, text, tool
+from tests.support.acp import World, deltas, do, finished_journal, post, text, tool
 from tests.support.asks import asked
 
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
@@ -33,63 +33,68 @@ def reason(journal: list[Any]) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("dies-at-initialize", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
         ("dies-at-session/new", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
         ("dies-at-session/prompt", f"python ended with exit status 4: it was all too much; {USE_NATIVE_HINT}"),
         (
             "login",
-            f"scripted wants you to log in: Log in on the web (run `scripted login`). Then say it again; {USE_NATIVE_HINT}",
+            f"scripted requires a login: Log in on the web (run `scripted login`). "
+            f"Then send your message again; {USE_NATIVE_HINT}",
         ),
-        ("version-2", f"python speaks version 2 of ACP, and this Outrider speaks version 1; {USE_NATIVE_HINT}"),
+        ("version-2", f"python speaks version 2 of ACP, and Outrider speaks version 1; {USE_NATIVE_HINT}"),
     ],
 )
-async def test_an_agent_that_cannot_work_is_told_of_in_its_own_words(world: World, word: str, told: str) -> None:
-    async with world.opened(word) as agent:
-        await said(agent, do(["say", "never"]))
-        assert reason(await rest(agent)) == told
+async def test_an_agent_that_cannot_work_fails_the_turn_with_its_own_error(
+    world: World, word: str, message: str
+) -> None:
+    async with world.open_agent(word) as agent:
+        await post(agent, do(["say", "never"]))
+        assert reason(await finished_journal(agent)) == message
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
-        ("", "say which agent carries turns: `outrider config set acp.command"),
+        ("", "no agent is set: `outrider config set acp.command"),
         ("/nowhere/agent --acp", "/nowhere/agent was not started: No such file or directory"),
-        ("agent 'half", "acp.command cannot be read: No closing quotation"),
+        ("agent 'half", "acp.command cannot be parsed: No closing quotation"),
     ],
 )
-async def test_a_command_that_starts_nothing_is_told_of(world: World, command: str, told: str) -> None:
-    async with world.opened(acp_command=command) as agent:
-        await said(agent, "hello")
-        assert reason(await rest(agent)).startswith(told)
+async def test_a_command_that_cannot_be_started_fails_the_turn_with_a_reason(
+    world: World, command: str, message: str
+) -> None:
+    async with world.open_agent(acp_command=command) as agent:
+        await post(agent, "hello")
+        assert reason(await finished_journal(agent)).startswith(message)
 
 
 @pytest.mark.anyio
-async def test_an_error_ends_the_turn_with_its_words_and_what_was_done_is_kept(world: World) -> None:
+async def test_an_error_fails_the_turn_with_its_text_and_keeps_what_was_done(world: World) -> None:
     words = do(["say", "half"], *RUNS, ["error", -32603, "Internal error", {"details": "bad key"}])
-    async with world.opened() as agent:
-        await said(agent, words)
-        journal = await rest(agent)
-        await said(agent, do(["say", "better"]))
-        after = await rest(agent)
+    async with world.open_agent() as agent:
+        await post(agent, words)
+        journal = await finished_journal(agent)
+        await post(agent, do(["say", "better"]))
+        after = await finished_journal(agent)
     assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {USE_NATIVE_HINT}'
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert isinstance(after[-1], Ended)
     assert after[-1].outcome == "done"
-    assert len(world.heard("session/new")) == 1
+    assert len(world.received("session/new")) == 1
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("word", ["", "resumes"])
-async def test_an_agent_that_dies_in_the_midst_is_started_again_and_goes_on(world: World, word: str) -> None:
+async def test_an_agent_that_dies_during_a_turn_is_restarted_and_continues(world: World, word: str) -> None:
     words = do(*RUNS, ["die", "once"], tool("c1", "completed", content=text("rang")), ["say", "all done"])
-    async with world.opened(word) as agent:
-        session = await said(agent, words)
-        shown = [delta.text for delta in await deltas(agent, session, "started again") if delta.kind == "reset"]
-        journal = await rest(agent)
-    assert shown == ["python ended with exit status 3; it is started again and goes on"]
+    async with world.open_agent(word) as agent:
+        session = await post(agent, words)
+        notes = [delta.text for delta in await deltas(agent, session, "it is restarted") if delta.kind == "reset"]
+        journal = await finished_journal(agent)
+    assert notes == ["python ended with exit status 3; it is restarted and continues"]
     assert [body.text for body in journal if isinstance(body, Result)] == [UNKNOWN, "rang"]
     assert isinstance(journal[-1], Ended)
     assert journal[-1].outcome == "done"
@@ -101,97 +106,97 @@ async def test_an_agent_that_dies_in_the_midst_is_started_again_and_goes_on(worl
 
 @pytest.mark.anyio
 async def test_an_agent_that_dies_every_time_is_given_up_after_the_second(world: World) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["say", "well"], ["die"]))
-        journal = await rest(agent)
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "well"], ["die"]))
+        journal = await finished_journal(agent)
     assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply)] == ["well"]
     assert len(world.prompts()) == 2
 
 
 @pytest.mark.anyio
-async def test_what_a_dead_agent_knows_of_its_calls_is_asked_of_the_next(world: World) -> None:
-    """It ended a call, wrote that down, and died before it could tell us."""
+async def test_the_outcome_of_an_interrupted_call_is_taken_from_the_replay_of_the_next_process(world: World) -> None:
+    """It ended a call, stored that, and died before it could report it."""
     ended = tool("c1", "completed", content=text("rang once"))[1]
-    async with world.opened() as agent:
-        await said(agent, do(*RUNS, ["past", ended], ["die", "once"], ["say", "I see"]))
-        journal = await rest(agent)
+    async with world.open_agent() as agent:
+        await post(agent, do(*RUNS, ["past", ended], ["die", "once"], ["say", "I see"]))
+        journal = await finished_journal(agent)
     results = [body.text for body in journal if isinstance(body, Result)]
-    assert results == ["rang once", "the agent did not tell what came of this"]
+    assert results == ["rang once", "the agent did not report a result"]
     assert "may or may not" not in world.prompts()[1]
 
 
 @pytest.mark.anyio
-async def test_an_agent_without_a_memory_fails_the_turn_it_was_cut_off_in_and_begins_anew(world: World) -> None:
-    async with world.opened("forgets") as agent:
-        await said(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
-        journal = await rest(agent)
-        session = await said(agent, do(["say", "anew"]))
-        notes = [delta.text for delta in await deltas(agent, session, "is told what") if delta.kind == "note"]
-        after = await rest(agent)
+async def test_an_agent_that_cannot_resume_fails_the_interrupted_turn_and_begins_a_new_session(world: World) -> None:
+    async with world.open_agent("forgets") as agent:
+        await post(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
+        journal = await finished_journal(agent)
+        session = await post(agent, do(["say", "anew"]))
+        notes = [delta.text for delta in await deltas(agent, session, "is given what") if delta.kind == "note"]
+        after = await finished_journal(agent)
     assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert notes == [
-        "scripted cannot take up a session of an earlier process. A new one begins",
-        "scripted is told what was said here before",
+        "scripted cannot resume a session of an earlier process. A new one begins",
+        "scripted is given what was said and done here before",
     ]
     assert [body.thread for body in after if isinstance(body, Bound)] == ["s0", "s1", "s1"]
     assert "Agent: half\n" in world.prompts()[1]
 
 
 @pytest.mark.anyio
-async def test_a_session_that_the_agent_has_forgotten_is_begun_anew_from_what_is_written_here(world: World) -> None:
-    async with world.opened() as agent:
-        await said(agent, do(["say", "first"]))
-        await rest(agent)
+async def test_a_session_that_the_agent_lost_is_replaced_by_a_new_one_with_the_history(world: World) -> None:
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "first"]))
+        await finished_journal(agent)
     (world.agents / "s0.past").rename(world.agents / "other.past")
-    async with world.opened() as agent:
-        await said(agent, do(["say", "second"]))
-        journal = await rest(agent)
+    async with world.open_agent() as agent:
+        await post(agent, do(["say", "second"]))
+        journal = await finished_journal(agent)
     assert [body.thread for body in journal if isinstance(body, Bound)] == ["s0", "s0", "s1", "s1"]
     assert "Agent: first\n" in world.prompts()[1]
 
 
 @pytest.mark.anyio
-async def test_a_silent_agent_is_asked_whether_it_lives_and_left_alone_when_it_does(world: World) -> None:
-    async with world.opened(acp_quiet="1") as agent:
-        session = await said(agent, do(["hang"]))
-        shown = await deltas(agent, session, "it runs and answers")
-        assert shown[-1].text == "scripted has said nothing for 1 s; it runs and answers"
+async def test_a_silent_agent_that_answers_a_ping_continues(world: World) -> None:
+    async with world.open_agent(acp_quiet="1") as agent:
+        session = await post(agent, do(["hang"]))
+        notes = await deltas(agent, session, "it is running and answers")
+        assert notes[-1].text == "scripted has been silent for 1 s; it is running and answers"
         await agent.stop(session)
-        await rest(agent)
-    assert len(world.heard("_outrider/alive")) >= 1
+        await finished_journal(agent)
+    assert len(world.received("_outrider/alive")) >= 1
 
 
 @pytest.mark.anyio
-async def test_a_silent_agent_that_does_not_answer_is_ended(world: World) -> None:
-    async with world.opened(acp_quiet="1") as agent:
-        await said(agent, do(["say", "so far"], ["deaf"]))
-        journal = await rest(agent)
-    assert reason(journal).startswith("scripted said nothing for 1 s and does not answer, so it was ended (acp.quiet)")
+async def test_a_silent_agent_that_does_not_answer_a_ping_is_ended(world: World) -> None:
+    async with world.open_agent(acp_quiet="1") as agent:
+        await post(agent, do(["say", "so far"], ["deaf"]))
+        journal = await finished_journal(agent)
+    assert reason(journal).startswith("scripted was silent for 1 s and does not answer, so it was ended (acp.quiet)")
     assert [body.text for body in journal if isinstance(body, Reply)] == ["so far"]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("answer", "told"), [("once", "has allowed it since"), ("no", "did not allow it")])
-async def test_a_question_outlives_a_restart_and_its_answer_holds_for_the_same_command_once(
-    world: World, answer: str, told: str
+@pytest.mark.parametrize(("answer", "message"), [("once", "has allowed it since"), ("no", "did not allow it")])
+async def test_a_question_survives_a_restart_and_its_answer_applies_to_the_same_command_once(
+    world: World, answer: str, message: str
 ) -> None:
     words = do(["ask", RM], ["say", "done"])
-    async with world.opened() as agent:
-        await asked(agent, await said(agent, words))
-    async with world.opened() as agent:
+    async with world.open_agent() as agent:
+        await asked(agent, await post(agent, words))
+    async with world.open_agent() as agent:
         session = await agent.session("s")
         await agent.answer(session, await asked(agent, session), answer)
-        journal = await rest(agent)
+        journal = await finished_journal(agent)
     assert world.effects()[-1] == {"outcome": {"outcome": "selected", "optionId": "2" if answer == "once" else "3"}}
-    assert f'- shell {{"command":"rm x"}}: the person {told}' in world.prompts()[1]
+    assert f'- shell {{"command":"rm x"}}: the person {message}' in world.prompts()[1]
     assert isinstance(journal[-1], Ended)
     assert journal[-1].outcome == "done"
 
 
 class Owner(Person):
-    """Somebody whose turns are carried by the scripted agent."""
+    """A person whose turns run in the scripted agent."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder)
@@ -223,7 +228,7 @@ RING = do(
         "reply_recorded",
     ],
 )
-def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
+def test_a_turn_continues_after_a_kill(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path)
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)
@@ -237,7 +242,7 @@ def test_a_turn_goes_on_after_a_kill(tmp_path: Path, point: str) -> None:
 
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", ["call_intent_recorded", "result_recorded"])
-def test_a_turn_of_an_agent_without_a_memory_ends_in_words_after_a_kill(tmp_path: Path, point: str) -> None:
+def test_after_a_kill_a_turn_of_an_agent_that_cannot_resume_fails_with_a_reason(tmp_path: Path, point: str) -> None:
     owner = Owner(tmp_path, "forgets")
     assert owner.asks(RING, point).code == -9
     again = owner.asks(RING)

@@ -12,7 +12,7 @@ from outrider.testing.scripted_model import ScriptedCall, ScriptedModel, says
 from outrider.testing.scripted_server.script import ErrorStatus, script
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.support import Person
-from tests.support.codex import MODEL, codex_home, heard, opened, shell, shown, texts, use_codex
+from tests.support.codex import MODEL, codex_home, collect_notes, open_codex, shell, summarize, texts, use_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -26,7 +26,7 @@ PIXEL = bytes.fromhex(
 async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tmp_path: Path) -> None:
     async with (
         open_scripted_server(script(says("hello", reasoning="hm"))) as server,
-        opened(tmp_path, server.url) as agent,
+        open_codex(tmp_path, server.url) as agent,
     ):
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
@@ -43,13 +43,13 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
         "apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+grüße\n*** End Patch\n", custom=True
     )
     lines = script(says("looking", shell("echo 'ü 🦀'; exit 3")), says("", patch), says("done"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             done = await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
     assert done.text == "done"
     assert (tmp_path / "work" / "a.txt").read_text() == "grüße\n"
-    assert [line for line in shown(journal) if line != "begun"] == [
+    assert [line for line in summarize(journal) if line != "begun"] == [
         "input go",
         "started codex",
         "bound",
@@ -67,23 +67,23 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
 @pytest.mark.behaviour("A3")
 async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) -> None:
     lines = script(says("", shell("sleep 0.5; echo slow"), shell("echo quick")), says("done"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
-    results = [line for line in shown(journal) if line.startswith("result")]
+    results = [line for line in summarize(journal) if line.startswith("result")]
     assert sorted(results) == ["result quick\n", "result slow\n"]
-    assert shown(journal)[-2:] == ["reply done", "ended done"]
+    assert summarize(journal)[-2:] == ["reply done", "ended done"]
 
 
 @pytest.mark.behaviour("A3")
 async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path) -> None:
     lines = script(*(says("", shell("cat /nowhere/at/all")) for _ in range(4)), says("done"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
-    results = [line for line in shown(journal) if line.startswith("result")]
+    results = [line for line in summarize(journal) if line.startswith("result")]
     assert len(results) == 4
     assert all("No such file or directory" in line for line in results)
 
@@ -93,7 +93,7 @@ async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path
 async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_path: Path) -> None:
     native = ScriptedModel(says(), says(), says("native here"))
     lines = script(says("", shell("echo from-codex")), says("codex here"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, native) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url, native) as agent:
         with anyio.fail_after(60):
             await agent.say("first", session="s")
             assert native.prompts == []
@@ -109,15 +109,15 @@ async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_pat
 
 
 @pytest.mark.behaviour("A1")
-async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_changes_over(tmp_path: Path) -> None:
+async def test_codex_gets_the_history_of_another_runtime_once(tmp_path: Path) -> None:
     native = ScriptedModel(says("the word is plum"), says(), says("and pear"))
     lines = script("codex one", "codex two", "codex three")
     async with (
         open_scripted_server(lines) as server,
-        opened(tmp_path, server.url, native, runtime_name="native") as agent,
+        open_codex(tmp_path, server.url, native, runtime_name="native") as agent,
     ):
         with anyio.fail_after(60):
-            notes = heard()
+            notes = collect_notes()
             session = await agent.session("s")
             await agent.say("what is the word?", session="s")
             await agent.change(session, {"runtime": "codex"})
@@ -130,12 +130,12 @@ async def test_what_was_done_elsewhere_is_told_to_codex_once_when_a_session_chan
     assert ("the word is plum" in first, "and pear" in first) == (True, False)
     assert (second.count("the word is plum"), second.count("and pear"), second.count("codex one")) == (1, 1, 1)
     assert last.text == "codex two"
-    assert any("told what was said" in note for note in notes.notes)
+    assert any("given what was said" in note for note in notes.notes)
 
 
 @pytest.mark.behaviour("A8")
-async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tmp_path: Path) -> None:
-    async with opened(tmp_path, "http://127.0.0.1:9/v1", codex_command="/nowhere/codex") as agent:
+async def test_without_codex_a_turn_fails_with_how_to_install_it_and_how_to_continue(tmp_path: Path) -> None:
+    async with open_codex(tmp_path, "http://127.0.0.1:9/v1", codex_command="/nowhere/codex") as agent:
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
     assert done.outcome == "failed"
@@ -145,9 +145,9 @@ async def test_without_codex_a_turn_fails_with_how_to_get_it_and_how_to_go_on(tm
 
 
 @pytest.mark.behaviour("A13")
-async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_path: Path) -> None:
+async def test_a_rejected_login_is_reported_as_one_and_other_errors_unchanged(tmp_path: Path) -> None:
     lines = script([ErrorStatus(401, "bad token"), ErrorStatus(400, "that model is asleep"), says("fine")])
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             refused = await agent.say("hi", session="s")
             broken = await agent.say("hi", session="s")
@@ -160,14 +160,14 @@ async def test_a_refused_login_is_told_as_such_and_other_errors_as_they_are(tmp_
 
 
 @pytest.mark.behaviour("A13")
-async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_asked(tmp_path: Path) -> None:
+async def test_a_missing_login_is_reported_before_a_model_is_asked(tmp_path: Path) -> None:
     async with open_scripted_server(script("never")) as server:
         home = codex_home(tmp_path, server.url)
         written = (
             (home / "config.toml").read_text().replace("requires_openai_auth = false", "requires_openai_auth = true")
         )
         (home / "config.toml").write_text(written)
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             with anyio.fail_after(60):
                 done = await agent.say("hi", session="s")
         assert (done.outcome, server.requests) == ("failed", [])
@@ -178,7 +178,7 @@ async def test_a_codex_that_nobody_is_logged_in_to_says_so_before_a_model_is_ask
 async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> None:
     async with (
         open_scripted_server(script(says("half <turn_aborted> done"), says("second"))) as server,
-        opened(tmp_path, server.url) as agent,
+        open_codex(tmp_path, server.url) as agent,
     ):
         with anyio.fail_after(60):
             aborted = await agent.say("hi", session="s")
@@ -188,23 +188,23 @@ async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> Non
     assert again.outcome == "done"
 
 
-async def test_words_that_codex_never_got_are_told_to_it_with_the_next_ones(tmp_path: Path) -> None:
+async def test_a_message_that_never_reached_codex_is_sent_with_the_next_one(tmp_path: Path) -> None:
     async with open_scripted_server(script("one", "two")) as server:
         with anyio.fail_after(60):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.say("say pear", session="s")
-            async with opened(tmp_path, server.url, codex_command="/nowhere/codex") as agent:
+            async with open_codex(tmp_path, server.url, codex_command="/nowhere/codex") as agent:
                 lost = await agent.say("remember plum", session="s")
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 done = await agent.say("third", session="s")
     assert (lost.outcome, done.text) == ("failed", "two")
     last = texts(server.requests[-1])
     assert (last.count("say pear"), last.count("remember plum"), last.count("third")) == (1, 1, 1)
 
 
-async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: Path) -> None:
+async def test_messages_of_failed_turns_are_not_sent_to_codex_again(tmp_path: Path) -> None:
     lines = script([*(ErrorStatus(401, "bad token") for _ in range(3)), says("fine")])
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             for number in range(3):
                 assert (await agent.say(f"say plum {number}", session="s")).outcome == "failed"
@@ -213,8 +213,11 @@ async def test_words_of_turns_that_failed_are_not_told_to_codex_again(tmp_path: 
     assert [last.count(f"say plum {number}") for number in range(3)] == [1, 1, 1]
 
 
-async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_path: Path) -> None:
-    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+async def test_returning_to_the_default_model_of_codex_uses_and_records_that_one(tmp_path: Path) -> None:
+    async with (
+        open_scripted_server(script("one", "two", "three")) as server,
+        open_codex(tmp_path, server.url) as agent,
+    ):
         with anyio.fail_after(60):
             session = await agent.session("s")
             for model in ("", "gpt-5.4", ""):
@@ -225,26 +228,26 @@ async def test_going_back_to_the_model_of_codex_asks_that_one_and_says_so(tmp_pa
     assert asked == replies == [MODEL, "gpt-5.4", MODEL]
 
 
-async def test_a_picture_reaches_codex(tmp_path: Path) -> None:
-    async with open_scripted_server(script("a dot")) as server, opened(tmp_path, server.url) as agent:
+async def test_an_image_reaches_codex(tmp_path: Path) -> None:
+    async with open_scripted_server(script("a dot")) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(60):
             await agent.say("what is it?", session="s", images=[PIXEL])
     assert "data:image/png;base64," in texts(server.requests[0])
 
 
-async def test_the_persons_own_settings_of_codex_are_left_as_they_are(tmp_path: Path) -> None:
+async def test_the_persons_own_settings_of_codex_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "work" / ".git").mkdir(parents=True)
     async with open_scripted_server(script("one")) as server:
         settings = codex_home(tmp_path, server.url) / "config.toml"
         before = settings.read_text()
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             with anyio.fail_after(60):
                 assert (await agent.say("hi", session="s")).text == "one"
         assert settings.read_text() == before
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_command_hands_its_turn_to_codex_when_the_environment_says_so(tmp_path: Path) -> None:
+async def test_the_environment_can_choose_codex_for_a_command(tmp_path: Path) -> None:
     async with open_scripted_server(script("from codex")) as server:
         person = Person(tmp_path)
         use_codex(person, server.url)

@@ -12,8 +12,9 @@ from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import open_scripted_server
-from tests.support.codex import codex_binary, opened, shown, texts
+from tests.support.codex import codex_binary, open_codex, summarize, texts
 from tests.support.scripted_codex import ScriptedCodex, at
+from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -23,17 +24,20 @@ def ours(tool: str, **args: object) -> ScriptedCall:
     return ScriptedCall(tool, args, namespace="mcp__outrider")
 
 
-async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_is_told(tmp_path: Path) -> None:
+async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notified(tmp_path: Path) -> None:
     wait = "while [ ! -e go ]; do sleep 0.05; done; echo it is built"
     lines = script(
         says("", ours("background", command=wait)), says("", ours("tasks", action="list")), says("ok"), says("heard")
     )
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_tools="mcp") as agent,
+    ):
         with anyio.fail_after(90):
             done = await agent.say("go", session="s", address="terminal:t")
             (task,) = await agent.tasks(open_only=True)
             session = await agent.find("s")
-            before = shown(await agent.journal(session))
+            before = summarize(await agent.journal(session))
             (tmp_path / "work" / "go").touch()
             await agent.wait_task(task)
             await server.wait_async(4)
@@ -51,16 +55,19 @@ async def test_our_tools_run_as_ours_over_mcp_and_the_end_of_a_background_task_i
     assert len([line for line in before if line.startswith("result")]) == 2
 
 
-async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_in_no_file_and_no_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or_command(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "t0k3n-of-this-very-thread"
-    monkeypatch.setattr("outrider.runtimes.mcp_server.new_token", lambda: token)
+    tune_codex(monkeypatch, tmp_path_factory.mktemp("plugin"), token=token)
     look = "env; cat /proc/$PPID/environ /proc/$PPID/cmdline; cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '"
     lines = script(
         says("", ScriptedCall("exec_command", {"cmd": look})), says("", ours("tasks", action="list")), says("ok")
     )
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_tools="mcp") as agent,
+    ):
         with anyio.fail_after(90):
             done = await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -73,7 +80,7 @@ async def test_what_our_tools_are_called_over_mcp_can_be_found_and_the_token_is_
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
 
 
-async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when_taken_up_again(
+async def test_a_codex_without_dynamic_tools_gets_them_over_mcp_also_when_it_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = tmp_path / "plain-codex"
@@ -85,24 +92,22 @@ async def test_a_codex_that_takes_no_declared_tools_gets_them_over_mcp_also_when
     )
     async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
-            async with opened(tmp_path, server.url, codex_command=str(plain)) as agent:
+            async with open_codex(tmp_path, server.url, codex_command=str(plain)) as agent:
                 first = await agent.say("go", session="s")
-            async with opened(tmp_path, server.url, codex_command=str(plain)) as agent:
+            async with open_codex(tmp_path, server.url, codex_command=str(plain)) as agent:
                 second = await agent.say("again", session="s")
                 journal = await agent.journal(await agent.find("s"))
     assert (first.text, second.text, first.thread) == ("one", "two", second.thread)
     assert [entry.body.failed for entry in journal if isinstance(entry.body, Result)] == [False, False]
-    assert any("it gets ours over MCP" in record.message for record in caplog.records)
+    assert any("it gets Outrider's tools over MCP" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("approval", ["on-request", "untrusted", "never"])
-async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_by_us(
-    tmp_path: Path, approval: str
-) -> None:
+async def test_a_call_of_our_tool_that_needs_an_approval_is_asked_about_once(tmp_path: Path, approval: str) -> None:
     lines = script(says("", ours("background", command="echo x >> ran", needs=["network"])), says("ok"))
     async with (
         open_scripted_server(lines) as server,
-        opened(tmp_path, server.url, codex_tools="mcp", codex_approval=approval) as agent,
+        open_codex(tmp_path, server.url, codex_tools="mcp", codex_approval=approval) as agent,
     ):
         with anyio.fail_after(90):
             session = await agent.session("s")
@@ -112,7 +117,7 @@ async def test_a_tool_of_ours_that_a_person_must_allow_is_asked_about_once_and_b
                     await agent.answer(session, event.body, "no")
                     break
             await agent.wait(await agent.find("s"))
-            journal = shown(await agent.journal(session))
+            journal = summarize(await agent.journal(session))
     assert journal.count("asked") == 1
     assert [line for line in journal if line.startswith("result")] == [f"result {DENIED}"]
     assert DENIED in texts(server.requests[1])
@@ -123,7 +128,10 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
     child = ScriptRule("say hello", ((Stall("headers"), says("hello")),))
     asks = (says("", ours("delegate", work="say hello", description="a child", background=False)),)
     lines = Script((asks, (says("", ours("tasks", action="list")),), (says("ok"),)), (child,))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_tools="mcp") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_tools="mcp") as agent,
+    ):
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -131,7 +139,7 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
             assert await agent.stop(session)
             await agent.wait(await agent.find("s"))
             done = await agent.say("again", session="s")
-            journal = shown(await agent.journal(session))
+            journal = summarize(await agent.journal(session))
     assert (done.outcome, done.text) == ("done", "ok")
     assert journal.count("reply delegate") == 1
     assert [line for line in journal if line.startswith("ended")] == [
@@ -140,7 +148,7 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
     ], "\n".join(journal)
 
 
-async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:
+async def test_a_call_that_did_not_reach_us_is_in_the_journal_as_failed(tmp_path: Path) -> None:
     item = {
         "type": "mcpToolCall",
         "id": "call_1",
@@ -163,9 +171,9 @@ async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_faile
         ]
     )
     with anyio.fail_after(60):
-        async with codex.opened(codex_tools="mcp") as agent:
+        async with codex.open_agent(codex_tools="mcp") as agent:
             await agent.say("go", session="s")
-            journal = shown(await agent.journal(await agent.find("s")))
+            journal = summarize(await agent.journal(await agent.find("s")))
     assert [line for line in journal if line.startswith(("reply", "result", "begun"))] == [
         "reply tasks",
         "begun",
@@ -175,22 +183,24 @@ async def test_a_call_that_could_not_be_brought_to_us_is_in_the_journal_as_faile
 
 
 @pytest.mark.parametrize(("tools", "answer"), [("mcp", "accept"), ("dynamic", "decline")])
-async def test_codex_asks_nobody_about_our_own_server_and_about_another_of_that_name_as_ever(
+async def test_elicitations_of_our_own_server_are_accepted_and_those_of_another_with_its_name_are_not(
     tmp_path: Path, tools: str, answer: str
 ) -> None:
     question: dict[str, object] = {"serverName": "outrider", "message": "Allow it?", "mode": "form"}
     asked = {"method": "mcpServer/elicitation/request", "id": 77, "params": question}
     codex = ScriptedCodex(tmp_path)
     codex.will([{"send": asked}, {"meet": "asked"}, {"say": "ok"}], faults=at("asked", "wait answered"))
-    found: list[object] = []
+    actions: list[object] = []
     with anyio.fail_after(60):
-        async with codex.opened(codex_tools=tools) as agent, anyio.create_task_group() as group:
+        async with codex.open_agent(codex_tools=tools) as agent, anyio.create_task_group() as group:
             group.start_soon(_say, agent)
-            while not found:
+            while not actions:
                 await anyio.sleep(0.02)
-                found = [said["result"]["action"] for said in codex.messages("heard") if said.get("id") == 77]
+                actions = [
+                    message["result"]["action"] for message in codex.messages("heard") if message.get("id") == 77
+                ]
             codex.release("answered")
-    assert found == [answer]
+    assert actions == [answer]
 
 
 async def _say(agent: Agent) -> None:

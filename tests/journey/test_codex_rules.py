@@ -7,9 +7,9 @@ import pytest
 
 from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.server import open_scripted_server
-from tests.journey.test_codex_asks import at_work, begin, ended, steps
+from tests.journey.test_codex_approvals import at_work, begin, ended, steps
 from tests.support.asks import asked
-from tests.support.codex import codex_home, opened, shell, shown
+from tests.support.codex import codex_home, open_codex, shell, summarize
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 
@@ -29,7 +29,9 @@ def adds(path: str) -> ScriptedCall:
     )
 
 
-async def test_a_denied_command_does_not_run_and_what_no_rule_speaks_of_runs_unasked(tmp_path: Path) -> None:
+async def test_a_denied_command_does_not_run_and_one_that_no_rule_matches_runs_without_a_question(
+    tmp_path: Path,
+) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("", adds("a.txt")), says("ok"))
     async with at_work(tmp_path, lines) as agent:
@@ -52,7 +54,7 @@ async def test_a_denied_command_does_not_run_and_what_no_rule_speaks_of_runs_una
     ]
 
 
-async def test_a_rule_that_asks_is_asked_for_a_patch_in_the_workspace(tmp_path: Path) -> None:
+async def test_a_rule_that_asks_applies_to_a_patch_in_the_workspace(tmp_path: Path) -> None:
     rule(tmp_path, '[[rules]]\nverdict = "ask"\ntool = "patch"\n')
     async with at_work(tmp_path, steps(says("", adds("a.txt")), says("ok"))) as agent:
         session = await begin(agent)
@@ -61,13 +63,13 @@ async def test_a_rule_that_asks_is_asked_for_a_patch_in_the_workspace(tmp_path: 
     assert not (tmp_path / "work" / "a.txt").exists()
 
 
-async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rule_speaks_of_it(tmp_path: Path) -> None:
+async def test_a_command_that_the_sandbox_stops_is_not_repeated_outside_of_it_without_a_rule(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     outside = tmp_path / "codex" / "outside"
     lines = steps(*(says("", shell(f"echo x > {outside}")) for _ in range(4)), says("ok"))
     async with open_scripted_server(lines) as server:
         codex_home(tmp_path, server.url, more="[sandbox_workspace_write]\nexclude_slash_tmp = true\n")
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             with anyio.fail_after(60):
                 journal = await ended(agent, await begin(agent))
     assert not outside.exists()
@@ -75,7 +77,7 @@ async def test_what_the_sandbox_stops_is_not_run_again_outside_it_because_no_rul
     assert ["Read-only file system" in line for line in journal if line.startswith("result")] == [True] * 4
 
 
-async def test_a_yes_to_commands_in_the_sandbox_is_none_to_one_that_leaves_it(tmp_path: Path) -> None:
+async def test_a_yes_to_commands_in_the_sandbox_does_not_allow_one_outside_of_it(tmp_path: Path) -> None:
     leaves = {"sandbox_permissions": "require_escalated"}
     lines = steps(says("", shell("touch in")), says("", shell("touch out", **leaves)), says("ok"))
     async with at_work(tmp_path, lines, approval="untrusted") as agent:
@@ -100,22 +102,22 @@ async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path
     assert any(line.endswith("end\n") for line in journal), journal
 
 
-async def test_rules_hold_and_nothing_else_is_asked_after_a_restart(tmp_path: Path) -> None:
+async def test_rules_apply_after_a_restart_and_no_other_question_is_asked(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("ok"))
     async with open_scripted_server(lines) as server:
         with anyio.fail_after(60):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.say("go", session="s")
             (tmp_path / "work" / "yes").unlink()
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.say("go", session="s")
-                journal = shown(await agent.journal(await agent.find("s")))
+                journal = summarize(await agent.journal(await agent.find("s")))
     assert ((tmp_path / "work" / "no").exists(), (tmp_path / "work" / "yes").exists()) == (False, True)
     assert "asked" not in journal
 
 
-async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_and_sees_no_more(tmp_path: Path) -> None:
+async def test_a_workspace_inside_outriders_home_works_and_the_rest_of_the_home_is_hidden(tmp_path: Path) -> None:
     lines = steps(
         says("", shell("sleep 0.3; echo hello > mine; cat mine; cat ../../store.db; ls ..; echo end")), says("ok")
     )
@@ -123,7 +125,7 @@ async def test_a_session_with_a_workspace_in_the_home_of_outrider_works_there_an
         own = agent.in_workspace(None)
         await own.say("go", session="s")
         session = await own.find("s")
-        journal = shown(await own.journal(session))
+        journal = summarize(await own.journal(session))
     (result,) = [line for line in journal if line.startswith("result")]
     assert (Path(session.workspace) / "mine").read_text() == "hello\n"
     assert ("hello\n" in result, "SQLite" in result, result.endswith("end\n")) == (True, False, True)

@@ -13,7 +13,7 @@ from outrider.channels.http.app import ENDPOINTS
 from outrider.testing.scripted_model import ScriptedModel, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.support.codex import codex_binary, opened, texts
+from tests.support.codex import codex_binary, open_codex, texts
 from tests.support.http import client, serving
 from tests.support.openai_home import RING
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
-async def serving_home(
+async def open_client(
     folder: Path, server: ScriptedServer, command: str = "", runtime: str = "native"
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     """A home with a scripted native model that says `ours`, and a Codex that uses this server."""
     model = ScriptedModel(*(says("ours") for _ in range(5)))
     async with (
-        opened(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
+        open_codex(folder, server.url, model, runtime_name=runtime, codex_command=command or codex_binary()) as agent,
         serving(agent, ENDPOINTS) as url,
         client(url) as owner,
     ):
@@ -45,42 +45,42 @@ async def runtime_of(owner: httpx2.AsyncClient, session: str) -> str:
     return (await owner.get(f"/v1/sessions/{session}")).json()["runtime"]
 
 
-async def test_usable_runtimes_are_listed_and_others_are_not(tmp_path: Path) -> None:
+async def test_only_usable_runtimes_are_listed(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with serving_home(tmp_path, server) as owner:
-            ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
-            model_view = (await owner.get("/v1/models/codex:gpt-5.4")).json()
+        async with open_client(tmp_path, server) as owner:
+            models = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+            model = (await owner.get("/v1/models/codex:gpt-5.4")).json()
             missing = await owner.get("/v1/models/acp")
-    assert ("codex" in ids, "acp" in ids) == (True, False)
-    assert (model_view["id"], model_view["owned_by"]) == ("codex:gpt-5.4", "codex")
+    assert ("codex" in models, "acp" in models) == (True, False)
+    assert (model["id"], model["owned_by"]) == ("codex:gpt-5.4", "codex")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_a_runtime_without_its_program_is_not_listed_and_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_a_runtime_without_its_program_is_not_listed_and_is_refused_with_a_reason(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with serving_home(tmp_path, server, str(tmp_path / "gone")) as owner:
-            ids = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
+        async with open_client(tmp_path, server, str(tmp_path / "gone")) as owner:
+            models = [one["id"] for one in (await owner.get("/v1/models")).json()["data"]]
             refused = await complete(owner, "codex")
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
-    assert "codex" not in ids
+    assert "codex" not in models
     assert (refused.status_code, "npm install -g @openai/codex" in refused.json()["error"]["message"]) == (404, True)
     assert sessions == []
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_completion_by_codex_and_the_next_by_native_share_a_session(tmp_path: Path) -> None:
+async def test_completions_by_codex_and_by_the_native_loop_share_a_session(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"), says("a third"))) as server:
-        async with serving_home(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             first = await complete(owner, "codex")
             headers = {"x-session-id": first.headers["x-session-id"]}
             stays = await complete(owner, "gpt-4o", headers=headers)
             runtimes = [await runtime_of(owner, headers["x-session-id"])]
             back = await complete(owner, "native", "and you?", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
-            explicit = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
+            third = await complete(owner, "codex:gpt-5.4", "once more", headers=headers)
             runtimes.append(await runtime_of(owner, headers["x-session-id"]))
         last = server.requests[-1]
-    answers = [one.json() for one in (first, stays, back, explicit)]
+    answers = [one.json() for one in (first, stays, back, third)]
     assert [one["choices"][0]["message"]["content"] for one in answers] == ["theirs", "theirs again", "ours", "a third"]
     assert [one["model"] for one in answers] == ["codex", "outrider", "outrider", "codex:gpt-5.4"]
     assert runtimes == ["codex", "native", "codex:gpt-5.4"]
@@ -88,9 +88,9 @@ async def test_a_completion_by_codex_and_the_next_by_native_share_a_session(tmp_
 
 
 @pytest.mark.behaviour("A1")
-async def test_a_response_by_codex_says_so_and_can_be_continued(tmp_path: Path) -> None:
+async def test_a_response_by_codex_names_it_and_can_be_continued(tmp_path: Path) -> None:
     with ScriptedServer(script(says("theirs"), says("theirs again"))) as server:
-        async with serving_home(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             first = (await owner.post("/v1/responses", json={"model": "codex", "input": "hi"})).json()
             more = {"model": "codex", "input": "go on", "previous_response_id": first["id"]}
             second = (await owner.post("/v1/responses", json=more)).json()
@@ -101,7 +101,7 @@ async def test_a_response_by_codex_says_so_and_can_be_continued(tmp_path: Path) 
 async def test_client_tools_are_refused_where_codex_runs_the_session(tmp_path: Path) -> None:
     ring = {"type": "function", **RING["function"]}
     with ScriptedServer(script(says("theirs"))) as server:
-        async with serving_home(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             refused = [
                 await complete(owner, "codex", tools=[RING]),
                 await owner.post("/v1/responses", json={"model": "codex", "input": "hi", "tools": [ring]}),
@@ -116,11 +116,11 @@ async def test_client_tools_are_refused_where_codex_runs_the_session(tmp_path: P
     assert len(server.requests) == 0
 
 
-async def test_client_tools_are_refused_in_a_home_set_to_codex_and_accepted_for_a_native_model(
+async def test_client_tools_are_refused_where_codex_is_the_default_and_accepted_for_a_model(
     tmp_path: Path,
 ) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with serving_home(tmp_path, server, runtime="codex") as owner:
+        async with open_client(tmp_path, server, runtime="codex") as owner:
             refused = await complete(owner, "outrider", tools=[RING])
             sessions = (await owner.get("/v1/sessions")).json()["sessions"]
             taken = await complete(owner, "practice", tools=[RING])
@@ -129,9 +129,9 @@ async def test_client_tools_are_refused_in_a_home_set_to_codex_and_accepted_for_
     assert (taken.status_code, runtime) == (200, "native")
 
 
-async def test_a_session_is_created_with_a_runtime_and_set_to_another(tmp_path: Path) -> None:
+async def test_a_session_is_created_with_a_runtime_and_switched_to_another(tmp_path: Path) -> None:
     with ScriptedServer(script(says("unused"))) as server:
-        async with serving_home(tmp_path, server) as owner:
+        async with open_client(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
             patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})
             same = await owner.patch("/v1/sessions/t", json={})

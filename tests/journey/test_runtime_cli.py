@@ -305,8 +305,8 @@ def test_an_acp_agent_is_started_opens_a_session_and_is_stopped(person: Person, 
         [["✓", "program"], ["✓", "start"], ["✓", "version"], ["✓", "login"]],
     )
     assert "opened a session, in which nothing was asked" in ran.out
-    assert (list_runtimes(person)["acp"]["is_ready"], len(agent.heard("initialize"))) == (True, 2)
-    assert len(agent.heard("session/new")) == 1
+    assert (list_runtimes(person)["acp"]["is_ready"], len(agent.received("initialize"))) == (True, 2)
+    assert len(agent.received("session/new")) == 1
     assert agent.prompts() == []
     person.environ["OUTRIDER_ACP_COMMAND"] = "no-such-agent --acp"
     missing = person.types("runtime", "doctor", "acp")

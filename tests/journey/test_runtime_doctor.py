@@ -58,7 +58,9 @@ async def test_the_version_is_read_from_one_well_formed_line_of_stdout(tmp_path:
     warns = program(tmp_path, "echo 'WARNING: proceeding, codex 9.9.9' >&2", "echo codex-cli 0.163.0")
     assert await version_of(warns) == ProbeResult("version", "fine", "0.163.0")
     silent = await version_of(program(tmp_path))
-    assert silent == ProbeResult("version", "broken", "`--version` says nothing, which is no version of Codex", INSTALL)
+    assert silent == ProbeResult(
+        "version", "broken", "`--version` prints nothing, which is not a version of Codex", INSTALL
+    )
     two = await version_of(program(tmp_path, "echo 0.163.0", "echo 0.164.0"))
     assert (two.verdict, "0.163.0 0.164.0" in two.text) == ("broken", True)
     failed = await version_of(program(tmp_path, "echo 'no such node' >&2", "exit 3"))
@@ -68,7 +70,7 @@ async def test_the_version_is_read_from_one_well_formed_line_of_stdout(tmp_path:
 async def test_a_program_that_hangs_is_killed_with_all_its_processes(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     hangs = program(tmp_path, "sleep 1000 &", f"echo $$ $! > {pids}.new; mv {pids}.new {pids}", "wait")
-    result = await version_of(hangs, patience=2)
+    result = await version_of(hangs, within=2)
     assert result == ProbeResult("version", "broken", "it did not answer `--version` within 2 s", INSTALL)
     assert [is_gone(int(pid)) for pid in pids.read_text().split()] == [True, True]
 

@@ -1,4 +1,4 @@
-"""A home whose turns are carried by the scripted ACP agent, and what that agent heard and did."""
+"""A home whose turns run in the scripted ACP agent, and what that agent received and did."""
 
 import json
 import shlex
@@ -33,7 +33,7 @@ class World:
         return shlex.join([sys.executable, "-I", "-S", str(SCRIPT), str(self.agents), *words])
 
     @asynccontextmanager
-    async def opened(self, *words: str, **settings: str) -> AsyncGenerator[Agent]:
+    async def open_agent(self, *words: str, **settings: str) -> AsyncGenerator[Agent]:
         """The home, open, with the scripted agent that these words describe."""
         chosen = {"runtime.name": "acp", "acp.command": self.command(*words)}
         chosen |= {name.replace("_", ".", 1): value for name, value in settings.items()}
@@ -48,12 +48,12 @@ class World:
     def effects(self) -> list[Any]:
         return self.lines("effects")
 
-    def heard(self, method: str) -> list[Any]:
+    def received(self, method: str) -> list[Any]:
         """The parameters of all messages of this method."""
         return [line["params"] for line in self.lines("heard") if line["method"] == method]
 
     def prompts(self) -> list[str]:
-        return [params["prompt"][0]["text"] for params in self.heard("session/prompt")]
+        return [params["prompt"][0]["text"] for params in self.received("session/prompt")]
 
     async def has(self, name: str, count: int = 1) -> None:
         """Wait until the agent has written so many lines."""
@@ -63,12 +63,12 @@ class World:
 
 
 def do(*acts: Sequence[Any], before: str = "") -> str:
-    """Words that make the agent do this."""
+    """A message that makes the agent do this."""
     return f"{before}do {json.dumps(acts)}"
 
 
 def tool(id: str, status: str, **more: Any) -> tuple[str, Any]:
-    """The act of telling of a tool call."""
+    """The act of reporting a tool call."""
     kind = "tool_call" if status == "pending" else "tool_call_update"
     return "update", {"sessionUpdate": kind, "toolCallId": id, "title": f"Run {id}", "status": status, **more}
 
@@ -77,25 +77,25 @@ def text(words: str) -> list[dict[str, Any]]:
     return [{"type": "content", "content": {"type": "text", "text": words}}]
 
 
-async def said(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
-    """Post this, and do not wait."""
+async def post(agent: Agent, words: str, address: str = TERMINAL, name: str = "s") -> Session:
+    """Post a message without waiting for its turn."""
     session = await agent.session(name)
     await agent.post(words, session=session, address=address)
     return await agent.find(session.id)
 
 
-async def rest(agent: Agent, name: str = "s") -> list[Body]:
-    """What stands in the journal once nothing is left to do."""
+async def finished_journal(agent: Agent, name: str = "s") -> list[Body]:
+    """The journal when nothing is left to do."""
     await agent.wait(await agent.session(name))
     return [entry.body for entry in await agent.journal(await agent.session(name))]
 
 
 async def deltas(agent: Agent, session: Session, until: str) -> list[Delta]:
-    """What is shown, up to the delta with this in it."""
-    found: list[Delta] = []
+    """The deltas up to the one with this text."""
+    seen: list[Delta] = []
     async for event in agent.follow(session):
         if isinstance(event, Delta):
-            found.append(event)
+            seen.append(event)
             if until in event.text:
-                return found
+                return seen
     raise AssertionError("never shown")

@@ -1,9 +1,9 @@
-"""An ACP agent that does as it is told: acts stand in the prompt, what it heard and did stands in files of its folder.
+"""A scripted ACP agent: the prompt contains its acts, and files in its folder record what it received and did.
 
     acp_agent.py FOLDER [WORD…]
 
-Words: `forgets` (it can take up no session), `resumes` (without telling the past), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `login` (a session needs one first), `stays` (also when nobody speaks with it any more).
+Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
+`silent-at-METHOD`, `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -41,15 +41,15 @@ class Agent:
         self.answered = threading.Condition()
         self.asked = 0
         self.looks = False
-        """Told that it was cut off, it looks before it does something again, as any good agent."""
+        """After an interruption it checks before it repeats something, as a good agent does."""
 
     def send(self, **message: Any) -> None:
         with self.speaking:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
 
-    def tell(self, session: str, update: dict[str, Any], *, is_kept: bool = True) -> None:
-        if is_kept:
+    def tell(self, session: str, update: dict[str, Any], *, is_recorded: bool = True) -> None:
+        if is_recorded:
             write(f"{session}.past", update)
         self.send(method="session/update", params={"sessionId": session, "update": update})
 
@@ -140,7 +140,7 @@ class Agent:
                 (FOLDER / f"s{count}.past").touch()
                 self.send(id=number, result={"sessionId": f"s{count}"})
             case "session/load" | "session/resume":
-                self.take_up(number, method, params["sessionId"])
+                self.load_session(number, method, params["sessionId"])
             case "session/prompt":
                 text = params["prompt"][0]["text"]
                 self.cancelled.clear()
@@ -150,13 +150,13 @@ class Agent:
             case _:
                 self.send(id=number, error={"code": -32601, "message": "Method not found"})
 
-    def take_up(self, number: int, method: str, session: str) -> None:
+    def load_session(self, number: int, method: str, session: str) -> None:
         past = FOLDER / f"{session}.past"
         if not past.exists():
             self.send(id=number, error={"code": -32002, "message": "Resource not found"})
             return
         for line in past.read_text().splitlines() if method == "session/load" else ():
-            self.tell(session, json.loads(line), is_kept=False)
+            self.tell(session, json.loads(line), is_recorded=False)
         self.send(id=number, result={})
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The real Codex, asking the scripted server and nobody else: its home, and a home of ours beside it."""
+"""The real Codex with the scripted server as its model: its home, and a home of Outrider beside it."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -48,7 +48,7 @@ unbounded_connection_retries = false
 
 
 def codex_binary() -> str:
-    """The program that pip installed; the test is skipped where there is none."""
+    """The program from the installed package; the test is skipped without it."""
     found = find_spec("codex_cli_bin")
     if found is None or not found.submodule_search_locations:
         pytest.skip("no codex here")
@@ -56,9 +56,9 @@ def codex_binary() -> str:
 
 
 def codex_home(folder: Path, url: str, *, retries: int = 0, provider: str = "", more: str = "") -> Path:
-    """A fresh CODEX_HOME whose Codex asks the Responses API at this address.
+    """A fresh CODEX_HOME whose model provider is the Responses API at this address.
 
-    `provider` are more lines about that API (`env_key = "X"`), `more` what else stands in its settings.
+    `provider` are more lines about that provider (`env_key = "X"`), `more` are other settings.
     """
     home = folder / "codex"
     home.mkdir(exist_ok=True)
@@ -68,16 +68,16 @@ def codex_home(folder: Path, url: str, *, retries: int = 0, provider: str = "", 
 
 
 def codex_settings(home: Path, **more: str) -> dict[str, str]:
-    """What to set in our home so that this Codex carries turns: `codex_settings(home, codex_approval="untrusted")`."""
-    named = {name.replace("_", ".", 1): value for name, value in more.items()}
-    return {"runtime.name": "codex", "codex.command": codex_binary(), "codex.home": str(home), **named}
+    """Settings of Outrider for this Codex: `codex_settings(home, codex_approval="untrusted")`."""
+    settings = {name.replace("_", ".", 1): value for name, value in more.items()}
+    return {"runtime.name": "codex", "codex.command": codex_binary(), "codex.home": str(home), **settings}
 
 
 @asynccontextmanager
-async def opened(
+async def open_codex(
     folder: Path, url: str, model: Model | None = None, environ: Mapping[str, str] | None = None, **settings: str
 ) -> AsyncGenerator[Agent]:
-    """A home of ours in `folder/home` with sessions in `folder/work`, carried by a Codex that asks this address.
+    """A home of Outrider in `folder/home` with sessions in `folder/work`, run by a Codex that uses this server.
 
     `model` is for sessions that are set to the native runtime. Opening the same folder again is a restart.
     """
@@ -89,7 +89,7 @@ async def opened(
         codex_home(folder, url)
     config = load(home, environ or {}, codex_settings(codex, **settings))
     with pytest.MonkeyPatch.context() as patch:
-        # What stands in the home folder of whoever runs the tests is read by every login shell.
+        # Every login shell reads the dotfiles in the home folder.
         patch.setenv("HOME", str(folder))
         async with outrider.open(config=config, model=model, workspace=work) as agent:
             yield agent
@@ -104,17 +104,17 @@ def use_codex(person: Person, url: str, **more: str) -> None:
 
 
 def shell(command: str, **more: object) -> ScriptedCall:
-    """A call by which Codex's model runs a command."""
+    """The call with which the model of Codex runs a command."""
     return ScriptedCall("exec_command", {"cmd": command, **more})
 
 
 def texts(request: RecordedRequest) -> str:
-    """All that a request of Codex holds."""
+    """The input of a request of Codex, as one text."""
     return json.dumps(request.body.get("input"), ensure_ascii=False)
 
 
-class _Noted:
-    """What was shown of a turn."""
+class _NoteCollector:
+    """Collects the notes of a turn."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -124,17 +124,17 @@ class _Noted:
             self.notes.append(event.text)
 
 
-def heard() -> _Noted:
-    """Listens to a turn: `agent.say(…, on_event=heard())`."""
-    return _Noted()
+def collect_notes() -> _NoteCollector:
+    """A listener for a turn: `agent.say(…, on_event=collect_notes())`."""
+    return _NoteCollector()
 
 
-def shown(journal: Sequence[Entry]) -> list[str]:
+def summarize(journal: Sequence[Entry]) -> list[str]:
     """Each entry in a few words."""
-    return [_shown(entry) for entry in journal]
+    return [_summarize_entry(entry) for entry in journal]
 
 
-def _shown(entry: Entry) -> str:
+def _summarize_entry(entry: Entry) -> str:
     match entry.body:
         case Input(text=text):
             return f"input {text}"

@@ -1,6 +1,6 @@
 """The part of Codex's protocol that we speak, as the tested version of the program describes it itself.
 
-`python -m tests.support.codex_schema` writes the record anew, after the pinned version was changed on purpose.
+`python -m tests.support.codex_schema` rewrites the record, after the pinned version was changed on purpose.
 """
 
 import json
@@ -60,32 +60,32 @@ def recorded() -> Definitions:
     return json.loads(RECORD.read_text())
 
 
-def described(binary: str) -> Definitions:
-    """As this very program describes it."""
+def current_schema(binary: str) -> Definitions:
+    """The schema that this program generates."""
     with tempfile.TemporaryDirectory() as folder:
         words = (binary, "app-server", "generate-json-schema", "--out", folder, "--experimental")
         subprocess.run(words, check=True, capture_output=True, timeout=60)
-        found = json.loads(Path(folder, "codex_app_server_protocol.schemas.json").read_text())["definitions"]
-    every = {**found, **found["v2"]}
-    wanted = [name + end for name in (*REQUESTS.values(), *QUESTIONS.values()) for end in ("Params", "Response")]
-    wanted += [name + "Notification" for name in NEWS]
-    kept: dict[str, Any] = {}
-    while wanted:
-        name = wanted.pop()
-        if name not in kept:
-            kept[name] = True if name in _OPAQUE else _bare(every[name])
-            wanted += _named(kept[name])
-    return dict(sorted(kept.items()))
+        schema = json.loads(Path(folder, "codex_app_server_protocol.schemas.json").read_text())["definitions"]
+    every = {**schema, **schema["v2"]}
+    names = [name + end for name in (*REQUESTS.values(), *QUESTIONS.values()) for end in ("Params", "Response")]
+    names += [name + "Notification" for name in NEWS]
+    definitions: dict[str, Any] = {}
+    while names:
+        name = names.pop()
+        if name not in definitions:
+            definitions[name] = True if name in _OPAQUE else _bare(every[name])
+            names += _references(definitions[name])
+    return dict(sorted(definitions.items()))
 
 
 def changes(before: Definitions, after: Definitions) -> list[str]:
-    """What is new, gone or different, by name and field."""
-    found = [f"{name} is gone" for name in sorted(set(before) - set(after))]
-    found += [f"{name} is new" for name in sorted(set(after) - set(before))]
+    """Every difference, by name and field."""
+    texts = [f"{name} is gone" for name in sorted(set(before) - set(after))]
+    texts += [f"{name} is new" for name in sorted(set(after) - set(before))]
     for name in sorted(set(before) & set(after)):
         if before[name] != after[name]:
-            found += [f"{name}: {what}" for what in _differences(before[name], after[name])]
-    return found
+            texts += [f"{name}: {what}" for what in _differences(before[name], after[name])]
+    return texts
 
 
 def checked(name: str, definitions: Definitions) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def checked(name: str, definitions: Definitions) -> dict[str, Any]:
 
 def _differences(before: Any, after: Any) -> list[str]:
     fields, now = _fields(before), _fields(after)
-    found = [f"{field} is gone" for field in sorted(set(fields) - set(now))]
-    found += [f"{field} is new" for field in sorted(set(now) - set(fields))]
-    found += [f"{field} is different" for field in sorted(set(fields) & set(now)) if fields[field] != now[field]]
-    return found or ["it is different"]
+    texts = [f"{field} is gone" for field in sorted(set(fields) - set(now))]
+    texts += [f"{field} is new" for field in sorted(set(now) - set(fields))]
+    texts += [f"{field} is different" for field in sorted(set(fields) & set(now)) if fields[field] != now[field]]
+    return texts or ["it is different"]
 
 
 def _fields(schema: Any) -> dict[str, Any]:
@@ -106,33 +106,33 @@ def _fields(schema: Any) -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """Without words for people, and with references that need no folders."""
+    """The schema without descriptions, and with references that need no folders."""
     if isinstance(schema, list):
         return [_bare(part) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     fields = cast("dict[str, Any]", schema)
-    kept = {name: _bare(part) for name, part in fields.items() if name not in _WORDS or isinstance(part, dict)}
-    if isinstance(reference := kept.get("$ref"), str):
-        kept["$ref"] = "#/definitions/" + reference.rpartition("/")[2]
-    return kept
+    result = {name: _bare(part) for name, part in fields.items() if name not in _WORDS or isinstance(part, dict)}
+    if isinstance(reference := result.get("$ref"), str):
+        result["$ref"] = "#/definitions/" + reference.rpartition("/")[2]
+    return result
 
 
-def _named(schema: Any) -> Iterator[str]:
+def _references(schema: Any) -> Iterator[str]:
     if isinstance(schema, list):
         for part in cast("list[Any]", schema):
-            yield from _named(part)
+            yield from _references(part)
     elif isinstance(schema, dict):
         fields = cast("dict[str, Any]", schema)
         for name, part in fields.items():
             if name == "$ref" and isinstance(part, str):
                 yield part.rpartition("/")[2]
             else:
-                yield from _named(part)
+                yield from _references(part)
 
 
 def main() -> None:
-    lines = [f"{json.dumps(name)}:{json.dumps(schema)}" for name, schema in described(codex_binary()).items()]
+    lines = [f"{json.dumps(name)}:{json.dumps(schema)}" for name, schema in current_schema(codex_binary()).items()]
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -1,6 +1,6 @@
-"""An app-server of Codex that keeps to a script over real stdio, and fails where the script says.
+"""A scripted app-server of Codex over real stdio, with faults where the script has them.
 
-A program of its own: `tests.support.scripted_codex` writes what it is told to do, and reads what it was asked.
+It is a program: `tests.support.scripted_codex` writes its script and reads the requests it got.
 """
 
 import json
@@ -20,16 +20,16 @@ from tests.support.fake_codex_parts import Json, Threads, Wire
 _CORE = ("HOME", "PATH", "LANG", "TMPDIR")
 _ABORTED = "<turn_aborted"
 _RESPONSES = ("run", "patch", "tool")
-"""What ends a reply of the model, so that its tokens are told."""
+"""Steps that end a reply of the model, so that its tokens are reported."""
 
 
 class Turn:
     """A turn that is being played."""
 
-    def __init__(self, thread: str, number: int, given: Json) -> None:
+    def __init__(self, thread: str, number: int, params: Json) -> None:
         self.thread = thread
         self.id = f"turn-{number + 1}-{uuid.uuid4().hex[:8]}"
-        self.given = given
+        self.params = params
         self.steers: list[Json] = []
         self.answers: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -43,7 +43,7 @@ class Turn:
 
 
 class Server:
-    """Answers requests; every turn is played in a thread of its own."""
+    """Responds to requests; every turn is played in a thread of its own."""
 
     def __init__(self, folder: Path, settings: list[str]) -> None:
         self._folder = folder
@@ -89,8 +89,8 @@ class Server:
             self._end_commands()
 
     def _refusal(self, method: str, params: Json) -> str:
-        known = getattr(self, "on_" + method.replace("/", "_"), None)
-        if known is None:
+        method_handler = getattr(self, "on_" + method.replace("/", "_"), None)
+        if method_handler is None:
             return f"Invalid request: unknown variant `{method}`"
         thread = params.get("threadId", "")
         if method == "thread/resume":
@@ -121,7 +121,7 @@ class Server:
         self._threads.own(thread)
         rest = {"model": "scripted", "modelProvider": "local", "cwd": params.get("cwd", ""), "approvalPolicy": "never"}
         spelled: Json = {
-            "thread.id": {"thread": {**self._told(thread), "id": thread}},
+            "thread.id": {"thread": {**self._thread(thread), "id": thread}},
             "thread.sessionId": {"thread": {"sessionId": thread, "turns": []}},
             "sessionId": {"sessionId": thread},
             "threadId": {"threadId": thread},
@@ -129,10 +129,10 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
-        return {"thread": self._told(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
+        return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
-        return {"thread": self._told(params["threadId"], bool(params.get("includeTurns")))}
+        return {"thread": self._thread(params["threadId"], bool(params.get("includeTurns")))}
 
     def on_thread_turns_list(self, params: Json) -> Json:
         turns = self._threads.read(params["threadId"]) or []
@@ -158,7 +158,7 @@ class Server:
     def on_thread_backgroundTerminals_clean(self, _: Json) -> Json:  # noqa: N802 (named as the method is)
         return {}
 
-    def _told(self, thread: str, is_whole: bool = False) -> Json:
+    def _thread(self, thread: str, is_whole: bool = False) -> Json:
         turn = self._turns.get(thread)
         is_active = turn is not None and not turn.is_over.is_set()
         status: Json = {"type": "active", "activeFlags": []} if is_active else {"type": "idle"}
@@ -171,7 +171,7 @@ class Server:
         turn = self._turns[thread] = Turn(thread, number, params)
         self._threads.write(thread, turn.id, None)
         scripted = self._script["turns"]
-        turn.given["steps"] = scripted[number] if number < len(scripted) else [{"say": "ok"}]
+        turn.params["steps"] = scripted[number] if number < len(scripted) else [{"say": "ok"}]
         return turn
 
     def _tell(self, turn: Turn, method: str, **params: Any) -> None:
@@ -180,7 +180,7 @@ class Server:
             turn.is_over.wait()
 
     def _item(self, turn: Turn, item: Json, **ended: Any) -> None:
-        """Begin it, end it."""
+        """Start and complete an item."""
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         self._ended(turn, {**item, **ended})
 
@@ -188,26 +188,26 @@ class Server:
         self._threads.write(turn.thread, turn.id, item)
         self._tell(turn, "item/completed", item=item, completedAtMs=1)
 
-    def _heard(self, turn: Turn, given: Json) -> None:
-        content = given["input"]
-        who = given.get("clientUserMessageId")
+    def _user_message(self, turn: Turn, params: Json) -> None:
+        content = params["input"]
+        who = params.get("clientUserMessageId")
         self._item(turn, {"type": "userMessage", "id": turn.name("user"), "clientId": who, "content": content})
 
     def _play(self, turn: Turn) -> None:
         self._status(turn)
         self._wire.tell("turn/started", threadId=turn.thread, turn=self._turn(turn, "inProgress"))
-        self._heard(turn, turn.given)
-        for step in turn.given["steps"]:
+        self._user_message(turn, turn.params)
+        for step in turn.params["steps"]:
             while turn.steers:
-                self._heard(turn, turn.steers.pop(0))
+                self._user_message(turn, turn.steers.pop(0))
             if turn.is_over.is_set():
                 return
             ((kind, value),) = [pair for pair in step.items() if hasattr(self, f"do_{pair[0]}")]
             getattr(self, f"do_{kind}")(turn, value, step)
-            if kind in _RESPONSES or step is turn.given["steps"][-1]:
+            if kind in _RESPONSES or step is turn.params["steps"][-1]:
                 self._used(turn)
         while turn.steers:
-            self._heard(turn, turn.steers.pop(0))
+            self._user_message(turn, turn.steers.pop(0))
         self._finish(turn, "completed")
 
     def _status(self, turn: Turn, *flags: str) -> None:
@@ -257,20 +257,20 @@ class Server:
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
         cwd = step.get("cwd") or os.getcwd()
-        shown: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
+        details: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
         pid = None if step.get("asks") else "1"
         item: Json = {
             "type": "commandExecution",
             "id": turn.name("call"),
             "status": "inProgress",
             "processId": pid,
-            **shown,
+            **details,
         }
         if step.get("asks"):
             self._status(turn, "waitingOnApproval")
         self._tell(turn, "item/started", item=item, startedAtMs=1)
         if step.get("asks"):
-            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **shown}
+            asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **details}
             answer = self._ask(turn, "item/commandExecution/requestApproval", asked)
             self._tell(turn, "serverRequest/resolved", requestId=self._asked)
             self._status(turn)
@@ -290,8 +290,8 @@ class Server:
         self._ended(turn, {**item, "status": status, "aggregatedOutput": out, "exitCode": code, "durationMs": 1})
 
     def do_patch(self, turn: Turn, changes: Json, _: Json) -> None:
-        listed = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
-        item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": listed, "status": "inProgress"}
+        file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
+        item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}
         for path, text in changes.items():
             Path(path).write_text(text)
         self._item(turn, item, status="completed")
@@ -305,16 +305,16 @@ class Server:
         self._ended(turn, {**item, **ended, "contentItems": answer.get("contentItems"), "durationMs": 1})
 
     def do_fail(self, turn: Turn, error: Json, _: Json) -> None:
-        told = {"codexErrorInfo": "other", "additionalDetails": None, **error}
-        self._tell(turn, "error", willRetry=False, error=told)
-        self._finish(turn, "failed", told)
+        full_error = {"codexErrorInfo": "other", "additionalDetails": None, **error}
+        self._tell(turn, "error", willRetry=False, error=full_error)
+        self._finish(turn, "failed", full_error)
 
     def do_retry(self, turn: Turn, message: str, _: Json) -> None:
         error = {"message": "Reconnecting... 1/5", "codexErrorInfo": "other", "additionalDetails": message}
         self._tell(turn, "error", willRetry=True, error=error)
 
     def do_send(self, turn: Turn, message: Json, _: Json) -> None:
-        """Anything at all, with the names of this turn put in."""
+        """Any message, with the ids of this turn."""
         params = {"threadId": turn.thread, "turnId": turn.id, **message.get("params", {})}
         self._wire.put({**message, "params": params})
 
@@ -322,7 +322,7 @@ class Server:
         self._wire.meet(moment)
 
     def _ask(self, turn: Turn, method: str, params: Json) -> Json:
-        """What the other side answers; nothing when the turn is over before it does."""
+        """The response to a request; empty when the turn ends before it."""
         self._asked += 1
         self._open[self._asked] = turn.answers
         asked = {"threadId": turn.thread, "turnId": turn.id, **params}
@@ -335,12 +335,12 @@ class Server:
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:
-    """What the settings on the command line put into the environment of commands."""
-    found: dict[str, str] = {}
+    """The variables that settings on the command line add to the environment of commands."""
+    variables: dict[str, str] = {}
     for setting in settings:
         if setting.startswith("shell_environment_policy.set"):
-            found |= tomllib.loads(setting)["shell_environment_policy"]["set"]
-    return found
+            variables |= tomllib.loads(setting)["shell_environment_policy"]["set"]
+    return variables
 
 
 def main() -> None:

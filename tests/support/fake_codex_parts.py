@@ -1,4 +1,4 @@
-"""What the scripted app-server stands on: threads in a folder, and a pipe with faults in it."""
+"""Parts of the scripted app-server: threads in a folder, and a pipe with faults."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ def for_ever() -> NoReturn:
 
 
 class Threads:
-    """Kept in a folder, as the program keeps them: a new process finds what was completed, and who writes."""
+    """Threads in a folder, as Codex stores them: a new process finds their completed items and their writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class Threads:
         self._guard = threading.Lock()
 
     def own(self, thread: str) -> bool:
-        """Become its only writer; the right ends with the process."""
+        """Become its only writer, until the process exits."""
         if thread not in self._locks:
             descriptor = os.open(self._folder / f"{thread}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             try:
@@ -40,28 +40,28 @@ class Threads:
         return True
 
     def read(self, thread: str) -> list[Json] | None:
-        """Its turns; None when nothing was ever said in it."""
+        """Its turns; None when it has none."""
         path = self._folder / f"{thread}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def write(self, thread: str, turn: str, item: Json | None, status: str = "") -> None:
-        """Add a completed item, or say how the turn came out."""
+        """Add a completed item, or set the status of the turn."""
         with self._guard:
             turns = self.read(thread) or []
             new: Json = {"id": turn, "items": [], "status": "interrupted", "error": None}
-            if all(known["id"] != turn for known in turns):
+            if all(each["id"] != turn for each in turns):
                 turns.append(new)
-            found = next(known for known in turns if known["id"] == turn)
+            current = next(each for each in turns if each["id"] == turn)
             if item is not None:
-                found["items"].append(item)
-            found["status"] = status or found["status"]
+                current["items"].append(item)
+            current["status"] = status or current["status"]
             path = self._folder / f"{thread}.{os.getpid()}"
             path.write_text(json.dumps(turns))
             path.replace(self._folder / f"{thread}.json")
 
 
 class Wire:
-    """The pipe, and the faults in it."""
+    """The pipe and its faults."""
 
     def __init__(self, folder: Path, faults: Json) -> None:
         self._folder = folder
@@ -72,7 +72,7 @@ class Wire:
         self.is_deaf = False
 
     def tell(self, method: str, **params: Any) -> None:
-        """Send a notification, unless it is to be lost."""
+        """Send a notification, unless it has to be lost."""
         kind = params["item"]["type"] if "item" in params else ""
         name = f"{method} {kind}".strip()
         self.meet(f"before {name}")
@@ -89,7 +89,7 @@ class Wire:
                 content = content[os.write(1, content) :]
 
     def meet(self, moment: str) -> None:
-        """Do what is to happen here, once."""
+        """Run the faults of this moment, once."""
         for act in self._at.pop(moment, []):
             word, _, rest = act.partition(" ")
             getattr(self, f"act_{word}")(rest)
@@ -104,11 +104,11 @@ class Wire:
         for_ever()
 
     def act_silent(self, _: str) -> None:
-        """Answers requests, and says nothing more by itself."""
+        """Respond to requests, and send nothing else any more."""
         self.is_silent = True
 
     def act_deaf(self, _: str) -> None:
-        """Neither answers nor speaks."""
+        """Send nothing any more."""
         self.is_deaf = True
 
     def act_late(self, seconds: str) -> None:
@@ -121,7 +121,7 @@ class Wire:
         self.put(json.loads(message))
 
     def act_leave(self, _: str) -> None:
-        """Start something in a session of its own, and forget about it."""
+        """Start a process in a session of its own, and leave it running."""
         subprocess.Popen(("/bin/sleep", "1000"), stdin=subprocess.DEVNULL, start_new_session=True)
 
     def act_mark(self, name: str) -> None:
@@ -129,6 +129,6 @@ class Wire:
         (self._folder / name).touch()
 
     def act_wait(self, name: str) -> None:
-        """Until a test makes this file."""
+        """Wait until a test creates this file."""
         while not (self._folder / name).exists():
             time.sleep(0.01)

@@ -19,8 +19,8 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object] | None:
             return {"tools": [_TOOL]}
         case "tools/call":
             arguments = params.get("arguments")
-            said = arguments.get("a") if isinstance(arguments, dict) else None  # pyright: ignore
-            return {"content": [{"type": "text", "text": f"poked {said}"}]}
+            value = arguments.get("a") if isinstance(arguments, dict) else None  # pyright: ignore
+            return {"content": [{"type": "text", "text": f"poked {value}"}]}
         case _:
             return None
 

@@ -1,9 +1,9 @@
-"""A third-party runtime as a stranger would ship it: a module and a dist-info folder on the path."""
+"""A third-party runtime as a package would install it: a module and a dist-info folder on the path."""
 
 from pathlib import Path
 
 _MODULE = '''\
-"""Repeats what it is told, and says how much of the session it was given that it had not seen."""
+"""Repeats the message, and says how many messages of the session it had not seen."""
 
 from contextlib import asynccontextmanager
 
@@ -24,8 +24,8 @@ class Parrot:
         inputs = turn.transcript().unseen()
         saw = inputs[-1][0]
         await turn.record(Bound("parrot", "perch-1", f"t-{saw}", saw))
-        said = " / ".join(words.text for _, words in inputs)
-        await turn.record(Reply(f"{said}! ({len(past)} before)", saw, model="feathers"))
+        text = " / ".join(message.text for _, message in inputs)
+        await turn.record(Reply(f"{text}! ({len(past)} before)", saw, model="feathers"))
 
 
 @asynccontextmanager
@@ -35,10 +35,10 @@ async def open_runtime(context):
 
 
 def install_parrot(folder: Path) -> str:
-    """Put the plugin into this folder; the folder, to be set as PYTHONPATH."""
-    marks = folder / "outrider_parrot-1.0.dist-info"
-    marks.mkdir(parents=True)
+    """Install the plugin into this folder; returns the folder, for PYTHONPATH."""
+    metadata = folder / "outrider_parrot-1.0.dist-info"
+    metadata.mkdir(parents=True)
     (folder / "outrider_parrot.py").write_text(_MODULE)
-    (marks / "METADATA").write_text("Metadata-Version: 2.1\nName: outrider-parrot\nVersion: 1.0\n")
-    (marks / "entry_points.txt").write_text("[outrider.runtimes]\nparrot = outrider_parrot:open_runtime\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outrider-parrot\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[outrider.runtimes]\nparrot = outrider_parrot:open_runtime\n")
     return str(folder)

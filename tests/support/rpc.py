@@ -1,4 +1,4 @@
-"""A real child to speak JSON-RPC with, in the folder of a test, by which all that it leaves behind is found."""
+"""A real child process that speaks JSON-RPC, in the folder of a test, by which everything it leaves behind is found."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -19,43 +19,43 @@ from outrider.runtimes.jsonrpc.connection import (
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 
 SCRIPT = Path(__file__).with_name("rpc_child.py")
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
-def program(folder: Path, *words: str, **more: Any) -> Program:
-    """The script, in this folder, with these words."""
+def child_program(folder: Path, *words: str, **more: Any) -> Program:
+    """The script, in this folder, with these arguments."""
     return Program((sys.executable, "-I", "-S", str(SCRIPT), *words), folder, {"LANG": "C.UTF-8"}, **more)
 
 
 @asynccontextmanager
-async def talking(
-    what: Program, traits: ConnectionOptions | None = None
+async def connected(
+    program: Program, options: ConnectionOptions | None = None
 ) -> AsyncGenerator[tuple[Child, RpcConnection]]:
-    """The child and a peer of it; everything in the block is bounded."""
-    with anyio.fail_after(_PATIENCE):
-        async with open_child(what) as child, open_connection(child, traits) as peer:
-            yield child, peer
+    """The child and a connection to it; everything in the block is bounded."""
+    with anyio.fail_after(_TIMEOUT):
+        async with open_child(program) as child, open_connection(child, options) as connection:
+            yield child, connection
 
 
-async def asked(peer: RpcConnection, method: str, params: Any = None) -> Any:
+async def request(connection: RpcConnection, method: str, params: Any = None) -> Any:
     """The decoded result."""
-    return msgspec.json.decode(await peer.request(method, params))
+    return msgspec.json.decode(await connection.request(method, params))
 
 
-async def told(peer: RpcConnection) -> tuple[Any, ...]:
+async def next_message(connection: RpcConnection) -> tuple[Any, ...]:
     """The next message as plain values: its id if it has one, its method, its params."""
-    match await peer.next_message():
+    match await connection.next_message():
         case RpcRequest(id=number, method=method, params=params):
             return number, method, msgspec.json.decode(params)
         case RpcNotification(method=method, params=params):
             return method, msgspec.json.decode(params)
 
 
-async def _own(folder: Path, mark: str) -> None:
+async def _own(folder: Path, marker: str) -> None:
     """Start a stubborn child that starts others, say so, and wait to be killed."""
-    async with talking(program(folder, "stubborn", mark=mark)) as (_, peer):
+    async with connected(child_program(folder, "stubborn", marker=marker)) as (_, connection):
         for kind in ("plain", "session", "session"):
-            await peer.request("spawn", kind)
+            await connection.request("spawn", kind)
         print("ready", flush=True)
         await anyio.sleep_forever()
 

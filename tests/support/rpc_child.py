@@ -1,4 +1,4 @@
-"""A process that speaks JSON-RPC in lines and does badly what it is told to. Started by `tests.support.rpc`."""
+"""A child process that speaks JSON-RPC and misbehaves on request. Started by `tests.support.rpc`."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 held: list[int] = []
-"""Requests whose answer was told to wait."""
+"""Requests whose response waits for `release`."""
 
 
 def put(content: bytes) -> None:
@@ -31,18 +31,18 @@ def facts() -> dict[str, Any]:
 
 
 def spawn(kind: str) -> int:
-    """A process that does not care for SIGTERM and sleeps for ever; it keeps our pipes open."""
+    """A process that ignores SIGTERM, sleeps forever and holds our pipes open."""
     script = "trap '' TERM HUP; echo ready >&3; while :; do sleep 1000; done"
-    ready, told = os.pipe()
-    os.set_inheritable(told, True)
+    ready, writer = os.pipe()
+    os.set_inheritable(writer, True)
     plain = subprocess.Popen(
-        ("/bin/sh", "-c", script.replace("3", str(told))),
+        ("/bin/sh", "-c", script.replace("3", str(writer))),
         stdin=subprocess.DEVNULL,
         env={} if "scrubbed" in kind else None,
         start_new_session="session" in kind,
-        pass_fds=(told,),
+        pass_fds=(writer,),
     )
-    os.close(told)
+    os.close(writer)
     os.read(ready, 1)
     os.close(ready)
     return plain.pid
@@ -59,7 +59,7 @@ def until_told() -> None:
 
 
 def die(how: int) -> None:
-    """By a signal below zero, else with this status; in the middle of a line, with a last word on stderr."""
+    """Exit with this status, or by a signal when it is negative; in the middle of a line, with a text on stderr."""
     put(b'{"method":"note","params":"la')
     os.write(2, b"goodbye")
     if how < 0:
@@ -87,7 +87,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
     "spawn": spawn,
     "die": die,
 }
-"""By name what is done before the answer, which is what it returns."""
+"""What is done before the response, by method; the return value is the result."""
 
 
 def deal(message: dict[str, Any]) -> None:
@@ -106,14 +106,14 @@ def deal(message: dict[str, Any]) -> None:
     elif method == "fail":
         say({"id": number, "error": params})
     else:
-        answer(number, ACTS.get(method, lambda given: given)(params))
+        answer(number, ACTS.get(method, lambda params: params)(params))
         if method == "twice":
             answer(number, "again")
         after(method)
 
 
 def after(method: str) -> None:
-    """What follows on the answer."""
+    """What follows the response."""
     if method == "deaf":
         for_ever()
     if method == "nap":

@@ -1,4 +1,4 @@
-"""The app-server that keeps to a script, as a test sees it: what it is to do, what it was asked, who of it lives."""
+"""The scripted app-server as a test sees it: its script, the requests it got, and its processes."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ def at(moment: str, *acts: str) -> Faults:
 
 
 class ScriptedCodex:
-    """A program in a folder. Every turn of a thread plays the script's next one; after the last it says `ok`."""
+    """A program in a folder. Every turn of a thread plays the next one of the script; after the last it says `ok`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "scripted"
@@ -43,39 +43,39 @@ class ScriptedCodex:
     def will(
         self, *turns: Sequence[Step], faults: Faults | None = None, lives: int = 1, spelling: str = "thread.id"
     ) -> None:
-        """Do this from its next start on; the faults are met in so many lives of it, counted from its first."""
+        """Set the script for its next starts; the faults happen in its first `lives` processes."""
         written = {"turns": turns, "faults": faults or {}, "faulty_lives": lives, "spelling": spelling}
         (self.folder / "script.json").write_text(json.dumps(written))
 
-    def heard(self, method: str) -> list[dict[str, Any]]:
-        """The parameters of every such request, in all its lives."""
+    def requests(self, method: str) -> list[dict[str, Any]]:
+        """The parameters of every such request, in all its processes."""
         return [m.get("params") or {} for m in self.messages("heard") if m.get("method") == method]
 
     def messages(self, way: str) -> list[dict[str, Any]]:
-        """All that it `heard`, or all that it `said`."""
+        """Every message that it received (`heard`) or sent (`said`)."""
         return [json.loads(line) for line in (self.folder / way).read_text().splitlines()]
 
     @property
     def lives(self) -> list[int]:
-        """The pids of all its lives, in order."""
+        """The pids of all its processes, in order."""
         return [int(pid) for pid in (self.folder / "lives").read_text().split()]
 
     def alive(self) -> list[int]:
-        """Those of its lives that go on."""
+        """The pids of its running processes."""
         return [pid for pid in self.lives if pid in living(self.folder)]
 
     def release(self, name: str) -> None:
-        """Let it go on where it waits for this."""
+        """Let it continue where it waits for this."""
         (self.folder / name).touch()
 
     def settings(self, **more: str) -> dict[str, str]:
-        named = {name.replace("_", ".", 1): value for name, value in more.items()}
+        settings = {name.replace("_", ".", 1): value for name, value in more.items()}
         home = str(self.folder)
-        return {"runtime.name": "codex", "codex.command": self.command, "codex.home": home, **named}
+        return {"runtime.name": "codex", "codex.command": self.command, "codex.home": home, **settings}
 
     @asynccontextmanager
-    async def opened(self, **settings: str) -> AsyncGenerator[Agent]:
-        """A home of ours whose turns it carries; opening it again is a restart."""
+    async def open_agent(self, **settings: str) -> AsyncGenerator[Agent]:
+        """A home of Outrider whose turns it runs; opening it again is a restart."""
         self.home.mkdir(mode=0o700, exist_ok=True)
         config = load(self.home, {}, self.settings(**settings))
         async with outrider.open(config=config, workspace=self.work) as agent:

@@ -1,4 +1,4 @@
-"""Processes that a test left behind, by what they carry of its folder."""
+"""Processes that a test left behind, found by its folder."""
 
 import os
 import signal
@@ -7,30 +7,30 @@ from pathlib import Path
 
 import anyio
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 def living(folder: Path) -> dict[int, bytes]:
-    """By pid the arguments of all living processes whose folder, arguments or environment name this one, save ours."""
+    """The arguments, by pid, of the other processes whose cwd, arguments or environment name this folder."""
     mark = os.fsencode(folder)
-    found: dict[int, bytes] = {}
+    processes: dict[int, bytes] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 is_dead = (entry / "stat").read_bytes().rpartition(b") ")[2].startswith(b"Z")
                 words = (entry / "cmdline").read_bytes()
                 if not is_dead and (mark in words or mark in (entry / "environ").read_bytes() or _is_in(entry, mark)):
-                    found[int(entry.name)] = words
-    return found
+                    processes[int(entry.name)] = words
+    return processes
 
 
 def survivors(folder: Path) -> list[str]:
-    """The same, as a failed test shows them."""
+    """The same processes as a failed test shows them."""
     return [f"{pid}: {words[-200:]!r}" for pid, words in living(folder).items()]
 
 
 async def until_none_survives(folder: Path) -> None:
-    """The kernel needs a moment to clear away what was killed."""
+    """Wait until none is left: the kernel needs a moment to remove killed processes."""
     with anyio.move_on_after(_PATIENCE):
         while survivors(folder):
             await anyio.sleep(0.02)
@@ -38,7 +38,7 @@ async def until_none_survives(folder: Path) -> None:
 
 
 def end_all(folder: Path) -> None:
-    """Whatever became of the test."""
+    """Kill every such process."""
     for pid in living(folder):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

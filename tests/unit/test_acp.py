@@ -1,4 +1,4 @@
-"""What ACP agents say and do, in our words; what they are told when a prompt begins."""
+"""The pure parts of the ACP runtime: tool calls, errors and the contents of prompts."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ from outrider.runtimes.acp.tool_calls import (
     render_plan,
 )
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
-from outrider.runtimes.jsonrpc import ProcessExited, RequestTimeout, RpcError
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 
 
 def raw(value: Any) -> Raw:
@@ -58,7 +58,7 @@ def entries(*bodies: Any) -> list[Entry]:
     return [Entry(seq, 0, body) for seq, body in enumerate(bodies, 1)]
 
 
-def test_a_call_grows_with_what_is_told_of_it() -> None:
+def test_updates_of_a_call_are_merged() -> None:
     call = apply_update(None, _tool({"toolCallId": "c", "title": "Terminal", "kind": "execute", "rawInput": {}}))
     assert not call.is_specified
     call = apply_update(call, _tool({"toolCallId": "c", "title": None, "rawInput": {"command": "ls"}}))
@@ -71,7 +71,7 @@ def test_a_call_grows_with_what_is_told_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("update", "text"),
     [
         ({"content": [{"type": "content", "content": {"type": "text", "text": "hi"}}]}, "hi"),
         ({"content": [{"type": "terminal", "terminalId": "t"}]}, "done"),
@@ -83,18 +83,18 @@ def test_a_call_grows_with_what_is_told_of_it() -> None:
         ({}, "done"),
     ],
 )
-def test_what_came_of_a_call_is_its_content_or_else_its_output(told: dict[str, Any], text: str) -> None:
-    call = apply_update(None, _tool({"toolCallId": "c", "status": "completed", **told}))
+def test_the_outcome_of_a_call_is_its_content_or_else_its_output(update: dict[str, Any], text: str) -> None:
+    call = apply_update(None, _tool({"toolCallId": "c", "status": "completed", **update}))
     assert outcome_of(call).text == text
 
 
-def test_what_a_person_is_asked_shows_what_would_be_done() -> None:
+def test_a_person_is_shown_what_a_call_would_do() -> None:
     run = apply_update(None, _tool({"toolCallId": "c", "kind": "execute", "rawInput": {"command": ["rm", "a b"]}}))
     assert approval_request_of(run, "/w") == ApprovalRequest("shell", "rm 'a b'", ("host",), "/w")
-    told = apply_update(
+    update = apply_update(
         None, _tool({"toolCallId": "c", "kind": "execute", "rawInput": {"command": "rm x", "description": "tidy"}})
     )
-    assert approval_request_of(told, "/w") == ApprovalRequest("shell", "rm x", ("host",), "/w", "tidy")
+    assert approval_request_of(update, "/w") == ApprovalRequest("shell", "rm x", ("host",), "/w", "tidy")
     fetch = apply_update(None, _tool({"toolCallId": "c", "title": "Fetch", "rawInput": {"url": "http://a"}}))
     assert approval_request_of(fetch, "/w").command == 'Fetch\n{"url": "http://a"}'
     edit = {"toolCallId": "c", "title": "Edit a", "kind": "edit"}
@@ -102,7 +102,7 @@ def test_what_a_person_is_asked_shows_what_would_be_done() -> None:
     assert approval_request_of(apply_update(None, _tool({**edit, "content": change})), "/w").command == (
         "Edit a\n--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y"
     )
-    assert approval_request_of(AcpToolCall("c"), "/w").command == "something it does not name"
+    assert approval_request_of(AcpToolCall("c"), "/w").command == "(the agent did not say what)"
 
 
 ALL = tuple(
@@ -115,17 +115,19 @@ def test_an_option_is_chosen_by_its_kind(is_allowed: bool, kind: str) -> None:
     assert choose_option(ALL, is_allowed=is_allowed) == PermissionOption(kind, kind)
 
 
-def test_no_option_is_better_than_one_that_means_more() -> None:
+def test_an_option_that_means_more_is_not_chosen() -> None:
     assert choose_option(ALL[:2], is_allowed=True) is None
     assert choose_option((), is_allowed=False) is None
 
 
-def test_two_calls_are_the_same_when_their_command_is() -> None:
-    assert is_same_call({"command": "ls", "description": "a"}, {"command": "ls", "description": "b"})
-    assert not is_same_call({"path": "a"}, {"path": "b"})
+def test_two_calls_are_the_same_when_tool_and_command_are() -> None:
+    one = Call("x1", "shell", {"command": "ls", "description": "a"})
+    assert is_same_call(one, Call("x2", "shell", {"command": "ls", "description": "b"}))
+    assert not is_same_call(one, Call("x2", "tool", {"command": "ls", "description": "a"}))
+    assert not is_same_call(Call("x1", "read", {"path": "a"}), Call("x2", "read", {"path": "b"}))
 
 
-def test_content_that_is_no_text_is_named() -> None:
+def test_content_other_than_text_is_shown_by_its_name() -> None:
     blocks = [{"type": "text", "text": "hi"}, {"type": "image", "data": "x"}, {"type": "resource_link", "uri": "u"}, 5]
     assert [content_text(raw(block)) for block in blocks] == ["hi", "[image]", "[u]", ""]
 
@@ -136,16 +138,16 @@ def test_a_plan_is_one_line() -> None:
     assert render_plan(raw([])) == render_plan(raw("nonsense")) == ""
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_and_malformed_fields_are_ignored() -> None:
     assert parse_or_none(
         raw({"sessionUpdate": "agent_message_chunk", "content": {"type": "text"}, "new": 1}), SessionUpdate
     )
     assert parse_or_none(raw({"sessionUpdate": 5}), SessionUpdate) is None
-    told = parse_or_none(
+    update = parse_or_none(
         raw({"protocolVersion": 1, "agentCapabilities": None, "authMethods": None}), InitializeResponse
     )
-    assert told
-    assert (told.can_load, told.can_resume, told.accepts_images) == (False, False, False)
+    assert update
+    assert (update.can_load, update.can_resume, update.accepts_images) == (False, False, False)
     assert PromptResponse(
         "end_turn", raw({"inputTokens": 5, "outputTokens": None, "cachedReadTokens": 2})
     ).tokens() == Usage(7, 0, 2)
@@ -160,7 +162,7 @@ METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))
     [
         (
             RpcError(-32000, "Nope"),
-            f"it wants you to log in: Log in (run `agent login`) or key. Then say it again; {USE_NATIVE_HINT}",
+            f"it requires a login: Log in (run `agent login`) or key. Then send your message again; {USE_NATIVE_HINT}",
         ),
         (RpcError(-32603, "Internal error", raw("bad")), f"it: Internal error (-32603): bad; {USE_NATIVE_HINT}"),
         (RpcError(-32603, "Internal error"), f"it: Internal error (-32603); {USE_NATIVE_HINT}"),
@@ -171,7 +173,7 @@ METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))
         ),
     ],
 )
-def test_errors_are_told_with_what_to_do_about_them(error: Any, words: str) -> None:
+def test_errors_are_explained_with_a_hint(error: Any, words: str) -> None:
     assert str(explain(error, "it", METHODS, str)) == words
 
 
@@ -191,12 +193,12 @@ SENT = (Input("go"), Started("acp"), Bound("acp", "s", "prompt-1.2", 1))
         ((Ended("interrupted", 3), Input("more"), Started("acp")), False, False),
     ],
 )
-def test_the_journal_tells_whether_a_prompt_was_cut_off(more: tuple[Any, ...], is_cut: bool, done: bool) -> None:
+def test_the_journal_shows_whether_a_prompt_was_interrupted(more: tuple[Any, ...], is_cut: bool, done: bool) -> None:
     state = fold(entries(*SENT, *more))
     assert (is_interrupted(state, state.threads["acp"].turn), is_done(state)) == (is_cut, done)
 
 
-def test_a_prompt_begins_with_what_the_agent_does_not_know() -> None:
+def test_a_prompt_begins_with_the_history_that_the_agent_has_not_seen() -> None:
     journal = entries(Input("where?"), Started(), Reply("Rome", 1), Ended("done", 1), Input("go on"), Started("acp"))
     transcript = Transcript()
     transcript.add(journal)
@@ -206,7 +208,7 @@ def test_a_prompt_begins_with_what_the_agent_does_not_know() -> None:
     assert "Person: where?\nAgent: Rome\n" in begins.preamble
 
 
-def test_a_prompt_after_a_cut_says_so_and_repeats_the_request() -> None:
+def test_a_prompt_after_an_interruption_says_so_and_repeats_the_request() -> None:
     journal = entries(*SENT, Reply("", 1, (CALL,)), Begun("x1"), Resumed(), Result("x1", "who knows", failed=True))
     transcript = Transcript()
     transcript.add(journal)

@@ -1,4 +1,4 @@
-"""The pure parts of the Codex runtime: what it says in our words, what went wrong, and when silence counts."""
+"""The pure parts of the Codex runtime: items, errors, approvals and the watchdog."""
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
-from outrider.runtimes.jsonrpc import ProcessExited, RpcError
+from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 
 
 def raw(value: object) -> Raw:
@@ -54,17 +54,17 @@ def raw(value: object) -> Raw:
         {"thread": {"id": 7, "sessionId": "t"}},
     ],
 )
-def test_a_thread_id_is_found_wherever_it_stands(answer: object) -> None:
+def test_a_thread_id_is_found_in_every_spelling(answer: object) -> None:
     assert parse_thread_id(raw(answer)) == "t"
 
 
 @pytest.mark.parametrize("answer", [{}, {"thread": {}}, [], None, "t", {"thread": "t"}])
-def test_no_thread_id_is_made_up(answer: object) -> None:
+def test_a_missing_thread_id_is_empty(answer: object) -> None:
     assert parse_thread_id(raw(answer)) == ""
 
 
 @pytest.mark.parametrize(
-    ("item", "deed", "came"),
+    ("item", "call", "outcome"),
     [
         (
             {"type": "commandExecution", "id": "1", "command": "/bin/bash -lc 'echo a'", "cwd": "/w", "exitCode": 0}
@@ -75,7 +75,7 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "failed", "exitCode": -1},
             ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
-            CallOutcome("\n[it was ended before its time]", failed=True, details="exit -1"),
+            CallOutcome("\n[it was terminated]", failed=True, details="exit -1"),
         ),
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "declined"},
@@ -107,22 +107,22 @@ def test_no_thread_id_is_made_up(answer: object) -> None:
         ),
     ],
 )
-def test_what_codex_did_is_told_in_our_words(item: object, deed: ExternalCall, came: CallOutcome) -> None:
+def test_an_item_is_parsed_into_a_call_and_its_outcome(item: object, call: ExternalCall, outcome: CallOutcome) -> None:
     parsed = parse_item(raw(item))
-    assert (call_of_item(parsed), outcome_of_item(parsed)) == (deed, came)
+    assert (call_of_item(parsed), outcome_of_item(parsed)) == (call, outcome)
 
 
 @pytest.mark.parametrize("kind", ["userMessage", "agentMessage", "reasoning", "dynamicToolCall", "tomorrow's", ""])
-def test_what_does_nothing_or_is_not_known_is_no_deed(kind: str) -> None:
+def test_an_item_without_a_call_or_of_an_unknown_type_has_none(kind: str) -> None:
     assert call_of_item(parse_item(raw({"type": kind, "id": "1"}))) is None
 
 
 def test_a_command_without_an_item_is_taken_from_what_the_model_wrote_and_read() -> None:
     call = RawItem("function_call", "c", "exec_command", '{"cmd":"cat x"}')
-    said = "Process exited with code 1\nOutput:\nno x"
-    assert call_without_item(call, RawItem("function_call_output", "c", output=said)) == (
+    text = "Process exited with code 1\nOutput:\nno x"
+    assert call_without_item(call, RawItem("function_call_output", "c", output=text)) == (
         ExternalCall("c", "shell", {"command": "cat x", "cwd": ""}),
-        CallOutcome(said, failed=True),
+        CallOutcome(text, failed=True),
     )
     assert call_without_item(RawItem("function_call", "c", "view_image"), RawItem(output="")) is None
 
@@ -144,7 +144,7 @@ def test_a_command_is_shown_without_the_shell_around_it(command: str, plain: str
 @pytest.mark.parametrize(
     ("text", "aborted"), [("so <turn_aborted> it is", True), ("<turn_aborted/>", True), ("x", False)]
 )
-def test_an_aborted_turn_is_known_by_its_mark(text: str, aborted: bool) -> None:
+def test_an_aborted_turn_is_recognized_by_its_marker(text: str, aborted: bool) -> None:
     assert is_aborted(text) is aborted
 
 
@@ -160,7 +160,7 @@ def test_an_aborted_turn_is_known_by_its_mark(text: str, aborted: bool) -> None:
         "unauthorized",
     ],
 )
-def test_refused_credentials_are_told_as_codex_login_wherever_they_show(words: str) -> None:
+def test_rejected_credentials_are_reported_as_codex_login_in_every_error(words: str) -> None:
     errors = (
         turn_failed(CodexError(words)),
         turn_failed(CodexError("it failed", words)),
@@ -172,23 +172,23 @@ def test_refused_credentials_are_told_as_codex_login_wherever_they_show(words: s
 
 
 @pytest.mark.behaviour("A13")
-def test_other_errors_are_told_as_they_are_with_the_way_back() -> None:
-    said = str(turn_failed(CodexError("model is asleep", "other", "try at 14:01")))
-    assert said.startswith("model is asleep (try at 14:01). To go on without Codex: `/runtime native`")
+def test_other_errors_are_reported_unchanged_with_a_hint() -> None:
+    text = str(turn_failed(CodexError("model is asleep", "other", "try at 14:01")))
+    assert text.startswith("model is asleep (try at 14:01). To continue without Codex: `/runtime native`")
     gone = str(process_exited(ProcessExited("codex", 101, 0, "thread 'main' panicked at x\n")))
-    assert gone.startswith("codex ended with exit status 101. It said last: thread 'main' panicked at x.")
-    assert "codex login" not in said + gone
+    assert gone.startswith("codex ended with exit status 101. Its last output: thread 'main' panicked at x.")
+    assert "codex login" not in text + gone
 
 
-def test_who_must_log_in_is_known_beforehand() -> None:
+def test_a_required_login_is_recognized() -> None:
     assert parse_needs_login(raw({"account": None, "requiresOpenaiAuth": True}))
     assert not parse_needs_login(raw({"account": None, "requiresOpenaiAuth": False}))
     assert not parse_needs_login(raw({"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}))
 
 
-def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
-    wish = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
-    asked = parse_approval_request(COMMAND, wish, None, ApprovalContext("/w"))
+def test_a_person_is_shown_a_command_as_it_would_run() -> None:
+    params = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
+    asked = parse_approval_request(COMMAND, params, None, ApprovalContext("/w"))
     assert asked == ApprovalRequest("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
     wants_network = ServerRequestParams(
         command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}}
@@ -198,14 +198,14 @@ def test_a_command_is_put_to_the_person_as_it_would_run() -> None:
     )
 
 
-def test_a_patch_is_put_to_the_person_with_every_file_it_writes() -> None:
+def test_a_person_is_shown_every_file_that_a_patch_writes() -> None:
     changes = [{"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"}]
     item = parse_item(raw({"type": "fileChange", "id": "1", "changes": changes}))
     asked = parse_approval_request(PATCH, ServerRequestParams(item_id="1"), item, ApprovalContext("/w"))
     assert asked == ApprovalRequest("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
 
 
-def test_a_form_to_fill_in_is_no_question_that_yes_or_no_answers() -> None:
+def test_a_form_is_not_a_yes_or_no_question() -> None:
     form = ServerRequestParams(
         server_name="pk", requested_schema={"type": "object", "properties": {"name": {"type": "string"}}}
     )
@@ -217,16 +217,16 @@ def test_a_form_to_fill_in_is_no_question_that_yes_or_no_answers() -> None:
 
 
 @pytest.mark.parametrize(("text", "seq"), [(client_id(17), 17), ("outrider-x", 0), ("17", 0), (None, 0), ("", 0)])
-def test_an_input_is_known_again_by_its_number(text: str | None, seq: int) -> None:
+def test_an_input_is_recognized_by_its_number(text: str | None, seq: int) -> None:
     assert parse_client_id(text) == seq
 
 
-def test_what_is_unknown_or_missing_in_a_message_does_no_harm() -> None:
+def test_unknown_and_missing_fields_of_a_message_do_no_harm() -> None:
     assert parse_notification(Raw(b"null")).thread_id == ""
-    told = parse_notification(
+    params = parse_notification(
         raw({"threadId": "t", "turn": {"id": "u", "status": "failed", "error": {"message": "m"}}, "x": 1})
     )
-    assert (told.thread_id, told.turn.id, told.turn.error) == ("t", "u", CodexError("m"))
+    assert (params.thread_id, params.turn.id, params.turn.error) == ("t", "u", CodexError("m"))
 
 
 def test_a_folder_is_marked_as_not_trusted_unless_the_person_decided_otherwise() -> None:
@@ -245,7 +245,7 @@ def test_only_the_time_that_codex_works_is_counted() -> None:
 
 
 @pytest.mark.behaviour("A11")
-def test_silence_is_looked_into_only_after_a_tool_and_while_nothing_is_outstanding() -> None:
+def test_silence_counts_only_after_a_tool_and_while_nothing_is_pending() -> None:
     watch = TurnWatchdog(0, seconds=1000, quiet=5)
     assert watch.check(100) == ""
     watch.tool_started("a")

@@ -1,14 +1,14 @@
 """The protocol of the Codex we are tested with is the one on record; a new one is told apart by name."""
 
 from tests.support.codex import codex_binary
-from tests.support.codex_schema import changes, described, recorded
+from tests.support.codex_schema import changes, current_schema, recorded
 
 
-def test_the_tested_codex_describes_its_protocol_as_it_is_on_record() -> None:
-    assert changes(recorded(), described(codex_binary())) == []
+def test_the_schema_of_the_tested_codex_is_the_recorded_one() -> None:
+    assert changes(recorded(), current_schema(codex_binary())) == []
 
 
-def test_what_changes_in_the_protocol_is_named() -> None:
+def test_a_change_of_the_protocol_is_described() -> None:
     was = {
         "A": {"properties": {"kept": True, "lost": True, "other": {"type": "string"}}},
         "B": True,

@@ -56,7 +56,7 @@ async def open_tasks(config: Config) -> AsyncGenerator[AgentApi]:
 
 def owns_home(agent: AgentApi) -> bool:
     """Whether this process owns the home, so that no turn is running in it."""
-    return isinstance(agent, HomeClient) and not agent.is_client
+    return not agent.is_client
 
 
 async def last_reply_text(agent: AgentApi, task: Task) -> str:

@@ -1,1 +1,1 @@
-"""What carries turns: our own loop over any model, and agents with a loop of their own."""
+"""Runtimes that run turns: the native loop over any model, Codex, and ACP agents."""

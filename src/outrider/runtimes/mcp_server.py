@@ -1,14 +1,8 @@
-"""Our tools in another program's turn, over MCP: a small server of our own process, on loopback, behind tokens.
+"""MCP server for Outrider's tools: external programs call them over HTTP on loopback, each with a token of its own.
 
-One call of a tool of ours that came over MCP: taken by the turn it belongs to, answered once.
-
-What is said over MCP: the few methods that a client of tools needs, and an error for every other.
-
-As much of HTTP as the server needs, each part bounded. A request is judged by its head before its body is read.
-
-Where other programs call our tools: one listener on loopback, opened when first needed, and a token for each guest.
-
-A guest is one thread or session of another program. Its token says whose turn a call belongs to, and nothing else does.
+The listener opens when it is first needed. A token belongs to one thread of an external program and decides to which
+turn a call belongs. Every part of a request is bounded, and its head is checked before its body is read. The HTTP layer
+is our own because uvicorn bounds neither the time of a request's head nor connections that send nothing.
 """
 
 import hmac
@@ -18,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import msgspec
@@ -37,136 +31,17 @@ from outrider.runtimes.jsonrpc.connection import (
     render_message,
 )
 
-
-class PendingCall:
-    """A call that waits for its answer. Whoever takes it answers it; the end of its turn answers what is left."""
-
-    def __init__(self, id: str, tool: str, args: Mapping[str, object]) -> None:
-        self.id = id
-        """What the other program calls this call; empty when it does not say."""
-        self.tool = tool
-        self.args = args
-        self.text = ""
-        self.failed = False
-        self._answered = anyio.Event()
-
-    def answer(self, text: str, *, failed: bool = False) -> None:
-        """The first answer holds."""
-        if not self._answered.is_set():
-            self.text, self.failed = text, failed
-            self._answered.set()
-
-    async def wait(self) -> None:
-        await self._answered.wait()
-
-
 PROTOCOL_VERSIONS = ("2025-06-18", "2025-03-26", "2025-11-25")
-"""Of the protocol; the first is offered to who asks for another."""
+"""Supported versions of MCP; the first is offered to a client that asks for an unknown one."""
+PATH = "/mcp"
 _PARSE_ERROR = -32700
-
-
-class ToolListing(Struct, frozen=True):
-    """A tool as it is listed."""
-
-    name: str
-    description: str
-    schema: Mapping[str, object]
-
-
-class ToolHost(Protocol):
-    """Whose tools they are."""
-
-    @property
-    def tools(self) -> Sequence[ToolListing]: ...
-    @property
-    def instructions(self) -> str: ...
-    async def call(self, pending: PendingCall) -> PendingCall:
-        """The call, answered: this one, or the same one that came before."""
-        ...
-
-
-class _InitializeParams(Struct, rename="camel"):
-    protocol_version: str = ""
-
-
-class _Meta(Struct, rename="camel"):
-    call_id: str = ""
-
-
-class _CallParams(Struct):
-    name: str
-    arguments: dict[str, Any] | None = None
-    meta: _Meta | None = msgspec.field(name="_meta", default=None)
-
-
-async def handle_message(body: bytes, host: ToolHost) -> tuple[int, bytes]:
-    """The status and the body of the answer to one message; no body for what wants no answer."""
-    try:
-        message = parse_message(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return 400, _error(None, _PARSE_ERROR, f"not a message of JSON-RPC: {error}")
-    match message:
-        case RpcNotification() | RpcResponse():
-            return 202, b""
-        case RpcRequest():
-            return 200, await _respond(message, host)
-
-
-async def _respond(request: RpcRequest, host: ToolHost) -> bytes:
-    match request.method:
-        case "initialize":
-            return _result(request, _initialize_result(request.params, host))
-        case "ping":
-            return _result(request, {})
-        case "tools/list":
-            listed = [{"name": o.name, "description": o.description, "inputSchema": o.schema} for o in host.tools]
-            return _result(request, {"tools": listed})
-        case "tools/call":
-            return await _call(request, host)
-        case _:
-            return _error(request.id, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
-
-
-async def _call(request: RpcRequest, host: ToolHost) -> bytes:
-    try:
-        called = msgspec.json.decode(request.params, type=_CallParams)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _error(request.id, INVALID_PARAMS, str(error))
-    if called.name not in {offer.name for offer in host.tools}:
-        return _error(request.id, INVALID_PARAMS, f"there is no tool {called.name[:100]!r} here")
-    named = called.meta.call_id if called.meta else ""
-    visit = await host.call(PendingCall(named, called.name, called.arguments or {}))
-    # Text alone: some clients show a model nothing else when there is structured content.
-    return _result(request, {"content": [{"type": "text", "text": visit.text}], "isError": visit.failed})
-
-
-def _initialize_result(params: Raw, host: ToolHost) -> dict[str, object]:
-    try:
-        wanted = msgspec.json.decode(params, type=_InitializeParams).protocol_version
-    except msgspec.DecodeError:
-        wanted = ""
-    return {
-        "protocolVersion": wanted if wanted in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
-        "capabilities": {"tools": {}},
-        "serverInfo": {"name": "outrider", "title": "Outrider", "version": outrider.__version__},
-        "instructions": host.instructions,
-    }
-
-
-def _result(request: RpcRequest, result: Mapping[str, object]) -> bytes:
-    return render_message({"id": request.id, "result": result}, "2.0")
-
-
-def _error(id: object, code: int, message: str) -> bytes:
-    return render_message({"id": id, "error": {"code": code, "message": message}}, "2.0")
-
-
-MAX_HEAD = 16 * 1024
-MAX_BODY = 10 * 1024 * 1024
-REQUEST_TIMEOUT = 30.0
-"""Seconds for one whole request, from its first byte; and for one answer to be taken."""
+_MAX_CALLS = 256
+"""Calls of one session that may be pending, and finished ones that are remembered."""
 _CHUNK = 64 * 1024
 _LINGER = 1.0
+_NO_TURN = "not run: no turn of Outrider is running here"
+_ENDED = "the turn ended before this was done; it may or may not have happened"
+_FULL = "not run: too many calls at once"
 _SINGLE_HEADERS = frozenset({"host", "authorization", "content-length", "content-type", "origin"})
 _REASONS = {
     200: "OK",
@@ -184,6 +59,187 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _EXTRA_HEADERS = {401: "WWW-Authenticate: Bearer\r\n", 405: "Allow: POST\r\n"}
+log = logging.getLogger("outrider.mcp")
+
+
+class McpLimits(Struct, frozen=True):
+    """Limits of the server."""
+
+    max_head: int = 16 * 1024
+    max_body: int = 10 * 1024 * 1024
+    max_connections: int = 256
+    request_timeout: float = 30.0
+    """Seconds for one whole request from its first byte, and for a response to be read."""
+    idle_timeout: float = 600.0
+    """Seconds between two requests of a connection; longer than clients keep one open."""
+
+
+class ToolListing(Struct, frozen=True):
+    """A tool as `tools/list` returns it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, object]
+
+
+class PendingCall:
+    """A tool call that waits for its answer."""
+
+    def __init__(self, id: str, tool: str, args: Mapping[str, object]) -> None:
+        self.id = id
+        """The external program's id of the call; empty when it sends none."""
+        self.tool = tool
+        self.args = args
+        self.text = ""
+        self.failed = False
+        self._answered = anyio.Event()
+
+    def answer(self, text: str, *, failed: bool = False) -> None:
+        """Set the answer, unless there is one."""
+        if not self._answered.is_set():
+            self.text, self.failed = text, failed
+            self._answered.set()
+
+    async def wait(self) -> None:
+        await self._answered.wait()
+
+
+class McpSession:
+    """The holder of one token. Its calls run while a turn of it is running, and fail otherwise."""
+
+    def __init__(self, server: "McpServer", tools: Sequence[ToolListing], instructions: str, token: str) -> None:
+        self.tools = tools
+        self.instructions = instructions
+        self.token = token
+        self._server = server
+        self._deliver: Callable[[PendingCall], None] | None = None
+        self._calls_by_id: dict[str, PendingCall] = {}
+        self._pending: set[PendingCall] = set()
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @contextmanager
+    def deliver_to(self, deliver: Callable[[PendingCall], None]) -> Generator[None]:
+        """Pass calls to `deliver` until the context is left; then the pending ones fail."""
+        self._deliver = deliver
+        try:
+            yield
+        finally:
+            self._deliver = None
+            for call in list(self._pending):
+                call.answer(_ENDED, failed=True)
+
+    async def call(self, call: PendingCall) -> PendingCall:
+        """The call with its answer. A call that comes twice under the same id runs once, and gets one answer."""
+        if call.id in self._calls_by_id:
+            call = self._calls_by_id[call.id]
+            await call.wait()
+            return call
+        if self._deliver is None or len(self._pending) >= _MAX_CALLS:
+            call.answer(_FULL if self._deliver else _NO_TURN, failed=True)
+            return call
+        if call.id:
+            self._calls_by_id[call.id] = call
+            self._forget_oldest()
+        self._pending.add(call)
+        try:
+            self._deliver(call)
+            await call.wait()
+        finally:
+            self._pending.discard(call)
+        return call
+
+    def close(self) -> None:
+        """Revoke the token."""
+        self._server.revoke(self)
+
+    def _forget_oldest(self) -> None:
+        for id, call in list(self._calls_by_id.items()):
+            if len(self._calls_by_id) <= _MAX_CALLS:
+                return
+            if call not in self._pending:
+                del self._calls_by_id[id]
+
+
+class _InitializeParams(Struct, rename="camel"):
+    protocol_version: str = ""
+
+
+class _Meta(Struct, rename="camel"):
+    call_id: str = ""
+
+
+class _CallParams(Struct):
+    name: str
+    arguments: dict[str, Any] | None = None
+    meta: _Meta | None = msgspec.field(name="_meta", default=None)
+
+
+async def handle_message(body: bytes, session: McpSession) -> tuple[int, bytes]:
+    """The status and body of the response to one message; the body is empty for a notification."""
+    try:
+        message = parse_message(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return 400, _error(None, _PARSE_ERROR, f"not a message of JSON-RPC: {error}")
+    match message:
+        case RpcNotification() | RpcResponse():
+            return 202, b""
+        case RpcRequest():
+            return 200, await _respond(message, session)
+
+
+async def _respond(request: RpcRequest, session: McpSession) -> bytes:
+    match request.method:
+        case "initialize":
+            return _result(request, _initialize_result(request.params, session))
+        case "ping":
+            return _result(request, {})
+        case "tools/list":
+            tools = [
+                {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
+                for tool in session.tools
+            ]
+            return _result(request, {"tools": tools})
+        case "tools/call":
+            return await _call_tool(request, session)
+        case _:
+            return _error(request.id, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
+
+
+async def _call_tool(request: RpcRequest, session: McpSession) -> bytes:
+    try:
+        params = msgspec.json.decode(request.params, type=_CallParams)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _error(request.id, INVALID_PARAMS, str(error))
+    if params.name not in {tool.name for tool in session.tools}:
+        return _error(request.id, INVALID_PARAMS, f"there is no tool {params.name[:100]!r} here")
+    id = params.meta.call_id if params.meta else ""
+    call = await session.call(PendingCall(id, params.name, params.arguments or {}))
+    # Only text: with structured content, some clients show the model nothing else.
+    return _result(request, {"content": [{"type": "text", "text": call.text}], "isError": call.failed})
+
+
+def _initialize_result(params: Raw, session: McpSession) -> dict[str, object]:
+    try:
+        version = msgspec.json.decode(params, type=_InitializeParams).protocol_version
+    except msgspec.DecodeError:
+        version = ""
+    return {
+        "protocolVersion": version if version in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "outrider", "title": "Outrider", "version": outrider.__version__},
+        "instructions": session.instructions,
+    }
+
+
+def _result(request: RpcRequest, result: Mapping[str, object]) -> bytes:
+    return render_message({"id": request.id, "result": result}, "2.0")
+
+
+def _error(id: object, code: int, message: str) -> bytes:
+    return render_message({"id": id, "error": {"code": code, "message": message}}, "2.0")
 
 
 class HTTPException(Exception):
@@ -195,7 +251,7 @@ class HTTPException(Exception):
 
 
 class McpHttpRequest:
-    """One request, as far as it has come."""
+    """One request, as far as it was received."""
 
     def __init__(self) -> None:
         self.method = ""
@@ -203,48 +259,71 @@ class McpHttpRequest:
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.closes_connection = False
-        """Whether the other side wants the connection closed after it."""
+        """Whether the client wants the connection closed after it."""
         self.error_status = 0
         self.has_head = False
-        self.is_accepted = False
+
+    def add_path(self, part: bytes) -> None:
+        self.path += part.decode("latin-1")
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        key = name.decode("latin-1").lower()
+        if key in _SINGLE_HEADERS and key in self.headers:
+            self.error_status = 400
+        self.headers[key] = value.decode("latin-1").strip()
+
+    def end_head(self, method: str) -> None:
+        self.method = method
+        self.has_head = True
+
+    def add_body(self, part: bytes, limit: int) -> None:
+        if len(self.body) + len(part) > limit:
+            self.error_status = 413
+        else:
+            self.body += part
+
+    def end(self, *, closes_connection: bool) -> None:
+        self.closes_connection = closes_connection
 
 
-class _ParserCallbacks:
-    """Takes what the parser finds."""
+class _RequestParser:
+    """Callbacks of the parser: collects requests."""
 
-    def __init__(self) -> None:
-        self.parser = HttpRequestParser(self)
+    def __init__(self, max_body: int) -> None:
+        self._parser = HttpRequestParser(self)
+        self._max_body = max_body
         self.current: McpHttpRequest | None = None
         self.complete: deque[McpHttpRequest] = deque()
+
+    def feed(self, chunk: bytes) -> None:
+        """Raises HTTPException for what is not HTTP."""
+        try:
+            self._parser.feed_data(chunk)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            raise HTTPException(400) from error
 
     def on_message_begin(self) -> None:
         self.current = McpHttpRequest()
 
     def on_url(self, url: bytes) -> None:
         if self.current:
-            self.current.path += url.decode("latin-1")
+            self.current.add_path(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.current:
-            known = name.decode("latin-1").lower()
-            if known in _SINGLE_HEADERS and known in self.current.headers:
-                self.current.error_status = 400
-            self.current.headers[known] = value.decode("latin-1").strip()
+            self.current.add_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.current:
-            self.current.method = self.parser.get_method().decode("latin-1")
-            self.current.has_head = True
+            self.current.end_head(self._parser.get_method().decode("latin-1"))
 
-    def on_body(self, piece: bytes) -> None:
-        if self.current and len(self.current.body) + len(piece) > MAX_BODY:
-            self.current.error_status = 413
-        elif self.current:
-            self.current.body += piece
+    def on_body(self, part: bytes) -> None:
+        if self.current:
+            self.current.add_body(part, self._max_body)
 
     def on_message_complete(self) -> None:
         if self.current:
-            self.current.closes_connection = not self.parser.should_keep_alive()
+            self.current.end(closes_connection=not self._parser.should_keep_alive())
             self.complete.append(self.current)
             self.current = None
 
@@ -252,178 +331,123 @@ class _ParserCallbacks:
 class McpHttpConnection:
     """The requests of one connection, one after the other."""
 
-    def __init__(self, stream: ByteStream, admit: Callable[[McpHttpRequest], None]) -> None:
-        """`admit` raises Unfit when a request is not to be answered; it knows its head alone."""
+    def __init__(self, stream: ByteStream, check_head: Callable[[McpHttpRequest], None], limits: McpLimits) -> None:
+        """`check_head` raises HTTPException when a request is refused because of its head."""
         self._stream = stream
-        self._check_head = admit
-        self._parser = _ParserCallbacks()
-        self._head = 0
+        self._check_head = check_head
+        self._limits = limits
+        self._parser = _RequestParser(limits.max_body)
+        self._head_size = 0
+        self._accepted: McpHttpRequest | None = None
+        """The request whose head was checked last."""
 
-    async def next_request(self, patience: float) -> McpHttpRequest | None:
-        """The next request; None when there is none, because the other side left or said nothing for so long.
+    async def next_request(self, within: float) -> McpHttpRequest | None:
+        """The next request; None when the client closed the connection or sent nothing within so many seconds.
 
-        Raises Unfit, and what the stream raises.
+        Raises HTTPException, and what the stream raises.
         """
-        with anyio.move_on_after(REQUEST_TIMEOUT if self._parser.current else patience) as scope:
-            while not self._parser.complete:
-                try:
-                    chunk = await self._stream.receive(_CHUNK)
-                except anyio.EndOfStream:
+        if not self._parser.complete and self._parser.current is None:
+            with anyio.move_on_after(within) as scope:
+                if not await self._read():
                     return None
-                if self._parser.current is None:
-                    scope.deadline = anyio.current_time() + REQUEST_TIMEOUT
-                self._feed(chunk)
-        if scope.cancelled_caught and self._parser.current:
+            if scope.cancelled_caught:
+                return None
+        with anyio.move_on_after(self._limits.request_timeout):
+            while not self._parser.complete:
+                if not await self._read():
+                    return None
+        if self._parser.complete:
+            request = self._parser.complete.popleft()
+            self._check(request)
+            return request
+        if self._parser.current:
             raise HTTPException(408)
-        if not self._parser.complete:
-            return None
-        heard = self._parser.complete.popleft()
-        self._check(heard)
-        return heard
+        return None
 
     async def respond(self, status: int, body: bytes = b"", *, is_last: bool = False) -> None:
-        kind = "Content-Type: application/json\r\n" if body else ""
-        closing = "Connection: close\r\n" if is_last else ""
-        more = f"{_EXTRA_HEADERS.get(status, '')}{kind}{closing}Content-Length: {len(body)}\r\n\r\n"
-        with anyio.move_on_after(REQUEST_TIMEOUT) as scope:
-            await self._stream.send(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{more}".encode() + body)
+        content_type = "Content-Type: application/json\r\n" if body else ""
+        close = "Connection: close\r\n" if is_last else ""
+        headers = f"{_EXTRA_HEADERS.get(status, '')}{content_type}{close}Content-Length: {len(body)}\r\n\r\n"
+        with anyio.move_on_after(self._limits.request_timeout) as scope:
+            await self._stream.send(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{headers}".encode() + body)
         if scope.cancelled_caught:
             raise anyio.BrokenResourceError
 
-    async def refuse(self, unfit: HTTPException) -> None:
-        """Say so, and let it be read: to close at once would take it back while the other side still sends."""
-        await self.respond(unfit.status_code, is_last=True)
-        left = MAX_BODY
+    async def refuse(self, status: int) -> None:
+        """Respond with an error, and wait until it can be read: closing at once would discard it."""
+        await self.respond(status, is_last=True)
+        left = self._limits.max_body
         with anyio.move_on_after(_LINGER):
             await self._stream.send_eof()
             while left > 0:
                 left -= len(await self._stream.receive(_CHUNK))
 
-    def _feed(self, chunk: bytes) -> None:
-        before = len(self._parser.complete)
+    async def _read(self) -> bool:
+        """Read and parse some bytes. False when the client has closed the connection."""
         try:
-            self._parser.parser.feed_data(chunk)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            raise HTTPException(400) from error
-        now = self._parser.current
-        if len(self._parser.complete) > before or (now and now.has_head):
-            self._head = 0
+            chunk = await self._stream.receive(_CHUNK)
+        except anyio.EndOfStream:
+            return False
+        before = len(self._parser.complete)
+        self._parser.feed(chunk)
+        current = self._parser.current
+        if len(self._parser.complete) > before or (current and current.has_head):
+            self._head_size = 0
         else:
-            self._head += len(chunk)
-        if self._head > MAX_HEAD:
+            self._head_size += len(chunk)
+        if self._head_size > self._limits.max_head:
             raise HTTPException(431)
-        if now and now.has_head:
-            self._check(now)
+        if current and current.has_head:
+            self._check(current)
+        return True
 
     def _check(self, request: McpHttpRequest) -> None:
-        if not request.is_accepted:
-            if sum(len(name) + len(value) for name, value in request.headers.items()) > MAX_HEAD:
+        if request is not self._accepted:
+            if sum(len(name) + len(value) for name, value in request.headers.items()) > self._limits.max_head:
                 raise HTTPException(431)
             length = request.headers.get("content-length", "0")
-            if not length.isdecimal() or int(length) > MAX_BODY:
+            if not length.isdecimal() or int(length) > self._limits.max_body:
                 raise HTTPException(413)
             self._check_head(request)
-            request.is_accepted = True
+            self._accepted = request
         if request.error_status:
             raise HTTPException(request.error_status)
 
 
-PATH = "/mcp"
-MAX_CONNECTIONS = 256
-IDLE_TIMEOUT = 600.0
-"""Seconds a connection of a guest may be silent; longer than clients keep one for the next request."""
-_MAX_CALLS = 256
-_NO_TURN = "not run: no turn of Outrider is under way here"
-_ENDED = "the turn ended before this was done; it may or may not have happened"
-_FULL = "not run: too many calls at once"
-log = logging.getLogger("outrider.mcp")
-
-
 def new_token() -> str:
-    """256 bits that nobody can guess."""
+    """A random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
-class McpSession:
-    """Who holds one token. Its calls are taken while a turn of it goes on, and refused in words otherwise."""
-
-    def __init__(self, server: "McpServer", offers: Sequence[ToolListing], about: str) -> None:
-        self.tools = offers
-        self.instructions = about
-        self.token = new_token()
-        self._server = server
-        self._deliver: Callable[[PendingCall], None] | None = None
-        self._calls_by_id: dict[str, PendingCall] = {}
-        self._pending: set[PendingCall] = set()
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    @contextmanager
-    def deliver_to(self, take: Callable[[PendingCall], None]) -> Generator[None]:
-        """Calls go to `take` until this is left; what is not answered then is told that the turn is over."""
-        self._deliver = take
-        try:
-            yield
-        finally:
-            self._deliver = None
-            for visit in list(self._pending):
-                visit.answer(_ENDED, failed=True)
-
-    async def call(self, pending: PendingCall) -> PendingCall:
-        """One that comes twice under the same id is done once, and both are told what came of it."""
-        if pending.id in self._calls_by_id:
-            pending = self._calls_by_id[pending.id]
-            await pending.wait()
-            return pending
-        if self._deliver is None or len(self._pending) >= _MAX_CALLS:
-            pending.answer(_FULL if self._deliver else _NO_TURN, failed=True)
-            return pending
-        if pending.id:
-            self._calls_by_id[pending.id] = pending
-            self._evict()
-        self._pending.add(pending)
-        try:
-            self._deliver(pending)
-            await pending.wait()
-        finally:
-            self._pending.discard(pending)
-        return pending
-
-    def close(self) -> None:
-        """The token is worth nothing from now on."""
-        self._server.revoke(self)
-
-    def _evict(self) -> None:
-        for id, visit in list(self._calls_by_id.items()):
-            if len(self._calls_by_id) <= _MAX_CALLS:
-                return
-            if visit not in self._pending:
-                del self._calls_by_id[id]
-
-
 class McpServer:
-    """The listener and its guests."""
+    """The listener and its sessions."""
 
-    def __init__(self, group: TaskGroup) -> None:
-        """The listener and its connections live in this group, and end with it."""
-        self.url = ""
-        """Empty until somebody needed it."""
+    def __init__(
+        self, group: TaskGroup, limits: McpLimits | None = None, create_token: Callable[[], str] = new_token
+    ) -> None:
+        """The listener and its connections run in this group."""
+        self._url = ""
         self._group = group
+        self._limits = limits or McpLimits()
+        self._create_token = create_token
         self._host = ""
         self._start_lock = anyio.Lock()
         self._sessions: dict[bytes, McpSession] = {}
         self._connections = 0
 
-    async def open_session(self, offers: Sequence[ToolListing], about: str) -> McpSession:
-        """A new guest with a token of its own. Raises OSError when there is no port to be had."""
+    @property
+    def url(self) -> str:
+        """Empty until the first session was opened."""
+        return self._url
+
+    async def open_session(self, tools: Sequence[ToolListing], instructions: str) -> McpSession:
+        """A new session with a token of its own. Raises OSError when no port is available."""
         async with self._start_lock:
-            if not self.url:
+            if not self._url:
                 await self._group.start(self._listen)
-        guest = McpSession(self, offers, about)
-        self._sessions[_digest(guest.token)] = guest
-        return guest
+        session = McpSession(self, tools, instructions, self._create_token())
+        self._sessions[_digest(session.token)] = session
+        return session
 
     def revoke(self, session: McpSession) -> None:
         self._sessions.pop(_digest(session.token), None)
@@ -431,21 +455,20 @@ class McpServer:
     async def _listen(self, *, task_status: TaskStatus[None]) -> None:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
             self._host = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-            self.url = f"http://{self._host}{PATH}"
+            self._url = f"http://{self._host}{PATH}"
             task_status.started()
             try:
                 await listener.serve(self._handle_connection)
             except OSError as error:
-                # Who comes next finds another one.
-                log.warning("our tools cannot be called any more: %s", error)
-                self.url = ""
+                # The next session opens another listener.
+                log.warning("the MCP server stopped: %s", error)
+                self._url = ""
 
     async def _handle_connection(self, stream: SocketStream) -> None:
         self._connections += 1
-        talk = McpHttpConnection(stream, self._check_head)
         try:
             async with stream:
-                await self._serve_requests(talk)
+                await self._serve_requests(McpHttpConnection(stream, self._check_head, self._limits))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError) as error:
             log.debug("a connection ended: %r", error)
         finally:
@@ -453,25 +476,25 @@ class McpServer:
 
     async def _serve_requests(self, connection: McpHttpConnection) -> None:
         try:
-            if self._connections > MAX_CONNECTIONS:
-                log.warning("more than %d connections at once; one was refused", MAX_CONNECTIONS)
+            if self._connections > self._limits.max_connections:
+                log.warning("more than %d connections at once; one was refused", self._limits.max_connections)
                 raise HTTPException(503)
-            patience = REQUEST_TIMEOUT
-            while heard := await connection.next_request(patience):
-                guest = self._authenticate(heard)
-                status, body = await handle_message(bytes(heard.body), guest)
-                await connection.respond(status, body, is_last=heard.closes_connection)
-                if heard.closes_connection:
+            within = self._limits.request_timeout
+            while request := await connection.next_request(within):
+                session = self._authenticate(request)
+                status, body = await handle_message(bytes(request.body), session)
+                await connection.respond(status, body, is_last=request.closes_connection)
+                if request.closes_connection:
                     return
-                patience = IDLE_TIMEOUT
-        except HTTPException as unfit:
-            await connection.refuse(unfit)
+                within = self._limits.idle_timeout
+        except HTTPException as error:
+            await connection.refuse(error.status_code)
 
     def _check_head(self, request: McpHttpRequest) -> None:
         if request.headers.get("host") != self._host:
             raise HTTPException(421)
         if "origin" in request.headers:
-            # A browser: no page has any business here.
+            # From a browser: no web page may use this server.
             raise HTTPException(403)
         self._authenticate(request)
         if request.path != PATH:
@@ -483,10 +506,14 @@ class McpServer:
 
     def _authenticate(self, request: McpHttpRequest) -> McpSession:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        guest = self._sessions.get(_digest(token))
-        if scheme.lower() != "bearer" or guest is None or not hmac.compare_digest(guest.token.encode(), _bytes(token)):
+        session = self._sessions.get(_digest(token))
+        if (
+            scheme.lower() != "bearer"
+            or session is None
+            or not hmac.compare_digest(session.token.encode(), _bytes(token))
+        ):
             raise HTTPException(401)
-        return guest
+        return session
 
 
 def _digest(token: str) -> bytes:

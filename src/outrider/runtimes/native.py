@@ -1,6 +1,6 @@
-"""Our own loop: ask the model, run its calls, until it has nothing more to do.
+"""The native runtime: asks the model and runs its calls until it has nothing more to do.
 
-What the model is told about itself. Fixed for a session's life, so that every prompt extends the one before.
+The system prompt is fixed for the life of a session, so that every prompt extends the one before.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -50,16 +50,14 @@ _SESSION_INSTRUCTIONS = """
 Instructions that came with this session:
 
 {instructions}"""
+COMPACT_AT = 0.8
+"""Compact when the last prompt took this part of the model's window."""
 
 
 def system_prompt(session: Session, instructions: str = "") -> str:
-    """The standing instructions of this session's prompts, and after them what its client asked for."""
-    more = _SESSION_INSTRUCTIONS.format(instructions=instructions) if instructions else ""
-    return _SYSTEM_PROMPT.format(workspace=session.workspace, name=session.name) + more
-
-
-COMPACT_AT = 0.8
-"""Compact when the last prompt took this part of the model's window."""
+    """The system prompt of a session, with the instructions of its client."""
+    prompt = _SYSTEM_PROMPT.format(workspace=session.workspace, name=session.name)
+    return prompt + (_SESSION_INSTRUCTIONS.format(instructions=instructions) if instructions else "")
 
 
 class NativeRuntime:
@@ -79,29 +77,27 @@ class NativeRuntime:
             return Started("native")
 
     async def _model(self, turn: Turn) -> Model:
-        """The one this session asks for; within a turn, the one it was begun with, whatever is set meanwhile."""
+        """The session's model; else the one the turn was started with, whatever the default is by now."""
         state = turn.state()
-        wanted = state.settings.get("model", "")
+        name = state.settings.get("model", "")
         try:
-            return (
-                await self._models(wanted)
-                if wanted or not state.model
-                else await self._default_or_started_with(state.model)
-            )
+            if name or not state.model:
+                return await self._models(name)
+            return await self._default_or_started_with(state.model)
         except Refused as error:
             raise NeedsAnotherProcess(str(error)) from error
 
-    async def _default_or_started_with(self, begun_with: str) -> Model:
+    async def _default_or_started_with(self, name: str) -> Model:
         try:
             default = await self._models("")
         except Refused:
             default = None
-        if default and default.traits.name == begun_with:
+        if default and default.traits.name == name:
             return default
         try:
-            return await self._models(begun_with)
+            return await self._models(name)
         except Refused as error:
-            raise Refused(f"this turn was begun with {begun_with}, which cannot be asked now: {error}") from error
+            raise Refused(f"this turn was begun with {name}, which cannot be asked now: {error}") from error
 
     async def run(self, turn: Turn) -> None:
         model = await self._model(turn)
@@ -130,7 +126,7 @@ class NativeRuntime:
                 reply = await model.reply(await self._prompt(turn), _emitter(turn))
                 break
             except ContextTooLong as error:
-                turn.emit(Delta("the session has outgrown the model's window; summarising its earlier part", "reset"))
+                turn.emit(Delta("the session does not fit the model's window; summarising its earlier part", "reset"))
                 keep = next(keeps, None)
                 if keep is None or not await self._compact(turn, model, keep):
                     raise Refused(f"this does not fit the model's window, even summarised: {error}") from error
@@ -139,8 +135,9 @@ class NativeRuntime:
 
     async def _prompt(self, turn: Turn) -> Prompt:
         messages = turn.transcript().messages()
-        lent = turn.state().client_tools
-        specs = (*(t.spec for name, t in self._tool_runner.tools_of(turn).items() if name not in lent), *lent.values())
+        client_tools = turn.state().client_tools
+        own = [tool.spec for name, tool in self._tool_runner.tools_of(turn).items() if name not in client_tools]
+        specs = (*own, *client_tools.values())
         tail = await self._tool_environment.running_tasks_note(turn.session)
         system = system_prompt(turn.session, turn.state().settings.get("instructions", ""))
         return Prompt(system, messages, specs, turn.state().head, tail)
@@ -168,7 +165,7 @@ class NativeRuntime:
         return True
 
     async def _run_calls(self, turn: Turn, calls: Sequence[Call]) -> None:
-        """In the order the model wrote them; neighbours that only look run side by side."""
+        """Run calls in the order the model wrote them; neighbours that change nothing run concurrently."""
         for batch in _batches(calls, self._replay):
             if len(batch) == 1:
                 await self._tool_runner.run(turn, batch[0])
@@ -177,13 +174,13 @@ class NativeRuntime:
                 async with anyio.create_task_group() as group:
                     for call in batch:
                         group.start_soon(self._tool_runner.run, turn, call)
-            except ExceptionGroup as several:
-                raise several.exceptions[0] from several
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors
 
 
 @asynccontextmanager
 async def open_runtime(context: RuntimeContext) -> AsyncGenerator[NativeRuntime]:
-    """Our own loop over the models and tools of a home."""
+    """The native runtime with the models and tools of a home."""
     yield NativeRuntime(context.models, context.tools, context.tool_environment, context.bounds)
 
 

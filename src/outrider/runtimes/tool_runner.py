@@ -1,4 +1,7 @@
-"""Runs calls of our own tools: allowed first, intent written down before what must not happen twice, result after."""
+"""Runner of Outrider's own tools: decides whether a call may run, runs it and records its result.
+
+The intent to run a call that must not run twice is recorded before it runs.
+"""
 
 import msgspec
 from msgspec.structs import replace
@@ -12,94 +15,99 @@ from outrider.core.types import Call, Replay
 from outrider.system.failpoints import failpoint
 
 _MAX_COMMAND_CHARS = 2_000
-"""Characters of a call that are shown to whoever is asked about it."""
+"""Characters of a call that a person is shown."""
 DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
 
 
 class ToolRunner:
-    """The tools of a home, for whichever runtime a model calls them in."""
+    """The tools of a home, for any runtime."""
 
     def __init__(self, tools: Tools, environment: ToolEnvironment) -> None:
         self._tools = tools
         self._tool_environment = environment
 
     def tools_of(self, turn: Turn) -> Tools:
-        """The tools this session may use: all, unless it was begun with fewer."""
+        """The tools this session may use: all, unless it was started with fewer."""
         only = turn.state().settings.get("tools", "")
         return {name: self._tools[name] for name in only.split(",") if name in self._tools} if only else self._tools
 
-    async def run(self, turn: Turn, call: Call) -> None:
-        """Run a call and record its result; or record that a person is asked first, and nothing else."""
+    async def run(self, turn: Turn, call: Call) -> Result | None:
+        """Run a call and record its result. None when a question was recorded instead: a person must answer first."""
         tools = self.tools_of(turn)
         tool = tools.get(call.tool)
         if tool is None:
-            known = ", ".join(tools) or "none"
-            await turn.record(
-                Result(call.id, f"there is no tool called {call.tool!r}; there are: {known}", failed=True)
-            )
-        elif call.broken:
+            names = ", ".join(tools) or "none"
+            text = f"there is no tool called {call.tool!r}; there are: {names}"
+            return await self._record(turn, Result(call.id, text, failed=True))
+        if call.broken:
             text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"
-            await turn.record(Result(call.id, text, failed=True))
-        elif here := await self._authorize(turn, call, tool):
-            if tool.spec.replay is Replay.NEVER:
-                await turn.record(Begun(call.id))
-                failpoint("call_intent_recorded")
-            try:
-                result = await tool.run(call, here)
-            except Refused as error:
-                result = Result(call.id, str(error), failed=True)
-            failpoint("result_not_recorded")
-            await self.record(turn, result)
+            return await self._record(turn, Result(call.id, text, failed=True))
+        match await self._authorize(turn, call, tool):
+            case ToolContext() as context:
+                if tool.spec.replay is Replay.NEVER:
+                    await turn.record(Begun(call.id))
+                    failpoint("call_intent_recorded")
+                try:
+                    result = await tool.run(call, context)
+                except Refused as error:
+                    result = Result(call.id, str(error), failed=True)
+                failpoint("result_not_recorded")
+                return await self._record(turn, result)
+            case result:
+                return result
 
-    async def reconcile(self, turn: Turn, call: Call) -> None:
-        """A call began and the process died: what came of it is found out, or told as unknown."""
-        # A call that was made of somebody else's tool is none of ours, whatever ours is called.
+    async def reconcile(self, turn: Turn, call: Call) -> Result:
+        """Find out what became of a call that had begun when the process died, and record it; or that it is unknown."""
+        # A call of another program's tool is not ours, even when one of our tools has the same name.
         tool = None if call.id in turn.state().abandoned_calls else self._tools.get(call.tool)
         result = None
         if tool:
-            here = await self._tool_environment.tool_context(turn.session, turn.state(), call)
-            request = await tool.approval_request(call, here)  # it was allowed, or it would not have begun
-            result = await tool.reconcile(call, replace(here, granted=request.needs) if request else here)
-        await self.record(turn, result or Result(call.id, UNKNOWN, failed=True))
+            context = await self._tool_environment.tool_context(turn.session, turn.state(), call)
+            request = await tool.approval_request(call, context)  # it was allowed, or it would not have begun
+            result = await tool.reconcile(call, replace(context, granted=request.needs) if request else context)
+        return await self._record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
-    async def record(self, turn: Turn, result: Result) -> None:
+    async def _record(self, turn: Turn, result: Result) -> Result:
         text, details = self._tool_environment.redact(result.text), self._tool_environment.redact(result.details)
-        await turn.record(replace(result, text=text, details=details))
+        redacted = replace(result, text=text, details=details)
+        await turn.record(redacted)
+        return redacted
 
-    async def _authorize(self, turn: Turn, call: Call, tool: Tool) -> ToolContext | None:
-        """Where the call may run; None when it was denied, or when a person is asked first."""
-        here = await self._tool_environment.tool_context(turn.session, turn.state(), call)
+    async def _authorize(self, turn: Turn, call: Call, tool: Tool) -> ToolContext | Result | None:
+        """Where the call may run; its result when it may not; None when a person is asked first."""
+        context = await self._tool_environment.tool_context(turn.session, turn.state(), call)
         try:
-            request = await tool.approval_request(call, here)
+            request = await tool.approval_request(call, context)
         except Refused as error:
-            await turn.record(Result(call.id, str(error), failed=True))
-            return None
-        request = request or _plain_request(call, here)
+            return await self._record(turn, Result(call.id, str(error), failed=True))
+        request = request or _plain_request(call, context)
         answer = turn.state().answers.get(call.id)
         verdict = await self._tool_environment.verdict(request, turn.session) if answer is None else verdict_of(answer)
         match verdict:
             case "allow":
-                return replace(here, granted=request.needs)
+                return replace(context, granted=request.needs)
             case "deny":
-                await turn.record(Result(call.id, DENIED, failed=True))
-                return None
+                return await self._record(turn, Result(call.id, DENIED, failed=True))
             case "ask":
                 await record_question(turn, call, request)
                 return None
 
 
+def question_id(call: Call) -> str:
+    return f"ask-{call.id}"
+
+
 async def record_question(turn: Turn, call: Call, request: ApprovalRequest) -> None:
-    """Put a call to a person: the turn waits from here on."""
-    # Where nothing more is needed, a rule wants each call asked about: no yes reaches further.
+    """Ask a person about a call. The turn waits from here on."""
+    # A request without needs is asked about because a rule says so for each call, so a wider yes has no effect.
     choices = ANSWERS if request.needs else (ONCE, NO)
-    await turn.record(
-        Asked(f"ask-{call.id}", render_approval(request), call.id, choices, request.needs), key=f"ask/{call.id}"
-    )
+    question = Asked(question_id(call), render_approval(request), call.id, choices, request.needs)
+    await turn.record(question, key=f"ask/{call.id}")
     failpoint("approval_pending")
 
 
 async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
-    """A question that nobody can answer is a no. True when at least one was answered so."""
+    """Answer questions with no where nobody can answer them. True when there were any."""
     state = turn.state()
     answers = environment.answer_unreachable(turn.session, tuple(state.questions.values()), state.address)
     for answered in answers:
@@ -107,13 +115,12 @@ async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
     return bool(answers)
 
 
+def verdict_of(answer: str) -> Verdict:
+    return "deny" if answer == NO else "allow"
+
+
 def _plain_request(call: Call, context: ToolContext) -> ApprovalRequest:
-    """A call that wants nothing beyond what every call may do; a rule may still speak of it."""
+    """A call that needs nothing beyond what every call may do. A rule may still match it."""
     command = call.args.get("command")
     text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
     return ApprovalRequest(call.tool, text[:_MAX_COMMAND_CHARS], (), context.session.workspace)
-
-
-def verdict_of(answer: str) -> Verdict:
-    """What an answer to an ask comes to."""
-    return "deny" if answer == NO else "allow"

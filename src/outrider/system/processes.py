@@ -50,6 +50,12 @@ def new_marker() -> str:
     return secrets.token_hex(16)
 
 
+def check_marker(marker: str) -> None:
+    """Raises Refused for a marker that other processes could have."""
+    if not _MARKER.fullmatch(marker):
+        raise Refused(f"a mark of at least 16 letters and digits tells processes apart; {marker!r} does not")
+
+
 async def terminate_marked(mark: str) -> int:
     """End all that carries this mark, with its descendants and sessions; how many there were.
 
@@ -62,18 +68,17 @@ async def terminate_marked(mark: str) -> int:
 class ProcessTree:
     """All that one child started, as far as it was seen; the child itself is not among it."""
 
-    def __init__(self, mark: str) -> None:
-        if not _MARKER.fullmatch(mark):
-            raise Refused(f"a mark of at least 16 letters and digits tells processes apart; {mark!r} does not")
-        self._variable = os.fsencode(f"{MARKER_VARIABLE}={mark}")
-        self.leader_pid = 0
-        """Who leads its session, if known. Its number must stay its own (running, or not waited for) meanwhile."""
+    def __init__(self, marker: str, leader_pid: int = 0) -> None:
+        """`leader_pid`: the child, if it leads its session. It must not be reaped while this is in use."""
+        check_marker(marker)
+        self._variable = os.fsencode(f"{MARKER_VARIABLE}={marker}")
+        self._leader_pid = leader_pid
         self._seen: set[ProcessKey] = set()
 
     def scan(self) -> set[ProcessKey]:
         """Those that live now. Whoever was seen once is remembered, whatever it does to get lost."""
         rows = {row.process.pid: row for row in _read_table() if row.process.pid not in (1, os.getpid())}
-        child = {self.leader_pid} - {0}
+        child = {self._leader_pid} - {0}
         found = {pid for pid, row in rows.items() if row.process in self._seen or _has_marker(pid, self._variable)}
         # Never the session we live in, nor that of the kernel's threads, whoever else found a way into them.
         never = {0, os.getsid(0)}

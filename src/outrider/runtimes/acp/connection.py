@@ -1,4 +1,4 @@
-"""One running ACP agent: its sessions, the prompts that are open in it, and who hears what it says."""
+"""One running ACP agent: its sessions, its running prompts, and the routing of its messages to their turn."""
 
 import logging
 import math
@@ -25,22 +25,25 @@ from outrider.runtimes.acp.protocol import (
 )
 from outrider.runtimes.jsonrpc.connection import (
     METHOD_NOT_FOUND,
+    ConnectionOptions,
     RequestId,
     RpcConnection,
     RpcMessage,
     RpcNotification,
     RpcRequest,
+    open_connection,
 )
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
-from outrider.runtimes.jsonrpc.process import Child
+from outrider.runtimes.jsonrpc.process import Child, Program, open_child
+from outrider.system.tasks import background_group
 
 SessionMessage = SessionUpdate | tuple[RequestId, PermissionRequest]
-"""What the agent says in one session: an update, or a question with the id its answer needs."""
+"""A message of one session: an update, or a permission request with the id that its response needs."""
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 CANCEL_TIMEOUT = 5.0
-"""Seconds in which a prompt that was cancelled must end, before its process is ended."""
+"""Seconds in which a cancelled prompt must end, before its process is ended."""
 _MAX_QUEUED = 4_096
-"""Messages of one session that wait to be heard; then the agent waits."""
+"""Messages of one session that are queued before the agent has to wait."""
 _log = logging.getLogger("outrider.acp")
 T = TypeVar("T")
 
@@ -49,142 +52,168 @@ class RunningPrompt:
     """A prompt that the agent works on."""
 
     def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.outcome: PromptResponse | RpcError | Unavailable | None = None
-        """Known when it is over."""
+        self._done = anyio.Event()
+        self._outcome: PromptResponse | RpcError | Unavailable | None = None
+
+    @property
+    def outcome(self) -> PromptResponse | RpcError | Unavailable | None:
+        """None while it is running."""
+        return self._outcome
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def finish(self, outcome: PromptResponse | RpcError | Unavailable) -> None:
+        self._outcome = outcome
+        self._done.set()
+
+    async def wait_done(self) -> None:
+        await self._done.wait()
 
 
 class AcpAgent:
-    """Speaks with an agent. Several sessions may be open in it, each heard by one turn at a time."""
+    """A running agent. Each of its sessions is used by one turn at a time. Implements `PooledProcess`."""
 
-    def __init__(self, child: Child, peer: RpcConnection, patience: float) -> None:
+    def __init__(self, child: Child, connection: RpcConnection, group: TaskGroup, timeout: float) -> None:
+        """Prompts run in `group`; `timeout` is for every other request."""
         self.name = child.name
         self.info = InitializeResponse()
         self.sessions: set[str] = set()
         """The sessions that are open in it."""
-        self.retired = anyio.Event()
-        """Set when it is not to be used any more."""
+        self._retired = anyio.Event()
         self._child = child
-        self._connection = peer
+        self._connection = connection
+        self._group = group
         self._retire_reason = ""
-        self._timeout = patience
+        self._timeout = timeout
         self._subscribers: dict[str, MemoryObjectSendStream[SessionMessage]] = {}
         self._unanswered: dict[str, list[RequestId]] = {}
         self._replays: dict[str, list[SessionUpdate]] = {}
-        """Of sessions that are being taken up: what was done in them last."""
+        """What was done last in sessions that are being loaded."""
         self._routed = 0
         self._routed_more = anyio.Event()
-        self.group: TaskGroup | None = None
+        """Set when `_routed` grows."""
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._retired.is_set()
+
+    def retire(self, reason: str = "") -> None:
+        """Let no other turn use it, and have the pool end it; running prompts end with the reason."""
+        if reason:
+            _log.warning("%s %s", self.name, reason)
+        self._retire_reason = self._retire_reason or reason
+        self._retired.set()
+
+    async def wait_retired(self) -> None:
+        """Wait until it is retired, or has exited and every message was routed."""
+        await self._retired.wait()
 
     async def initialize(self) -> None:
-        """Raises Refused when it speaks another version; RpcError and Unavailable as a request does."""
-        # No files and no terminals of ours are offered: the agent acts itself.
-        offered = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        """The handshake. Raises Refused for another protocol version; RpcError and Unavailable as a request does."""
+        # The agent reads files and runs commands itself.
+        capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         params = {
             "protocolVersion": PROTOCOL_VERSION,
-            "clientCapabilities": offered,
+            "clientCapabilities": capabilities,
             "clientInfo": {"name": "outrider", "title": "Outrider", "version": __version__},
         }
         self.info = self._parse(await self._request("initialize", params), InitializeResponse)
         if self.info.protocol_version != PROTOCOL_VERSION:
-            spoken = self.info.protocol_version
+            version = self.info.protocol_version
             raise Refused(
-                f"{self.name} speaks version {spoken} of ACP, and this Outrider speaks version {PROTOCOL_VERSION}"
+                f"{self.name} speaks version {version} of ACP, and Outrider speaks version {PROTOCOL_VERSION}"
             )
         if self.info.agent_info and self.info.agent_info.name:
             self.name = self.info.agent_info.name
 
     async def open_session(self, folder: str) -> str:
         """A new session in this folder."""
-        opened = self._parse(await self._request("session/new", _session_params(folder)), NewSessionResponse)
-        self.sessions.add(opened.session_id)
-        return opened.session_id
+        response = self._parse(await self._request("session/new", _session_params(folder)), NewSessionResponse)
+        self.sessions.add(response.session_id)
+        return response.session_id
 
-    async def load_session(self, thread: str, folder: str, *, is_retold: bool) -> list[SessionUpdate]:
-        """Go on with a session that another process began; with `is_retold`, what was done in it last, if it is told.
+    async def load_session(self, thread: str, folder: str, *, with_replay: bool) -> list[SessionUpdate]:
+        """Resume a session of an earlier process.
 
-        What the agent tells of the past is heard here and by nobody else.
+        With `with_replay`, the tool calls after the last message, if the agent replays them; no subscriber gets those.
         """
-        is_load = self.info.can_load and (is_retold or not self.info.can_resume)
+        is_load = self.info.can_load and (with_replay or not self.info.can_resume)
         params = {"sessionId": thread, **_session_params(folder)}
-        past = self._replays[thread] = []
+        replayed = self._replays[thread] = []
         try:
             await self._request("session/load" if is_load else "session/resume", params)
             await self._wait_routed()
         finally:
             del self._replays[thread]
         self.sessions.add(thread)
-        return past
+        return replayed
 
     @asynccontextmanager
     async def subscribe(self, thread: str) -> AsyncGenerator[MemoryObjectReceiveStream[SessionMessage]]:
-        """All that is said in this session from now on. Before and after, nobody hears it."""
-        sender, ear = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
+        """The messages of this session from now on. Without a subscriber they are dropped."""
+        sender, receiver = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
         self._subscribers[thread] = sender
         try:
-            yield ear
+            yield receiver
         finally:
             self._subscribers.pop(thread, None)
             sender.close()
-            if unanswered := _unread_requests(ear):
+            if unanswered := _unread_requests(receiver):
                 self._unanswered[thread] = unanswered
-            ear.close()
+            receiver.close()
 
     def prompt(self, thread: str, blocks: Sequence[Mapping[str, str]]) -> RunningPrompt:
-        """Begin a prompt. It goes on whatever becomes of its caller, until it ends, is cancelled, or the agent dies."""
-        if self.group is None:
-            raise Unavailable(f"{self.name} is not running")
-        prompting = RunningPrompt()
-        self.group.start_soon(self._prompt, prompting, {"sessionId": thread, "prompt": blocks})
-        return prompting
+        """Start a prompt. It runs independently of its caller, until it ends, is cancelled, or the agent exits."""
+        prompt = RunningPrompt()
+        self._group.start_soon(self._prompt, prompt, {"sessionId": thread, "prompt": blocks})
+        return prompt
 
-    async def _prompt(self, prompting: RunningPrompt, params: Mapping[str, object]) -> None:
+    async def _prompt(self, prompt: RunningPrompt, params: Mapping[str, object]) -> None:
+        outcome: PromptResponse | RpcError | Unavailable | None = None
         try:
-            found = await self._request("session/prompt", params, math.inf)
-            prompting.outcome = self._parse(found, PromptResponse)
+            response = await self._request("session/prompt", params, math.inf)
+            outcome = self._parse(response, PromptResponse)
         except (RpcError, Unavailable) as error:
-            prompting.outcome = error
+            outcome = error
         finally:
-            if prompting.outcome is None:
-                prompting.outcome = (
-                    Unavailable(f"{self.name} {self._retire_reason}")
-                    if self._retire_reason
-                    else self._child.exit_error()
-                )
-            prompting.done.set()
+            if outcome is None and self._retire_reason:
+                outcome = Unavailable(f"{self.name} {self._retire_reason}")
+            prompt.finish(outcome or self._child.exit_error())
 
-    async def wait_drained(self, thread: str, prompting: RunningPrompt) -> None:
-        """Wait for the prompt's end and for all that was said before it; then this session's ear is at its end."""
-        await prompting.done.wait()
+    async def wait_drained(self, thread: str, prompt: RunningPrompt) -> None:
+        """Wait for the prompt's end and for every message before it; then the subscription of the session ends."""
+        await prompt.wait_done()
         await self._wait_routed()
         if sender := self._subscribers.pop(thread, None):
             sender.close()
 
-    async def cancel(self, thread: str, prompting: RunningPrompt, asked: Sequence[RequestId]) -> None:
-        """Stop a prompt, and answer what it `asked`. When it does not end in time, the whole agent is retired."""
-        asked = (*asked, *self._unanswered.pop(thread, ()))
+    async def cancel(self, thread: str, prompt: RunningPrompt, pending: Sequence[RequestId]) -> None:
+        """Cancel a prompt and its pending permission requests. When it does not end in time, the agent is retired."""
+        pending = (*pending, *self._unanswered.pop(thread, ()))
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(CANCEL_TIMEOUT):
                     await self._connection.notify("session/cancel", {"sessionId": thread})
-                    for number in asked:
+                    for number in pending:
                         await self._connection.respond(number, CANCELLED)
-                    await prompting.done.wait()
-            except ProcessExited as gone:
-                _log.info("%s", gone)
-        if not prompting.done.is_set():
-            self.retire("did not stop when it was told to, so it was ended")
+                    await prompt.wait_done()
+            except ProcessExited as exited:
+                _log.info("%s", exited)
+        if not prompt.is_done:
+            self.retire("did not stop when its prompt was cancelled, so it was ended")
 
-    async def answer_permission(self, asked: RequestId, option: str) -> None:
-        """Answer a question with one of its options, or with none of them."""
-        chosen = {"outcome": {"outcome": "selected", "optionId": option}}
+    async def answer_permission(self, request: RequestId, option: str) -> None:
+        """Answer a permission request with one of its options, or with `cancelled` when there is none."""
+        selected = {"outcome": {"outcome": "selected", "optionId": option}}
         try:
-            await self._connection.respond(asked, chosen if option else CANCELLED)
-        except ProcessExited as gone:
-            _log.debug("%s", gone)  # whoever waits for the prompt is told of it
+            await self._connection.respond(request, selected if option else CANCELLED)
+        except ProcessExited as exited:
+            _log.debug("%s", exited)  # the prompt ends with this error
 
-    async def is_alive(self, within: float) -> bool:
-        """Whether it answers. It need not know the method: to say so is an answer."""
+    async def ping(self, within: float) -> bool:
+        """Whether it answers within so many seconds. An error that it does not know the method is an answer."""
         try:
             await self._connection.request("_outrider/alive", {}, within)
         except RpcError:
@@ -193,48 +222,40 @@ class AcpAgent:
             return False
         return True
 
-    def retire(self, reason: str) -> None:
-        """Use it no more, and end it; whoever still works with it is told why."""
-        _log.warning("%s %s", self.name, reason)
-        self._retire_reason = self._retire_reason or reason
-        self.retired.set()
-
     async def route(self) -> None:
-        """Take what it says to whoever hears that session, until it is gone."""
+        """Deliver each message to the subscriber of its session, until the agent has exited."""
         try:
             async for message in self._connection.messages():
                 await self._dispatch(message)
                 self._routed += 1
                 self._notify_routed()
-        except ProcessExited as gone:
-            _log.debug("%s", gone)
+        except ProcessExited as exited:
+            _log.debug("%s", exited)
         finally:
             self._routed = self._connection.received
             self._notify_routed()
-            self.retired.set()
+            self._retired.set()
 
     async def _dispatch(self, message: RpcMessage) -> None:
         match message:
             case RpcNotification(method="session/update", params=params):
-                told = parse_or_none(params, SessionNotification)
-                update = parse_or_none(told.update, SessionUpdate) if told else None
-                if told and update:
-                    await self._deliver(told.session_id, update)
+                notification = parse_or_none(params, SessionNotification)
+                update = parse_or_none(notification.update, SessionUpdate) if notification else None
+                if notification and update:
+                    await self._deliver(notification.session_id, update)
             case RpcRequest(id=number, method="session/request_permission", params=params):
-                asked = parse_or_none(params, PermissionRequest)
-                if asked is None or not await self._deliver(asked.session_id, (number, asked)):
+                request = parse_or_none(params, PermissionRequest)
+                if request is None or not await self._deliver(request.session_id, (number, request)):
                     await self._connection.respond(number, CANCELLED)
             case RpcRequest(id=number, method=method):
-                await self._connection.respond_error(
-                    number, RpcError(METHOD_NOT_FOUND, f"{method} is not offered here")
-                )
+                await self._connection.respond_error(number, RpcError(METHOD_NOT_FOUND, f"{method} is not supported"))
             case RpcNotification():
                 pass
 
     async def _deliver(self, thread: str, message: SessionMessage) -> bool:
-        """Whether somebody hears it."""
-        if isinstance(message, SessionUpdate) and (past := self._replays.get(thread)) is not None:
-            _add_replayed(message, past)
+        """Whether there is a subscriber."""
+        if isinstance(message, SessionUpdate) and (replayed := self._replays.get(thread)) is not None:
+            _add_replayed(message, replayed)
             return True
         sender = self._subscribers.get(thread)
         try:
@@ -242,38 +263,52 @@ class AcpAgent:
                 await sender.send(message)
                 return True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            _log.debug("nobody hears session %s any more", thread)
+            _log.debug("session %s has no subscriber any more", thread)
         return False
 
     async def _wait_routed(self) -> None:
-        """All that had been said when this was called is where it belongs."""
-        said = self._connection.received
-        while self._routed < said:
+        """Wait until every message that has been received by now is delivered."""
+        received = self._connection.received
+        while self._routed < received:
             await self._routed_more.wait()
 
     def _notify_routed(self) -> None:
         self._routed_more.set()
         self._routed_more = anyio.Event()
 
-    async def _request(self, method: str, params: object, patience: float | None = None) -> Raw:
-        return await self._connection.request(method, params, self._timeout if patience is None else patience)
+    async def _request(self, method: str, params: object, within: float | None = None) -> Raw:
+        return await self._connection.request(method, params, self._timeout if within is None else within)
 
     def _parse(self, raw: Raw, kind: type[T]) -> T:
-        found = parse_or_none(raw, kind)
-        if found is None:
+        response = parse_or_none(raw, kind)
+        if response is None:
             raise Unavailable(f"{self.name} answered with something that is not ACP: {bytes(raw)[:200]!r}")
-        return found
+        return response
 
 
-def _unread_requests(ear: MemoryObjectReceiveStream[SessionMessage]) -> list[RequestId]:
-    """The questions that were still to be heard."""
-    found: list[RequestId] = []
+@asynccontextmanager
+async def open_agent(program: Program, request_timeout: float) -> AsyncGenerator[AcpAgent]:
+    """An agent after its handshake, ended with everything it started. Raises Refused, Unavailable or RpcError."""
+    async with (
+        open_child(program) as child,
+        open_connection(child, ConnectionOptions("2.0", request_timeout)) as connection,
+        background_group() as group,
+    ):
+        agent = AcpAgent(child, connection, group, request_timeout)
+        group.start_soon(agent.route)
+        await agent.initialize()
+        yield agent
+
+
+def _unread_requests(receiver: MemoryObjectReceiveStream[SessionMessage]) -> list[RequestId]:
+    """The permission requests among the messages that were not read."""
+    requests: list[RequestId] = []
     with suppress(anyio.WouldBlock, anyio.EndOfStream):
         while True:
-            heard = ear.receive_nowait()
-            if not isinstance(heard, SessionUpdate):
-                found.append(heard[0])
-    return found
+            message = receiver.receive_nowait()
+            if not isinstance(message, SessionUpdate):
+                requests.append(message[0])
+    return requests
 
 
 def _session_params(folder: str) -> dict[str, object]:
@@ -281,12 +316,12 @@ def _session_params(folder: str) -> dict[str, object]:
     return {"cwd": folder, "mcpServers": servers}
 
 
-def _add_replayed(update: SessionUpdate, past: list[SessionUpdate]) -> None:
-    """Of a past that is retold, keep what was done after the person's last words."""
+def _add_replayed(update: SessionUpdate, replayed: list[SessionUpdate]) -> None:
+    """Of a replayed session, keep the tool calls after the person's last message."""
     match update.session_update:
         case "user_message_chunk":
-            past.clear()
+            replayed.clear()
         case "tool_call" | "tool_call_update":
-            past.append(update)
+            replayed.append(update)
         case _:
             pass

@@ -1,4 +1,4 @@
-"""What went wrong with an ACP agent, in words that say what to do about it. Pure."""
+"""Errors of ACP agents, each with what to do about it. Pure."""
 
 from collections.abc import Callable
 
@@ -8,19 +8,19 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.runtimes.acp.protocol import AuthMethod
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 
-USE_NATIVE_HINT = "`/runtime native` (or `outrider run --runtime native`) goes on without it"
+USE_NATIVE_HINT = "`/runtime native` (or `outrider run --runtime native`) continues without it"
 NO_COMMAND = (
-    "say which agent carries turns: `outrider config set acp.command claude-agent-acp`, or any other program that"
+    "no agent is set: `outrider config set acp.command claude-agent-acp`, or any other program that"
     f" speaks ACP over its stdin and stdout; {USE_NATIVE_HINT}"
 )
 CANNOT_RESUME = (
-    "this agent cannot take up a session, so the turn that was cut off cannot go on. What it had done is kept; "
-    "say what to do next, and a new session of the agent begins with that"
+    "this agent cannot resume a session, so the interrupted turn cannot continue. What it did is kept; "
+    "send another message, and a new session of the agent begins with that"
 )
 STOP_REASONS = {
     "max_tokens": "the agent's model reached its length limit",
     "max_turn_requests": "the agent reached its own limit of steps in one turn",
-    "refusal": "the agent refused to go on",
+    "refusal": "the agent refused to continue",
 }
 """Why a prompt ended early, by its stop reason."""
 _AUTH_REQUIRED = -32000
@@ -28,23 +28,27 @@ _TAIL = 2_000
 
 
 def wants_login(error: RpcError) -> bool:
-    said = error.message.lower()
-    return error.code == _AUTH_REQUIRED or "authentication required" in said or "unauthorized" in said
+    text = error.message.lower()
+    return error.code == _AUTH_REQUIRED or "authentication required" in text or "unauthorized" in text
 
 
 def explain(
     error: RpcError | Refused | Unavailable, name: str, methods: tuple[AuthMethod, ...], redact: Callable[[str], str]
 ) -> Refused:
-    """The end of a turn that met this error."""
+    """The error that a turn ends with."""
     if isinstance(error, RpcError) and wants_login(error):
-        return Refused(
-            redact(f"{name} wants you to log in: {_login_methods(methods)}. Then say it again; {USE_NATIVE_HINT}")
-        )
-    if isinstance(error, RpcError):
-        said = f"{name}: {_describe_error(error)}"
+        text = f"{name} requires a login: {_login_methods(methods)}. Then send your message again"
+    elif isinstance(error, RpcError):
+        text = f"{name}: {_describe_error(error)}"
     else:
-        said = describe_exit(error) if isinstance(error, ProcessExited) else str(error)
-    return Refused(redact(f"{said}; {USE_NATIVE_HINT}"))
+        text = describe_exit(error) if isinstance(error, ProcessExited) else str(error)
+    return Refused(redact(f"{text}; {USE_NATIVE_HINT}"))
+
+
+def describe_exit(exited: ProcessExited) -> str:
+    """The exit of the agent's process, with the end of its stderr."""
+    tail = exited.stderr_tail.strip()
+    return f"{exited}: {tail[-_TAIL:]}" if tail else str(exited)
 
 
 def _describe_error(error: RpcError) -> str:
@@ -59,14 +63,8 @@ def _describe_error(error: RpcError) -> str:
 
 
 def _login_methods(methods: tuple[AuthMethod, ...]) -> str:
-    ways = [
+    names = [
         method.name or method.id if not method.description else f"{method.name or method.id} ({method.description})"
         for method in methods
     ]
-    return " or ".join(ways) or "with its own program"
-
-
-def describe_exit(gone: ProcessExited) -> str:
-    """The end of the agent's process, with the last it said."""
-    tail = gone.stderr_tail.strip()
-    return f"{gone}: {tail[-_TAIL:]}" if tail else str(gone)
+    return " or ".join(names) or "with its own program"

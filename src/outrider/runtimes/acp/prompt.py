@@ -1,4 +1,4 @@
-"""What an agent is told when a prompt begins: the past it has not seen, what was cut off, what is asked of it. Pure."""
+"""Contents of a prompt to an ACP agent: history it has not seen, interrupted calls, and the new inputs. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from msgspec import Struct
 from outrider.core.plan import State
 from outrider.core.prompt import Message, Transcript, UserMessage
 from outrider.core.types import Call
-from outrider.runtimes.external import history
+from outrider.runtimes.external.history import render_history
 from outrider.runtimes.external.recorder import clip_middle
 
 NAME = "acp"
 INTERRUPTED = (
-    "[Your work on the request below was cut off. Some of it may be done already: look before you repeat anything, "
-    "and go on from there."
+    "[Your work on the request below was cut off. Some of it may be done already: check before you repeat anything, "
+    "and continue from there."
 )
 ALLOWED = "the person has allowed it since: do it again"
 DENIED = "the person did not allow it: do without it"
@@ -23,50 +23,50 @@ _MAX_ARGS = 500
 
 
 class InterruptedCall(Struct, frozen=True):
-    """What is known of a call that was cut off."""
+    """A call that was interrupted, and what is known of it."""
 
     call: Call
     note: str
 
 
 class PromptStart(Struct, frozen=True):
-    """What a prompt begins with."""
+    """The contents of a prompt."""
 
     inputs: tuple[UserMessage, ...]
     saw: int
-    """The newest of them."""
+    """The number of the newest input."""
     preamble: str = ""
-    """What is said first."""
+    """Text before the inputs."""
 
 
 def prompt_name(state: State) -> str:
-    """A name for the prompt that gives the agent all inputs there are now; unlike any other of this session."""
+    """A name for the prompt with all inputs up to now; unique in the session."""
     return f"prompt-{state.newest_input}.{state.head}"
 
 
 def is_interrupted(state: State, prompt: str) -> bool:
-    """Whether the agent was given `prompt` in this turn and has not come to its end, as far as is written down."""
-    given = int(prompt.removeprefix("prompt-").partition(".")[0]) if prompt else 0
-    return given > state.saw or (state.steps > 0 and bool(prompt or state.calls or state.owes_reply))
+    """Whether `prompt` was sent in this turn and its end is not recorded."""
+    newest_input = int(prompt.removeprefix("prompt-").partition(".")[0]) if prompt else 0
+    return newest_input > state.saw or (state.steps > 0 and bool(prompt or state.calls or state.owes_reply))
 
 
 def is_done(state: State) -> bool:
-    """Whether the agent has come to the end of all that it was given in this turn."""
+    """Whether the agent has finished everything that it was sent in this turn."""
     bound = state.threads.get(NAME)
     is_idle = not (state.has_unseen or state.calls or state.owes_reply)
     return is_idle and not is_interrupted(state, bound.turn if bound else "")
 
 
 def build_prompt(
-    state: State, transcript: Transcript, unknown: Sequence[Message], cut: Sequence[InterruptedCall] | None
+    state: State, transcript: Transcript, unseen: Sequence[Message], interrupted: Sequence[InterruptedCall] | None
 ) -> PromptStart:
-    """For a prompt that goes on with this turn. `cut` is None when nothing was cut off."""
+    """The next prompt of this turn. `interrupted` is None when the turn was not interrupted."""
     seen = transcript.before(state.head)
     inputs = [message for _, message in transcript.unseen()]
-    if cut is not None:
+    if interrupted is not None:
         last = next((message for message in reversed(seen) if isinstance(message, UserMessage)), None)
         inputs = [last, *inputs] if last and state.steps else inputs
-    parts = (history.render_history(unknown), "" if cut is None else _render_interrupted(cut))
+    parts = (render_history(unseen), "" if interrupted is None else _render_interrupted(interrupted))
     return PromptStart(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
 
 

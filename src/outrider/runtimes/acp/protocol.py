@@ -1,4 +1,4 @@
-"""What an ACP agent says, as far as it is used here. Unknown fields are left out; null is as good as nothing."""
+"""Messages of the Agent Client Protocol, as far as they are used. Unknown fields are ignored; null means absent."""
 
 from typing import Any, TypeVar, cast
 
@@ -8,13 +8,12 @@ from msgspec import Raw, Struct
 from outrider.core.types import Usage
 
 PROTOCOL_VERSION = 1
-"""Of the protocol."""
 NULL = Raw(b"null")
 T = TypeVar("T")
 
 
 class _AcpStruct(Struct, frozen=True, rename="camel"):
-    """Something that came over the wire."""
+    """A value of the protocol."""
 
 
 class PromptCapabilities(_AcpStruct, frozen=True):
@@ -44,7 +43,7 @@ class Implementation(_AcpStruct, frozen=True):
 
 
 class InitializeResponse(_AcpStruct, frozen=True):
-    """What the agent can do."""
+    """The agent's capabilities."""
 
     protocol_version: int = 0
     agent_capabilities: AgentCapabilities | None = None
@@ -57,13 +56,13 @@ class InitializeResponse(_AcpStruct, frozen=True):
 
     @property
     def can_resume(self) -> bool:
-        found = self.agent_capabilities and self.agent_capabilities.session_capabilities
-        return bool(found and found.resume is not None)
+        session = self.agent_capabilities and self.agent_capabilities.session_capabilities
+        return bool(session and session.resume is not None)
 
     @property
     def accepts_images(self) -> bool:
-        found = self.agent_capabilities and self.agent_capabilities.prompt_capabilities
-        return bool(found and found.image)
+        prompt = self.agent_capabilities and self.agent_capabilities.prompt_capabilities
+        return bool(prompt and prompt.image)
 
 
 class NewSessionResponse(_AcpStruct, frozen=True):
@@ -85,7 +84,7 @@ class PromptResponse(_AcpStruct, frozen=True):
     usage: Raw = NULL
 
     def tokens(self) -> Usage:
-        """Nothing where it is not told, or not in the way the protocol has it."""
+        """Zero where it is absent or malformed."""
         used = parse_or_none(self.usage, TokenUsage) or TokenUsage()
         cached, written = used.cached_read_tokens or 0, used.cached_write_tokens or 0
         return Usage(
@@ -98,7 +97,7 @@ class PromptResponse(_AcpStruct, frozen=True):
 
 
 class ToolCallUpdate(_AcpStruct, frozen=True):
-    """A tool call or a change of one; what is not given stays as it was."""
+    """A tool call or a change of one; absent fields are unchanged."""
 
     tool_call_id: str = ""
     title: str | None = None
@@ -110,7 +109,7 @@ class ToolCallUpdate(_AcpStruct, frozen=True):
 
 
 class SessionUpdate(ToolCallUpdate, frozen=True):
-    """Any `session/update`; which fields are given depends on its kind."""
+    """Any `session/update`; which fields are present depends on its kind."""
 
     session_update: str = ""
     message_id: str | None = None
@@ -138,7 +137,7 @@ class PermissionRequest(_AcpStruct, frozen=True):
 
 
 class ContentBlock(_AcpStruct, frozen=True):
-    """Content of a message, or of a tool call, where it is wrapped once more."""
+    """Content of a message, or of a tool call, where it is nested in another block."""
 
     type: str = ""
     text: str | None = None
@@ -156,7 +155,7 @@ class PlanEntry(_AcpStruct, frozen=True):
 
 
 def parse_or_none(raw: Raw, kind: type[T]) -> T | None:
-    """As this kind, or None when it is something else."""
+    """The value as this type; None when it is something else."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
@@ -164,5 +163,5 @@ def parse_or_none(raw: Raw, kind: type[T]) -> T | None:
 
 
 def parse_object(raw: Raw) -> dict[str, object]:
-    """A JSON object, empty when it is anything else."""
+    """A JSON object; empty when it is anything else."""
     return parse_or_none(raw, cast("type[dict[str, object]]", dict)) or {}

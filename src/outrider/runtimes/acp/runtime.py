@@ -1,32 +1,39 @@
-"""Any agent that speaks the Agent Client Protocol over its stdin and stdout, as a runtime: named by `acp.command`."""
+"""ACP agents as a runtime: any program that speaks the Agent Client Protocol over stdin and stdout (`acp.command`)."""
 
 import shlex
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 from outrider.config.environment import child_environment
+from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Delta, Started
 from outrider.core.ports import Turn
 from outrider.core.types import RuntimeTraits
+from outrider.runtimes.acp.connection import AcpAgent, open_agent
 from outrider.runtimes.acp.errors import NO_COMMAND, explain
-from outrider.runtimes.acp.process_pool import AcpAgentPool, AcpCommand
 from outrider.runtimes.acp.prompt import NAME, is_done
 from outrider.runtimes.acp.protocol import AuthMethod
 from outrider.runtimes.acp.turn import AcpTurnRun, AgentDied, PromptFailed
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ApprovalSuspended
+from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import RpcError
+from outrider.runtimes.jsonrpc.process import Program
 from outrider.runtimes.tool_runner import deny_unreachable
 from outrider.system.tasks import background_group
 
+IDLE_TIMEOUT = 600.0
+"""Seconds after which an unused agent is ended."""
+
 
 class AcpRuntime:
-    """Hands turns to an agent. Whether a turn that a crash cut off goes on depends on the agent; some cannot."""
+    """Runs turns in an agent. Whether an interrupted turn can continue depends on the agent; some cannot."""
 
     traits = RuntimeTraits(NAME, steers=False, resumes=False, bounded=False, takes_client_tools=False)
 
-    def __init__(self, context: RuntimeContext, pool: AcpAgentPool, program: str) -> None:
+    def __init__(self, context: RuntimeContext, pool: ProcessPool[AcpAgent], program: str) -> None:
         self._context = context
         self._pool = pool
         self._program = program
@@ -47,7 +54,7 @@ class AcpRuntime:
             return
 
     async def _run_with_restart(self, turn: Turn) -> None:
-        """Start the agent once more when it dies in the midst of a turn and can go on with it; not a second time."""
+        """Restart the agent once when it dies during the turn and can resume its session."""
         name, methods = self._program, tuple[AuthMethod, ...]()
         for has_died in (False, True):
             try:
@@ -56,23 +63,38 @@ class AcpRuntime:
                     await AcpTurnRun(turn, agent, self._context).run(has_died=has_died)
                 return
             except AgentDied as died:
-                turn.emit(Delta(f"{died}; it is started again and goes on", "reset"))
+                turn.emit(Delta(f"{died}; it is restarted and continues", "reset"))
             except PromptFailed as failed:
                 raise explain(failed.error, name, methods, self._context.tool_environment.redact) from failed.error
             except (RpcError, Refused, Unavailable) as error:
                 raise explain(error, name, methods, self._context.tool_environment.redact) from error
 
 
-@asynccontextmanager
-async def open_runtime(context: RuntimeContext) -> AsyncGenerator[AcpRuntime]:
-    """Agents as `acp.command` names them. Raises Refused when it names none."""
-    settings = context.config.acp
+def agent_command(config: Config) -> tuple[str, ...]:
+    """The words of `acp.command`. Raises Refused when it is empty or malformed."""
     try:
-        argv = tuple(shlex.split(settings.command))
+        words = tuple(shlex.split(config.acp.command))
     except ValueError as error:
-        raise Refused(f"acp.command cannot be read: {error}") from error
-    if not argv:
+        raise Refused(f"acp.command cannot be parsed: {error}") from error
+    if not words:
         raise Refused(NO_COMMAND)
-    terms = AcpCommand(argv, child_environment(more=settings.env), context.config.home, float(settings.start))
+    return words
+
+
+def agent_environment(config: Config) -> dict[str, str]:
+    return child_environment(more=config.acp.env)
+
+
+@asynccontextmanager
+async def open_runtime(context: RuntimeContext, *, idle_timeout: float = IDLE_TIMEOUT) -> AsyncGenerator[AcpRuntime]:
+    """The agents that `acp.command` names, for the life of a home. Raises Refused when it names none."""
+    config = context.config
+    command, environment = agent_command(config), agent_environment(config)
+
+    def open_process(key: PoolKey, marker: str) -> AbstractAsyncContextManager[AcpAgent]:
+        return open_agent(Program(command, Path(key.workspace), environment, marker), float(config.acp.start))
+
     async with background_group() as group:
-        yield AcpRuntime(context, AcpAgentPool(terms, group), argv[0])
+        pool = ProcessPool(group, open_process, runtime=NAME, home=config.home, idle_timeout=idle_timeout)
+        await pool.terminate_leftovers()
+        yield AcpRuntime(context, pool, command[0])

@@ -1,4 +1,4 @@
-"""Tool calls of an ACP agent in our words: what it does, what came of it, and what a person is asked. Pure."""
+"""Tool calls of an ACP agent: parsed into our calls, outcomes and approval requests. Pure."""
 
 import difflib
 import shlex
@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from outrider.core.approvals import HOST, ApprovalRequest
+from outrider.core.types import Call
 from outrider.runtimes.acp.protocol import (
     NULL,
     ContentBlock,
@@ -22,12 +23,12 @@ from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, clip_
 
 FINAL_STATUSES = frozenset({"completed", "failed"})
 _MAX_REQUEST = 4_000
-"""Characters of what is asked about."""
+"""Characters of a command in an approval request."""
 _TOOLS = {"execute": "shell"} | {kind: kind for kind in ("read", "edit", "delete", "move", "search", "fetch", "think")}
 
 
 class AcpToolCall(Struct, frozen=True):
-    """A tool call as far as it has been told."""
+    """A tool call as far as it has been reported."""
 
     id: str
     title: str = ""
@@ -39,26 +40,26 @@ class AcpToolCall(Struct, frozen=True):
 
     @property
     def is_specified(self) -> bool:
-        """Whether it is told what it does: some agents announce a call while its arguments are still being written."""
+        """Whether its arguments are complete: some agents report a call while the model still writes them."""
         return self.status != "pending" or bool(parse_object(self.input))
 
 
 def apply_update(before: AcpToolCall | None, update: ToolCallUpdate) -> AcpToolCall:
-    """What is known of a call after this; nothing need have been told before."""
-    was = before or AcpToolCall(update.tool_call_id)
+    """The call after this update, which may be its first one."""
+    call = before or AcpToolCall(update.tool_call_id)
     return replace(
-        was,
-        title=update.title or was.title,
-        kind=update.kind or was.kind,
-        status=update.status or was.status,
-        content=_newer(update.content, was.content),
-        input=_newer(update.raw_input, was.input),
-        output=_newer(update.raw_output, was.output),
+        call,
+        title=update.title or call.title,
+        kind=update.kind or call.kind,
+        status=update.status or call.status,
+        content=_newer(update.content, call.content),
+        input=_newer(update.raw_input, call.input),
+        output=_newer(update.raw_output, call.output),
     )
 
 
 def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
-    """`prompt` is where the call was made: ids of calls need not differ from one to the next."""
+    """The call as it is recorded. Ids of calls may repeat from one `prompt` to the next."""
     args = parse_object(tool_call.input)
     return ExternalCall(
         f"{prompt}/{tool_call.id}", _TOOLS.get(tool_call.kind, "tool"), args or {"what": tool_call.title}
@@ -66,51 +67,50 @@ def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
 
 
 def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
-    """What came of a call that has ended."""
     text = _render_content(tool_call.content) or _render_json(tool_call.output)
     is_failed = tool_call.status == "failed"
     return CallOutcome(text or ("it failed" if is_failed else "done"), is_failed, details=tool_call.title[:200])
 
 
 def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalRequest:
-    """What the agent wants to be allowed. It does it itself, with no sandbox of ours around it."""
+    """What a person is asked. The agent runs the call itself, without our sandbox."""
     args = parse_object(tool_call.input)
     command = _command(args)
     if not command:
-        shown = _render_content(tool_call.content) or (_render_json(tool_call.input) if args else "")
+        details = _render_content(tool_call.content) or (_render_json(tool_call.input) if args else "")
         command = (
-            "\n".join(part for part in (tool_call.title, shown) if part)
+            "\n".join(part for part in (tool_call.title, details) if part)
             or tool_call.kind
-            or "something it does not name"
+            or "(the agent did not say what)"
         )
-    why = args.get("description")
-    said = why if isinstance(why, str) and why != command else ""
+    description = args.get("description")
+    reason = description if isinstance(description, str) and description != command else ""
     return ApprovalRequest(
         _TOOLS.get(tool_call.kind, "tool"),
         clip_middle(command, _MAX_REQUEST),
         (HOST,),
         workspace,
-        clip_middle(said, _MAX_REQUEST),
+        clip_middle(reason, _MAX_REQUEST),
     )
 
 
 def choose_option(options: Sequence[PermissionOption], *, is_allowed: bool) -> PermissionOption | None:
-    """The option that means this and no more, by its kind: names and ids differ from agent to agent.
+    """The option that means exactly this, by its kind: names and ids differ between agents.
 
-    A yes that reaches further is a grant of ours, which is listed and can be taken back; an agent might keep its own
-    for longer than was meant.
+    A yes that reaches further is a permission of ours, which is listed and can be revoked; an agent might keep its own
+    for longer.
     """
     kinds = ("allow_once",) if is_allowed else ("reject_once", "reject_always")
     return next((option for kind in kinds for option in options if option.kind == kind), None)
 
 
-def is_same_call(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether these arguments ask for the very same: what is only said about a command does not count."""
-    return (_command(one) or dict(one)) == (_command(other) or dict(other))
+def is_same_call(one: Call, other: Call) -> bool:
+    """Whether both calls do the same: the description of a command does not count."""
+    return (one.tool, _command(one.args) or one.args) == (other.tool, _command(other.args) or other.args)
 
 
 def content_text(raw: Raw) -> str:
-    """The words of one piece of content; of what is no text, what it is."""
+    """The text of a content block; of another block, its name or type."""
     content = parse_or_none(raw, ContentBlock)
     if content is None:
         return ""
@@ -135,8 +135,8 @@ def render_plan(raw: Raw) -> str:
     return f"plan: {done} of {len(entries)} done" + (f"; now: {clip_middle(now, 200)}" if now else "")
 
 
-def _newer(update: Raw, was: Raw) -> Raw:
-    return was if bytes(update) == b"null" else Raw(bytes(update))
+def _newer(update: Raw, before: Raw) -> Raw:
+    return before if bytes(update) == b"null" else Raw(bytes(update))
 
 
 def _command(args: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Carries one turn: opens or takes up the agent's session, settles what was cut off, and prompts."""
+"""One run of a turn in an ACP agent: opens or resumes the agent's session, closes interrupted calls, and prompts."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import anyio
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
-from outrider.core.prompt import UNKNOWN, Message, UserMessage
+from outrider.core.prompt import UNKNOWN, Message
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
 from outrider.runtimes.acp.errors import CANNOT_RESUME, STOP_REASONS, wants_login
 from outrider.runtimes.acp.prompt import (
@@ -23,8 +23,15 @@ from outrider.runtimes.acp.prompt import (
     prompt_name,
 )
 from outrider.runtimes.acp.protocol import PromptResponse, SessionUpdate
-from outrider.runtimes.acp.tool_calls import FINAL_STATUSES, AcpToolCall, apply_update, external_call_of, outcome_of
-from outrider.runtimes.acp.updates import EarlierAnswer, UpdateReader
+from outrider.runtimes.acp.tool_calls import (
+    FINAL_STATUSES,
+    AcpToolCall,
+    apply_update,
+    external_call_of,
+    is_same_call,
+    outcome_of,
+)
+from outrider.runtimes.acp.updates import UpdateReader
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
@@ -33,13 +40,13 @@ from outrider.runtimes.tool_runner import verdict_of
 from outrider.system.tasks import background_group
 
 _ALIVE_TIMEOUT = 5.0
-"""Seconds an agent has at least to say that it lives."""
-_NO_RESULT = "the agent did not tell what came of this"
-_NOT_RUN = "not run: the turn was set aside until the question was answered"
+"""Seconds that an agent has at least to answer a ping."""
+_NO_RESULT = "the agent did not report a result"
+_NOT_RUN = "not run: the turn was suspended until the question was answered"
 
 
 class AcpTurnRun:
-    """One turn in the hands of one agent."""
+    """One run of one turn."""
 
     def __init__(self, turn: Turn, agent: AcpAgent, context: RuntimeContext) -> None:
         self._turn = turn
@@ -47,160 +54,160 @@ class AcpTurnRun:
         self._context = context
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
         self._journal = JournalWatcher(turn)
-        self._earlier_answers: list[EarlierAnswer] = []
-        asking = ApprovalGate(turn, context.tool_environment, self._journal)
-        self._updates = UpdateReader(turn, agent, self._recorder, asking, self._earlier_answers)
+        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, is_same_call=is_same_call)
 
     async def run(self, *, has_died: bool = False) -> None:
-        """Prompt the agent with what it has not seen, and hear it out.
+        """Prompt the agent with what it has not seen, and read its updates to the end.
 
-        `has_died`: it died in the midst of this turn and is another one now. Raises Parked, Refused, RpcError,
-        Unavailable; Failed when the prompt did; Died when the agent did and can go on in another process.
+        `has_died`: the agent died during this turn, and this is another process. Raises ApprovalSuspended, Refused,
+        RpcError, Unavailable; PromptFailed when the prompt failed; AgentDied when the agent died and can resume.
         """
         bound = self._turn.state().threads.get(NAME)
-        is_cut = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
-        thread, retold = await self._open_session(bound, is_cut=is_cut)
+        was_interrupted = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
+        thread, replayed = await self._open_session(bound, was_interrupted=was_interrupted)
         is_new = bound is None or bound.thread != thread
-        unknown = self._unseen_history(bound if bound and not is_new else None)
-        known = await self._close_interrupted_calls(bound, retold)
+        history = self._unseen_history(bound if bound and not is_new else None)
+        interrupted = await self._close_interrupted_calls(bound, replayed)
         state = self._turn.state()
-        begins = build_prompt(state, self._turn.transcript(), unknown, known if is_cut else None)
-        if unknown:
-            self._emit_note(f"{self._agent.name} is told what was said here before")
+        start = build_prompt(state, self._turn.transcript(), history, interrupted if was_interrupted else None)
+        if history:
+            self._emit_note(f"{self._agent.name} is given what was said and done here before")
         name = prompt_name(state)
-        self._recorder.saw = begins.saw
-        self._updates.prompt_id = f"{thread}/{name}"
-        blocks = self._content_blocks(begins)
-        await self._turn.record(Bound(NAME, thread, name, begins.saw))
-        await self._prompt(thread, blocks, may_die=not has_died)
+        self._recorder.input_seen(start.saw)
+        blocks = self._content_blocks(start)
+        await self._turn.record(Bound(NAME, thread, name, start.saw))
+        updates = UpdateReader(self._turn, self._agent, self._recorder, self._approvals, f"{thread}/{name}")
+        prompt = await self._prompt(thread, blocks, updates)
+        await self._finish(thread, prompt, updates, may_restart=not has_died)
 
-    async def _open_session(self, bound: Bound | None, *, is_cut: bool) -> tuple[str, Sequence[SessionUpdate]]:
-        """The session to prompt, and what the agent told of what was done in it last."""
+    async def _open_session(self, bound: Bound | None, *, was_interrupted: bool) -> tuple[str, Sequence[SessionUpdate]]:
+        """The session to prompt, and the tool calls that the agent replayed of it."""
         agent, folder = self._agent, self._turn.session.workspace
         if bound and bound.thread in agent.sessions:
             return bound.thread, ()
         if bound and (agent.info.can_load or agent.info.can_resume):
             try:
-                return bound.thread, await agent.load_session(bound.thread, folder, is_retold=is_cut)
+                return bound.thread, await agent.load_session(bound.thread, folder, with_replay=was_interrupted)
             except RpcError as error:
                 if wants_login(error):
                     raise
-                why = f"{agent.name} could not take up its session: {error}"
+                reason = f"{agent.name} could not resume its session: {error}"
         else:
-            why = f"{agent.name} cannot take up a session of an earlier process"
-        if bound and is_cut:
+            reason = f"{agent.name} cannot resume a session of an earlier process"
+        if bound and was_interrupted:
             await self._close_interrupted_calls(bound, ())
             await self._recorder.close()
-            raise Refused(f"{CANNOT_RESUME} ({why})")
+            raise Refused(f"{CANNOT_RESUME} ({reason})")
         if bound:
-            self._emit_note(f"{why}. A new one begins")
+            self._emit_note(f"{reason}. A new one begins")
         return await agent.open_session(folder), ()
 
     def _unseen_history(self, bound: Bound | None) -> Sequence[Message]:
-        """What was said and done here that the agent's session has not seen; all of it when the session is new."""
+        """What the agent's session has not seen of ours; everything when it is new."""
         state, transcript = self._turn.state(), self._turn.transcript()
         if bound is None:
             return transcript.before(state.head)
-        # What was done in this turn was done by the agent itself.
+        # The agent itself did what is in this turn so far.
         return transcript.after(bound.saw) if not state.steps else ()
 
     async def _close_interrupted_calls(
-        self, bound: Bound | None, retold: Sequence[SessionUpdate]
+        self, bound: Bound | None, replayed: Sequence[SessionUpdate]
     ) -> list[InterruptedCall]:
-        """Close what an earlier owner of this turn left open, and say what is known of it."""
+        """Close the calls that an earlier run of this turn left open; those whose outcome is not in the replay."""
         prompt = f"{bound.thread}/{bound.turn}" if bound else ""
         calls: dict[str, AcpToolCall] = {}
-        for update in retold:
+        for update in replayed:
             calls[update.tool_call_id] = apply_update(calls.get(update.tool_call_id), update)
         ended = {
-            external_call_id(NAME, external_call_of(w, prompt).item_id): w
-            for w in calls.values()
-            if w.status in FINAL_STATUSES
+            external_call_id(NAME, external_call_of(call, prompt).item_id): call
+            for call in calls.values()
+            if call.status in FINAL_STATUSES
         }
-        state, known = self._turn.state(), list[InterruptedCall]()
+        state, interrupted = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
             answer = state.answers.get(call.id)
             if answer is not None and call.id not in state.begun:
-                self._earlier_answers.append(EarlierAnswer(call, verdict_of(answer)))
-                known.append(InterruptedCall(call, ALLOWED if verdict_of(answer) == "allow" else DENIED))
+                self._approvals.remember(call, verdict_of(answer))
+                interrupted.append(InterruptedCall(call, ALLOWED if verdict_of(answer) == "allow" else DENIED))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
-            elif wanted := ended.pop(call.id, None):
-                await self._recorder.finish_inherited_call(
-                    call, outcome_of(wanted), external_call_of(wanted, prompt).item_id
-                )
+            elif tool_call := ended.pop(call.id, None):
+                item = external_call_of(tool_call, prompt).item_id
+                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), item)
             else:
-                known.append(InterruptedCall(call, OUTCOME_UNKNOWN))
+                interrupted.append(InterruptedCall(call, OUTCOME_UNKNOWN))
                 await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
-        for wanted in ended.values():
-            await self._recorder.call_finished(external_call_of(wanted, prompt), outcome_of(wanted))
-        return known
+        for tool_call in ended.values():
+            await self._recorder.call_finished(external_call_of(tool_call, prompt), outcome_of(tool_call))
+        return interrupted
 
-    def _content_blocks(self, begins: PromptStart) -> list[Mapping[str, str]]:
-        texts = [begins.preamble] if begins.preamble else []
+    def _content_blocks(self, start: PromptStart) -> list[Mapping[str, str]]:
+        texts = [start.preamble] if start.preamble else []
         images: list[Mapping[str, str]] = []
-        for given in begins.inputs:
-            texts.append(_render_input(given))
-            for image in given.images:
+        for message in start.inputs:
+            texts.append(message.text if message.source == "person" else f"[notice] {message.text}")
+            for image in message.images:
                 if not self._agent.info.accepts_images:
-                    texts.append("[a picture that you cannot be shown]")
+                    texts.append("[an image, which you do not support]")
                     continue
                 data = base64.b64encode(self._context.blobs.get(image.blob)).decode()
                 images.append({"type": "image", "data": data, "mimeType": image.media})
         return [{"type": "text", "text": "\n\n".join(texts)}, *images]
 
-    async def _prompt(self, thread: str, blocks: Sequence[Mapping[str, str]], *, may_die: bool) -> None:
-        agent, hearing = self._agent, self._updates
-        prompting = agent.prompt(thread, blocks)
+    async def _prompt(self, thread: str, blocks: Sequence[Mapping[str, str]], updates: UpdateReader) -> RunningPrompt:
+        """Run a prompt to its end. It is cancelled when anything ends this early."""
+        agent = self._agent
+        prompt = agent.prompt(thread, blocks)
+
+        async def wait_for_end() -> None:
+            await prompt.wait_done()
+            updates.cancel_question()
+            await agent.wait_drained(thread, prompt)
+
         try:
-            async with agent.subscribe(thread) as ear, background_group() as group:
+            async with agent.subscribe(thread) as messages, background_group() as group:
                 group.start_soon(self._journal.listen, lambda: None)
-                group.start_soon(self._wait_for_end, thread, prompting)
-                group.start_soon(self._run_watchdog)
-                async for heard in ear:
-                    await hearing.handle(heard)
+                group.start_soon(wait_for_end)
+                group.start_soon(self._run_watchdog, updates)
+                async for message in messages:
+                    await updates.handle(message)
         finally:
-            if not prompting.done.is_set():
-                await agent.cancel(thread, prompting, hearing.pending_requests)
-        await self._finish(thread, prompting, may_die=may_die)
+            if not prompt.is_done:
+                await agent.cancel(thread, prompt, updates.pending_requests)
+        return prompt
 
-    async def _wait_for_end(self, thread: str, prompting: RunningPrompt) -> None:
-        await prompting.done.wait()
-        self._updates.cancel_question()
-        await self._agent.wait_drained(thread, prompting)
-
-    async def _run_watchdog(self) -> None:
-        """Silence is no verdict: when the agent should speak and does not, it is asked whether it lives."""
+    async def _run_watchdog(self, updates: UpdateReader) -> None:
+        """Ping the agent when it is silent without a reason, and retire it when it does not answer."""
         quiet = float(self._context.config.acp.quiet)
         while True:
-            silent = anyio.current_time() - self._updates.last_activity
-            if silent < quiet or self._updates.is_waiting:
+            silent = anyio.current_time() - updates.last_activity
+            if silent < quiet or updates.is_waiting:
                 await anyio.sleep(max(quiet - silent, 1.0))
                 continue
-            if not await self._agent.is_alive(min(max(quiet, _ALIVE_TIMEOUT), 6 * _ALIVE_TIMEOUT)):
-                self._agent.retire(f"said nothing for {quiet:g} s and does not answer, so it was ended (acp.quiet)")
+            if not await self._agent.ping(min(max(quiet, _ALIVE_TIMEOUT), 6 * _ALIVE_TIMEOUT)):
+                self._agent.retire(f"was silent for {quiet:g} s and does not answer, so it was ended (acp.quiet)")
                 return
-            self._emit_note(f"{self._agent.name} has said nothing for {quiet:g} s; it runs and answers")
-            self._updates.last_activity = anyio.current_time()
+            self._emit_note(f"{self._agent.name} has been silent for {quiet:g} s; it is running and answers")
+            updates.note_activity()
 
-    async def _finish(self, thread: str, prompting: RunningPrompt, *, may_die: bool) -> None:
-        can_go_on = self._agent.info.can_load or self._agent.info.can_resume
-        match prompting.outcome:
-            case PromptResponse(stop_reason=reason) as prompted:
-                self._recorder.add_usage(prompted.tokens())
-                await self._updates.close_open_calls(_NO_RESULT)
-                # Written down before its last words: whoever finds those finds that they were the last.
+    async def _finish(self, thread: str, prompt: RunningPrompt, updates: UpdateReader, *, may_restart: bool) -> None:
+        can_resume = self._agent.info.can_load or self._agent.info.can_resume
+        match prompt.outcome:
+            case PromptResponse(stop_reason=reason) as response:
+                self._recorder.add_usage(response.tokens())
+                await updates.close_open_calls(_NO_RESULT)
+                # Recorded before the last message, so that a journal with the last message also has the prompt's end.
                 await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
-                await self._updates.finish_message()
+                await updates.finish_message()
                 await self._recorder.close()
                 if cut := STOP_REASONS.get(reason):
                     await self._turn.record(Reply("", self._recorder.saw, cut=cut))
                 if reason == "cancelled":
-                    raise Refused(f"{self._agent.name} ended this turn as cancelled, though nobody had stopped it")
-            case ProcessExited() as gone if may_die and can_go_on:
-                raise AgentDied(str(gone)) from gone
+                    raise Refused(f"{self._agent.name} reported this turn as cancelled, but nobody had stopped it")
+            case ProcessExited() as exited if may_restart and can_resume:
+                raise AgentDied(str(exited)) from exited
             case RpcError() | Unavailable() as error:
-                await self._updates.close_open_calls(UNKNOWN)
-                await self._updates.finish_message()
+                await updates.close_open_calls(UNKNOWN)
+                await updates.finish_message()
                 await self._recorder.close()
                 raise PromptFailed(error)
             case None:
@@ -211,16 +218,12 @@ class AcpTurnRun:
 
 
 class AgentDied(Exception):
-    """The agent died in the midst of a prompt. What it had begun is as open as it was."""
+    """The agent died during a prompt. Its open calls are still open."""
 
 
 class PromptFailed(Exception):
-    """A prompt ended with this error; all that was said and done is written down."""
+    """A prompt ended with this error, after everything before it was recorded."""
 
     def __init__(self, error: RpcError | Unavailable) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def _render_input(message: UserMessage) -> str:
-    return message.text if message.source == "person" else f"[notice] {message.text}"

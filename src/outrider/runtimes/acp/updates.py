@@ -1,16 +1,14 @@
-"""Takes what an agent says in one prompt: shows it at once, writes it down in order, and answers its questions."""
+"""Reader of an ACP agent's updates during a prompt: shows and records them, and answers permission requests."""
 
 import secrets
 
 import anyio
-from msgspec import Struct
 
-from outrider.core.approvals import NO, Verdict
-from outrider.core.events import Answered, Delta
+from outrider.core.approvals import Verdict
+from outrider.core.events import Delta
 from outrider.core.ports import Turn
-from outrider.core.types import Call
 from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
-from outrider.runtimes.acp.protocol import PermissionOption, PermissionRequest, SessionUpdate, ToolCallUpdate
+from outrider.runtimes.acp.protocol import PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.acp.tool_calls import (
     FINAL_STATUSES,
     AcpToolCall,
@@ -19,7 +17,6 @@ from outrider.runtimes.acp.tool_calls import (
     choose_option,
     content_text,
     external_call_of,
-    is_same_call,
     outcome_of,
     render_plan,
 )
@@ -30,38 +27,26 @@ from outrider.runtimes.tool_runner import DENIED
 from outrider.system.failpoints import failpoint
 
 MAX_MESSAGE = 1_000_000
-"""Characters of one message that are kept; of more, the beginning and the end."""
-_NOT_ONCE = "not run: it was allowed, and the agent offers no way to allow it only once"
+"""Characters of one message; of a longer one, the beginning and the end are recorded."""
+_NOT_ONCE = "not run: it was allowed, but the agent has no option to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 
 
-class EarlierAnswer(Struct, frozen=True):
-    """A person's answer about a call that was cut off: it holds for the very same, once more, without asking."""
-
-    call: Call
-    verdict: Verdict
-
-    def matches(self, call: Call) -> bool:
-        return self.call.tool == call.tool and is_same_call(self.call.args, call.args)
-
-
 class UpdateReader:
-    """What is said in one prompt."""
+    """Reads the messages of one prompt."""
 
     def __init__(
-        self, turn: Turn, agent: AcpAgent, ledger: TurnRecorder, asking: ApprovalGate, answered: list[EarlierAnswer]
+        self, turn: Turn, agent: AcpAgent, recorder: TurnRecorder, approvals: ApprovalGate, prompt_id: str
     ) -> None:
+        """`prompt_id` makes the ids of its calls unique; see `external_call_of`."""
         self._turn = turn
         self._agent = agent
-        self._recorder = ledger
-        self._approvals = asking
-        self._earlier_answers = answered
-        self.prompt_id = ""
-        """Where its calls are made; see `deed_of`."""
+        self._recorder = recorder
+        self._approvals = approvals
+        self._prompt_id = prompt_id
         self.pending_requests: list[RequestId] = []
-        """The question that waits for its answer."""
-        self.last_activity = anyio.current_time()
-        """When something was heard last."""
+        """The permission request that waits for its answer."""
+        self._last_activity = anyio.current_time()
         self._question_scope = anyio.CancelScope()
         self._is_over = False
         self._calls: dict[str, AcpToolCall] = {}
@@ -70,22 +55,30 @@ class UpdateReader:
         self._text: list[str] = []
         self._message: str | None = None
         self._message_count = 0
-        # Messages have no ids that could be relied on, and none is ever read a second time.
+        # Ids of messages are not reliable, and no message is ever read a second time.
         self._run_id = secrets.token_hex(4)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the agent has a reason to be silent: a question is open, or a tool runs."""
+        """Whether the agent has a reason to be silent: a question is open, or a tool is running."""
         return bool(self.pending_requests or self._open)
 
+    @property
+    def last_activity(self) -> float:
+        return self._last_activity
+
+    def note_activity(self) -> None:
+        """Silence counts from now."""
+        self._last_activity = anyio.current_time()
+
     def cancel_question(self) -> None:
-        """The prompt is over: nobody there waits for an answer any more."""
+        """The prompt has ended, so the agent does not wait for an answer any more."""
         self._is_over = True
         self._question_scope.cancel()
 
     async def handle(self, message: SessionMessage) -> None:
-        """Raises Parked when a question stays unanswered for long."""
-        self.last_activity = anyio.current_time()
+        """Raises ApprovalSuspended when nobody answers a question in time."""
+        self.note_activity()
         if not isinstance(message, SessionUpdate):
             await self._request_permission(*message)
             return
@@ -103,19 +96,19 @@ class UpdateReader:
                 pass
 
     async def finish_message(self) -> None:
-        """What was said up to here is one reply."""
+        """Record the text up to here as one reply."""
         text, self._text = "".join(self._text), []
         if text.strip():
             self._message_count += 1
             await self._recorder.message_finished(
-                f"{self.prompt_id}/{self._run_id}/{self._message_count}", clip_middle(text, MAX_MESSAGE)
+                f"{self._prompt_id}/{self._run_id}/{self._message_count}", clip_middle(text, MAX_MESSAGE)
             )
 
-    async def close_open_calls(self, why: str) -> None:
-        """The prompt is over: of what is open, no more will be told than this."""
+    async def close_open_calls(self, reason: str) -> None:
+        """Close the open calls with this text: the prompt has ended."""
         for call in sorted(self._open):
             await self._finish_call(
-                call, external_call_of(self._calls[call], self.prompt_id), CallOutcome(why, failed=True)
+                call, external_call_of(self._calls[call], self._prompt_id), CallOutcome(reason, failed=True)
             )
         await self._recorder.flush()
 
@@ -130,69 +123,58 @@ class UpdateReader:
                 failpoint("mid_reply")
 
     async def _update_call(self, update: ToolCallUpdate) -> tuple[AcpToolCall, ExternalCall]:
-        """The call as it stands after this. Words said before a call are a reply of their own."""
+        """The call after this update. Text before a new call is a reply of its own."""
         before = self._calls.get(update.tool_call_id)
-        wanted = self._calls[update.tool_call_id] = apply_update(before, update)
-        deed = external_call_of(wanted, self.prompt_id)
+        tool_call = self._calls[update.tool_call_id] = apply_update(before, update)
+        external = external_call_of(tool_call, self._prompt_id)
         if before is None:
             await self.finish_message()
-            self._turn.emit(Delta(deed.tool, "call"))
-        return wanted, deed
+            self._turn.emit(Delta(external.tool, "call"))
+        return tool_call, external
 
     async def _tool_call_changed(self, update: ToolCallUpdate) -> None:
         if not update.tool_call_id or update.tool_call_id in self._ended:
             return
-        wanted, deed = await self._update_call(update)
-        if wanted.status in FINAL_STATUSES:
-            await self._finish_call(wanted.id, deed, outcome_of(wanted))
-        elif wanted.id in self._open:
+        tool_call, external = await self._update_call(update)
+        if tool_call.status in FINAL_STATUSES:
+            await self._finish_call(tool_call.id, external, outcome_of(tool_call))
+        elif tool_call.id in self._open:
             if update.status == "in_progress":
-                await self._recorder.call_started(deed.item_id)
-        elif wanted.status == "in_progress" or (wanted.is_specified and not self._open):
-            # While it is pending, the agent may still ask for it.
-            self._open.add(wanted.id)
-            await self._recorder.call_announced(deed, is_sure=wanted.status == "in_progress")
+                await self._recorder.call_started(external.item_id)
+        elif tool_call.status == "in_progress" or (tool_call.is_specified and not self._open):
+            # While it is pending, the agent may still request a permission for it.
+            self._open.add(tool_call.id)
+            await self._recorder.call_announced(external, has_begun=tool_call.status == "in_progress")
 
-    async def _finish_call(self, call: str, deed: ExternalCall, outcome: CallOutcome) -> None:
+    async def _finish_call(self, call: str, external: ExternalCall, outcome: CallOutcome) -> None:
         self._calls.pop(call, None)
         self._open.discard(call)
         self._ended.add(call)
-        await self._recorder.call_finished(deed, outcome)
+        await self._recorder.call_finished(external, outcome)
 
     async def _request_permission(self, number: RequestId, permission: PermissionRequest) -> None:
-        """One question at a time; what else is said waits meanwhile."""
-        wanted, deed = await self._update_call(permission.tool_call)
+        """Decide one request at a time; the updates after it wait."""
+        tool_call, external = await self._update_call(permission.tool_call)
         self.pending_requests.append(number)
-        call = await self._recorder.call_announced(deed, is_held=True)
-        self._open.add(wanted.id)
+        call = await self._recorder.call_announced(external, is_held=True)
+        self._open.add(tool_call.id)
         verdict: Verdict = "deny"
         with anyio.CancelScope() as self._question_scope:
             if self._is_over:
                 self._question_scope.cancel()
-            verdict = self._earlier_verdict(call) or await self._verdict(call, wanted)
+            verdict = await self._approvals.decide(call, approval_request_of(tool_call, self._turn.session.workspace))
         if self._question_scope.cancelled_caught:
-            await self._turn.record(Answered(f"ask-{call.id}", NO), key=f"answer/ask-{call.id}")
-            await self._finish_call(wanted.id, deed, CallOutcome(_GAVE_UP, failed=True))
+            await self._approvals.withdraw(call)
+            await self._finish_call(tool_call.id, external, CallOutcome(_GAVE_UP, failed=True))
             return
         is_allowed = verdict == "allow"
         option = choose_option(permission.options, is_allowed=is_allowed)
         if is_allowed and option:
-            await self._recorder.call_started(deed.item_id)
+            await self._recorder.call_started(external.item_id)
         else:
-            await self._finish_call(wanted.id, deed, CallOutcome(_NOT_ONCE if is_allowed else DENIED, failed=True))
-        await self._answer(number, option or choose_option(permission.options, is_allowed=False))
-
-    async def _verdict(self, call: Call, tool_call: AcpToolCall) -> Verdict:
-        return await self._approvals.verdict(call, approval_request_of(tool_call, self._turn.session.workspace))
-
-    async def _answer(self, number: RequestId, option: PermissionOption | None) -> None:
+            reason = _NOT_ONCE if is_allowed else DENIED
+            await self._finish_call(tool_call.id, external, CallOutcome(reason, failed=True))
+        option = option or choose_option(permission.options, is_allowed=False)
         await self._agent.answer_permission(number, option.option_id if option else "")
         self.pending_requests.remove(number)
-        self.last_activity = anyio.current_time()
-
-    def _earlier_verdict(self, call: Call) -> Verdict | None:
-        found = next((one for one in self._earlier_answers if one.matches(call)), None)
-        if found is None:
-            return None
-        self._earlier_answers.remove(found)
-        return found.verdict
+        self.note_activity()

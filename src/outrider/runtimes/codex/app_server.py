@@ -1,18 +1,25 @@
-"""One app-server process: many threads, each of which hears what is meant for it, and nothing else."""
+"""One running Codex app-server: requests to it, its loaded threads, and the routing of messages to their thread."""
 
 import logging
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 import outrider
-from outrider.runtimes.codex.protocol import parse_config_warning, parse_user_agent
+from outrider.runtimes.codex.errors import bad_settings, not_logged_in
+from outrider.runtimes.codex.protocol import (
+    parse_config_warning,
+    parse_configured_model,
+    parse_default_model,
+    parse_needs_login,
+    parse_user_agent,
+)
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy
 from outrider.runtimes.jsonrpc.connection import (
     METHOD_NOT_FOUND,
@@ -25,10 +32,11 @@ from outrider.runtimes.jsonrpc.connection import (
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 from outrider.runtimes.mcp_server import McpSession
+from outrider.system.tasks import background_group
 
 INITIALIZE_TIMEOUT = 60.0
 _MAX_QUEUED = 256
-"""Messages of one thread that wait for it before the others have to wait, too."""
+"""Messages of one thread that are queued before the other threads have to wait."""
 _TESTED_VERSIONS = ((0, 163), (0, 166))
 _UNUSED_NOTIFICATIONS = (
     "item/commandExecution/outputDelta",
@@ -41,7 +49,7 @@ _UNUSED_NOTIFICATIONS = (
     "mcpServer/startupStatus/updated",
     "remoteControl/status/changed",
 )
-"""Notifications that are not sent to us: some are many, none is needed."""
+"""Notifications that Codex is asked not to send: some are frequent, none is needed."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -52,25 +60,36 @@ class _ThreadParams(Struct, rename="camel"):
 _thread_decoder = msgspec.json.Decoder(_ThreadParams)
 
 
-class ThreadMessages:
-    """What one thread hears. For one listener."""
+class LoadedThread(Struct, frozen=True):
+    """A thread that the app-server has open."""
 
-    def __init__(self, server: "AppServer") -> None:
-        self._server = server
+    id: str
+    model: str
+    """The model its next turn uses, unless another one is named."""
+    sandbox_policy: SandboxPolicy = SandboxPolicy()
+    mcp_session: McpSession | None = None
+    """How it calls our tools, when it does so over MCP."""
+
+
+class ThreadMessages:
+    """The messages of one thread, for one reader."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
         self._sender, self._receiver = anyio.create_memory_object_stream[RpcMessage](_MAX_QUEUED)
 
     async def next(self) -> RpcMessage:
-        """Raises ChildGone when the process is gone and all that it said was heard."""
+        """Raises ProcessExited when the process has exited and every message was read."""
         try:
             return await self._receiver.receive()
         except anyio.EndOfStream:
-            raise self._server.exit_error() from None
+            raise self._child.exit_error() from None
 
     async def put(self, message: RpcMessage) -> None:
         try:
             await self._sender.send(message)
         except anyio.BrokenResourceError:
-            log.debug("nobody listens any more")
+            log.debug("the thread has no reader any more")
 
     def end(self) -> None:
         self._sender.close()
@@ -80,46 +99,38 @@ class ThreadMessages:
 
 
 class AppServer:
-    """A running app-server, past its handshake."""
+    """A running app-server. Implements `PooledProcess`."""
 
-    def __init__(self, child: Child, peer: RpcConnection) -> None:
-        self.marker = child.marker
-        self.pid = child.pid
-        self.thread_models: dict[str, str] = {}
-        """Threads that this process has open, each with the model it asks now."""
-        self.default_model = ""
-        """The model that Codex asks where we name none, once that is known."""
-        self.sandbox_policies: dict[str, SandboxPolicy] = {}
-        """On which terms the commands of each of its threads run."""
-        self.mcp_sessions: dict[str, McpSession] = {}
-        """Those of its threads that call our tools over MCP."""
-        self.is_logged_in = False
-        """Whether it was found to be logged in."""
-        self.users = 0
-        self.idle_since = anyio.current_time()
+    def __init__(self, child: Child, connection: RpcConnection) -> None:
         self._child = child
-        self._connection = peer
-        self._threads: dict[str, ThreadMessages] = {}
+        self._connection = connection
+        self._subscribers: dict[str, ThreadMessages] = {}
+        self._threads: dict[str, LoadedThread] = {}
+        self._default_model = ""
+        self._is_logged_in = False
         self._config_warning = ""
-        """What it has said against a file of its settings."""
         self._retired = anyio.Event()
-        self.closed = anyio.Event()
-        """Set when nothing of it is left."""
 
     @property
-    def is_alive(self) -> bool:
+    def is_usable(self) -> bool:
         return not self._retired.is_set() and not self._child.is_closed
 
-    def exit_error(self) -> ProcessExited:
-        return self._child.exit_error()
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether `ensure_login` has succeeded."""
+        return self._is_logged_in
 
     def retire(self) -> None:
-        """No turn is carried by it any more; it is ended, with all it started."""
+        """Let no other turn use it, and have the pool end it with everything it started."""
         self._retired.set()
 
-    async def request(self, method: str, params: dict[str, Any], patience: float | None = None) -> Raw:
-        """Raises RpcError, NoAnswer or ChildGone."""
-        return await self._connection.request(method, params, patience)
+    async def wait_retired(self) -> None:
+        """Wait until it is retired, or has exited and every message was routed."""
+        await self._retired.wait()
+
+    async def request(self, method: str, params: dict[str, Any], within: float | None = None) -> Raw:
+        """`within` are seconds. Raises RpcError, RequestTimeout or ProcessExited."""
+        return await self._connection.request(method, params, within)
 
     async def respond(self, id: RequestId, result: Any) -> None:
         await self._connection.respond(id, result)
@@ -129,102 +140,125 @@ class AppServer:
 
     @contextmanager
     def subscribe(self, thread: str) -> Generator[ThreadMessages]:
-        """Hear what is said to this thread from now on."""
-        line = self._threads[thread] = ThreadMessages(self)
+        """Receive the messages of this thread from now on."""
+        messages = self._subscribers[thread] = ThreadMessages(self._child)
         if self._child.is_closed:
-            line.end()
+            messages.end()
         try:
-            yield line
+            yield messages
         finally:
-            if self._threads.get(thread) is line:
-                del self._threads[thread]
-            line.end()
-            line.close()
+            if self._subscribers.get(thread) is messages:
+                del self._subscribers[thread]
+            messages.end()
+            messages.close()
 
-    @contextmanager
-    def in_use(self) -> Generator[None]:
-        self.users += 1
+    def thread(self, id: str) -> LoadedThread | None:
+        """The thread, if this process has it open."""
+        return self._threads.get(id)
+
+    def register_thread(self, thread: LoadedThread) -> None:
+        """Remember that this process has the thread open."""
+        self._threads[thread.id] = thread
+
+    def set_thread_model(self, thread: str, model: str) -> None:
+        self._threads[thread] = replace(self._threads[thread], model=model)
+
+    def set_default_model(self, model: str) -> None:
+        self._default_model = model
+
+    async def default_model(self) -> str:
+        """The model that Codex uses when we name none; empty when it does not say."""
         try:
-            yield
-        finally:
-            self.users -= 1
-            self.idle_since = anyio.current_time()
+            if not self._default_model:
+                self._default_model = parse_configured_model(await self.request("config/read", {}))
+            if not self._default_model:
+                self._default_model = parse_default_model(await self.request("model/list", {}))
+        except RpcError as error:
+            log.info("Codex does not say which model is its default: %s", error)
+        return self._default_model
 
-    async def initialize(self, patience: float = INITIALIZE_TIMEOUT) -> None:
-        """Say who we are, once. Raises what a request raises."""
-        who = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
-        can = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED_NOTIFICATIONS}
-        answer = await self.request("initialize", {"clientInfo": who, "capabilities": can}, patience)
+    async def initialize(self, within: float = INITIALIZE_TIMEOUT) -> None:
+        """The handshake. Raises what a request raises."""
+        client = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
+        capabilities = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED_NOTIFICATIONS}
+        answer = await self.request("initialize", {"clientInfo": client, "capabilities": capabilities}, within)
         await self._connection.notify("initialized")
-        self.check_version(parse_user_agent(answer))
+        _check_version(parse_user_agent(answer))
+
+    async def ensure_login(self) -> None:
+        """Raise CodexFailed when a login is needed: a turn would retry for a while and fail with another error."""
+        if self._is_logged_in:
+            return
+        try:
+            needs_login = parse_needs_login(await self.request("account/read", {}))
+        except RpcError:
+            needs_login = False
+        if needs_login:
+            # With settings that it cannot read it uses its defaults, which need a login that is not wanted.
+            error = await self.config_error()
+            # Only a process that is started after the login has it.
+            self.retire()
+            raise bad_settings(error) if error else not_logged_in()
+        self._is_logged_in = True
 
     async def config_error(self) -> str:
-        """What keeps Codex from reading its own settings, with file and line where it says so; empty when nothing does.
+        """Why Codex cannot read its own settings, with file and line where it says so; empty when it can.
 
-        It goes on with its defaults then, among them another provider and another login. Raises Unavailable.
+        With unreadable settings it continues with its defaults, such as another provider. Raises Unavailable.
         """
         try:
             await self.request("config/read", {})
         except RpcError as error:
-            # An older one may not know the request.
+            # An older version may not have this method.
             return (self._config_warning or " ".join(error.message.split())) if "configuration" in error.message else ""
         return ""
 
-    @staticmethod
-    def check_version(agent: str) -> None:
-        """Say in the log when this is a Codex that nobody has tried with us."""
-        found = re.search(r"/(\d+)\.(\d+)\.", agent)
-        version = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not _TESTED_VERSIONS[0] <= version <= _TESTED_VERSIONS[1]:
-            tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED_VERSIONS)
-            log.warning("this is %s; Outrider was tested with Codex %s", agent or "an unknown Codex", tested)
-
     async def route(self) -> None:
-        """Give each thread what is meant for it, until the process is gone."""
+        """Deliver each message to its thread, until the process has exited."""
         try:
             async for message in self._connection.messages():
                 if message.method == "configWarning":
                     self._config_warning = parse_config_warning(message.params) or self._config_warning
-                line = self._threads.get(_thread_of(message.params))
-                if line:
-                    await line.put(message)
+                messages = self._subscribers.get(_thread_of(message.params))
+                if messages:
+                    await messages.put(message)
                 elif isinstance(message, RpcRequest):
-                    await self.respond_error(message.id, RpcError(METHOD_NOT_FOUND, "nobody is there to answer this"))
-        except ProcessExited as gone:
-            log.info("%s", gone)
+                    error = RpcError(METHOD_NOT_FOUND, "no turn is running in this thread")
+                    await self.respond_error(message.id, error)
+        except ProcessExited as exited:
+            log.info("%s", exited)
         finally:
             self.retire()
-            for line in self._threads.values():
-                line.end()
+            for messages in self._subscribers.values():
+                messages.end()
 
     def close_mcp_sessions(self) -> None:
-        """Nobody calls our tools from there any more."""
-        for guest in self.mcp_sessions.values():
-            guest.close()
-
-    async def until_retired(self) -> None:
-        """Wait until no more is wanted of it, or until it has ended and its last words were heard."""
-        await self._retired.wait()
+        """Revoke the tokens of its threads."""
+        for thread in self._threads.values():
+            if thread.mcp_session:
+                thread.mcp_session.close()
 
 
-async def run_app_server(program: Program, *, task_status: TaskStatus[AppServer]) -> None:
-    """Run a process until it ends, is retired, or this is cancelled. Raises only before it is ready."""
-    server: AppServer | None = None
-    try:
-        async with open_child(program) as child, open_connection(child) as peer:
-            server = AppServer(child, peer)
-            async with anyio.create_task_group() as group:
-                group.start_soon(server.route)
-                await server.initialize()
-                task_status.started(server)
-                await server.until_retired()
-                group.cancel_scope.cancel()
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
-    finally:
-        if server:
+@asynccontextmanager
+async def open_app_server(program: Program, within: float = INITIALIZE_TIMEOUT) -> AsyncGenerator[AppServer]:
+    """An app-server after its handshake, ended with everything it started. Raises Refused, Unavailable or RpcError."""
+    async with open_child(program) as child, open_connection(child) as connection, background_group() as group:
+        server = AppServer(child, connection)
+        group.start_soon(server.route)
+        try:
+            await server.initialize(within)
+            yield server
+        finally:
             server.close_mcp_sessions()
-            server.closed.set()
+
+
+def _check_version(user_agent: str) -> None:
+    """Log a warning for a version of Codex that Outrider was not tested with."""
+    match = re.search(r"/(\d+)\.(\d+)\.", user_agent)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not _TESTED_VERSIONS[0] <= version <= _TESTED_VERSIONS[1]:
+        tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED_VERSIONS)
+        log.warning("this is %s; Outrider was tested with Codex %s", user_agent or "an unknown Codex", tested)
 
 
 def _thread_of(params: Raw) -> str:

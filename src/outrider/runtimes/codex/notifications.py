@@ -1,16 +1,14 @@
-"""What Codex did, in our words. Pure.
-
-What Codex tells while it carries a turn: written down, shown, and counted.
-"""
+"""Notifications of a running Codex turn: parsed into calls and outcomes, recorded, shown and counted."""
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from typing import Any, cast
 
 import anyio
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
@@ -35,16 +33,20 @@ from outrider.runtimes.jsonrpc.connection import RpcNotification
 from outrider.system.failpoints import failpoint
 
 EXITED_TEXT = "exited with code "
-"""In what Codex tells its model of a command that does not go on."""
+"""In the output of a command that has ended, as the model gets it."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
-"""In Codex's own words, the turn is over."""
+"""In the text of the model when the turn is over."""
+ASSUME_STARTED_AFTER = 1.0
+"""Seconds after which an item that needs no approval, as it seems, counts as started."""
+_ABORT_WINDOW = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _FINAL_STATUSES = {"completed", "failed", "declined"}
 DECLINED = "not run: the person did not allow it"
+log = logging.getLogger("outrider.codex")
 
 
 def call_of_item(item: ThreadItem) -> ExternalCall | None:
-    """What this item does; None for what does nothing by itself, or is not known here."""
+    """The call that this item reports; None for other items and for unknown ones."""
     match item.type:
         case "commandExecution":
             return ExternalCall(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
@@ -65,30 +67,30 @@ def call_of_item(item: ThreadItem) -> ExternalCall | None:
 
 
 def is_our_tool(item: ThreadItem) -> bool:
-    """Whether it is a call of a tool of ours, which comes to us by itself and is written down there."""
+    """Whether it is a call of one of our tools, which reaches us as a request and is recorded there."""
     return item.type == "dynamicToolCall" or (item.type == "mcpToolCall" and item.server == SERVER)
 
 
 def is_running(item: ThreadItem) -> bool:
-    """Whether it runs already. Of other items, the question whether they may comes after they are told."""
+    """Whether it is running already. For other items, the approval is requested after they are reported."""
     return item.type == "commandExecution" and item.process_id is not None
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    """What came of an item that is completed."""
+    """The outcome of a completed item."""
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
         return CallOutcome(DECLINED, failed=True)
     match item.type:
         case "commandExecution":
             code = item.exit_code
-            ended = "" if not code else f"\n[exit status {code}]" if code > 0 else "\n[it was ended before its time]"
+            ended = "" if not code else f"\n[exit status {code}]" if code > 0 else "\n[it was terminated]"
             details = "" if code is None else f"exit {code}"
             return CallOutcome((item.aggregated_output or "") + ended, failed or bool(code), details)
         case "fileChange":
             count = len(item.changes or ())
-            told = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
-            return CallOutcome(f"failed: {told}" if failed else told, failed, f"{count} file{'s' * (count != 1)}")
+            text = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
+            return CallOutcome(f"failed: {text}" if failed else text, failed, f"{count} file{'s' * (count != 1)}")
         case "mcpToolCall":
             return CallOutcome(_message(item.error) or _content(item.result), failed)
         case _:
@@ -96,28 +98,27 @@ def outcome_of_item(item: ThreadItem) -> CallOutcome:
 
 
 def call_without_item(call: RawItem, answer: RawItem) -> tuple[ExternalCall, CallOutcome] | None:
-    """A command or patch that Codex tells no item of: some that fail at once. None for what is told otherwise."""
+    """A command or patch that Codex reports no item of, such as one that fails at once; None for any other call."""
     text = _content(answer.output)
     if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
         args = _parse_args(call.arguments)
         command = args.get("cmd") or args.get("command") or call.arguments
-        shown = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
-        deed = ExternalCall(call.call_id, "shell", {"command": shown, "cwd": str(args.get("workdir") or "")})
-        return deed, CallOutcome(text, failed="exited with code 0" not in text)
+        line = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
+        external = ExternalCall(call.call_id, "shell", {"command": line, "cwd": str(args.get("workdir") or "")})
+        return external, CallOutcome(text, failed="exited with code 0" not in text)
     if call.name == "apply_patch":
-        return ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments}), CallOutcome(
-            text, failed=True
-        )
+        external = ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments})
+        return external, CallOutcome(text, failed=True)
     return None
 
 
 def is_finished(item: ThreadItem) -> bool:
-    """Whether a past item came to an end of its own."""
+    """Whether an item of the past ended by itself."""
     return item.status is None or item.status in _FINAL_STATUSES
 
 
 def plain_command(command: str) -> str:
-    """What a shell is given to run, without the shell."""
+    """The command line that a shell is given, without the shell."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -132,7 +133,7 @@ def is_aborted(text: str) -> bool:
 
 
 def render_changes(changes: list[FileUpdateChange]) -> str:
-    """Changes as people read them before they allow them."""
+    """Changes as a person reads them in a question."""
     return "\n".join(f"{_kind(change)} {change.path}\n{change.diff}".rstrip() for change in changes)
 
 
@@ -153,69 +154,100 @@ def _args(arguments: Any) -> Mapping[str, object]:
 
 def _parse_args(text: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(text)
+        args = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
 
 
 def _message(error: Any) -> str:
-    words = get_field(error, "message") or error
-    return words if isinstance(words, str) else ""
+    text = get_field(error, "message") or error
+    return text if isinstance(text, str) else ""
 
 
 def _content(result: Any) -> str:
-    """The texts of an MCP result or of a model's function output, or else its JSON."""
+    """The texts of an MCP result or of a function output, or else its JSON."""
     if isinstance(result, str):
         return result
     parts = get_field(result, "content") or result
     if isinstance(parts, list):
-        texts = [get_field(part, "text") for part in cast("list[object]", parts)]
-        if found := [text for text in texts if isinstance(text, str)]:
-            return "\n".join(found)
+        values = [get_field(part, "text") for part in cast("list[object]", parts)]
+        if texts := [value for value in values if isinstance(value, str)]:
+            return "\n".join(texts)
     return "" if result is None else msgspec.json.encode(result).decode()
 
 
-_ABORT_WINDOW = 40
-log = logging.getLogger("outrider.codex")
+class ItemTracker(Struct):
+    """The items of a running turn, as far as Codex has reported them."""
+
+    turn_id: str = ""
+    """Codex's id of the turn; empty until it has started."""
+    open_items: dict[str, ThreadItem] = field(default_factory=dict[str, ThreadItem])
+    """Items that have started and not completed, by their id."""
+    raw_calls: dict[str, RawItem] = field(default_factory=dict[str, RawItem])
+    """How the model called them, as far as Codex reports that."""
+    asked_items: set[str] = field(default_factory=set[str])
+    """Items that Codex has asked an approval for."""
+
+    def turn_started(self, turn_id: str) -> None:
+        self.turn_id = turn_id
 
 
 class NotificationReader:
-    """One turn's notifications, in their order."""
+    """Records, shows and counts what the notifications of one turn report."""
 
-    def __init__(self, turn: Turn, ledger: TurnRecorder, watch: TurnWatchdog) -> None:
+    def __init__(self, turn: Turn, recorder: TurnRecorder, watchdog: TurnWatchdog, tracker: ItemTracker) -> None:
         self._turn = turn
-        self._recorder = ledger
-        self._watchdog = watch
-        self.turn_id = ""
-        """The turn's name there."""
-        self.recorder_lock = anyio.Lock()
-        """For whoever writes to the ledger."""
-        self.open_items: dict[str, ThreadItem] = {}
-        """What has begun, and not ended."""
-        self.last_error: CodexError | None = None
-        """The last error that was told."""
-        self.acknowledges_inputs = False
-        """Whether this Codex says which of our inputs it has taken in."""
-        self.on_unconfirmed: Callable[[str], None] = lambda item: None
-        """Told of what began, though it may be asked about first."""
+        self._recorder = recorder
+        self._watchdog = watchdog
+        self._tracker = tracker
+        self._last_error: CodexError | None = None
+        self._acknowledges_inputs = False
         self._partial_messages: dict[str, list[str]] = {}
-        self._raw_calls: dict[str, RawItem] = {}
+        self._unconfirmed: deque[tuple[str, float]] = deque()
+        """Items that may have started, and when they count as started."""
+        self._unconfirmed_added = anyio.Event()
+
+    @property
+    def last_error(self) -> CodexError | None:
+        return self._last_error
+
+    @property
+    def acknowledges_inputs(self) -> bool:
+        """Whether this Codex reports which of our inputs it has received."""
+        return self._acknowledges_inputs
 
     async def handle(self, message: RpcNotification) -> CodexTurn | None:
-        """The turn, once it is over. Raises CodexFailed when it says in its words that it is."""
+        """The turn, once it has completed. Raises CodexFailed when the model's text says that it is aborted."""
         try:
-            heard = parse_notification(message.params)
+            params = parse_notification(message.params)
         except msgspec.DecodeError as error:
             log.warning("%s was not understood: %s", message.method, error)
             return None
         if message.method == "turn/completed":
-            return heard.turn if heard.turn.id == self.turn_id else None
-        if heard.turn_id and heard.turn_id != self.turn_id:
-            # Of an earlier turn, say a command that went on in the background.
+            return params.turn if params.turn.id == self._tracker.turn_id else None
+        if params.turn_id and params.turn_id != self._tracker.turn_id:
+            # Of an earlier turn, for example a command that kept running in the background.
             return None
-        await self._dispatch(message.method, heard)
+        await self._dispatch(message.method, params)
         return None
+
+    async def confirm_starts(self) -> None:
+        """Record items as started that no question was asked about within a second. Runs until cancelled."""
+        while True:
+            while not self._unconfirmed:
+                await self._unconfirmed_added.wait()
+                self._unconfirmed_added = anyio.Event()
+            item, deadline = self._unconfirmed.popleft()
+            await anyio.sleep_until(deadline)
+            if item not in self._tracker.asked_items:
+                await self._recorder.call_assumed_started(item)
+
+    async def record_partial_messages(self) -> None:
+        """Record what the model had written of its messages when the turn was interrupted."""
+        for item, parts in self._partial_messages.items():
+            await self._recorder.message_finished(item, "".join(parts))
+        self._partial_messages.clear()
 
     async def _dispatch(self, method: str, params: NotificationParams) -> None:
         now = anyio.current_time()
@@ -242,95 +274,86 @@ class NotificationReader:
                 pass
 
     async def _item_started(self, item: ThreadItem) -> None:
-        deed = call_of_item(item)
-        async with self.recorder_lock:
-            if deed is None:
-                if item.type in ("agentMessage", "reasoning"):
-                    # What comes now belongs to the next reply.
-                    await self._recorder.flush()
-                return
-            self.open_items[item.id] = item
-            self._watchdog.tool_started(item.id)
-            self._turn.emit(Delta(deed.tool, "call"))
-            await self._recorder.call_announced(deed, is_sure=is_running(item))
+        call = call_of_item(item)
+        if call is None:
+            if item.type in ("agentMessage", "reasoning"):
+                # What follows belongs to the next reply.
+                await self._recorder.flush()
+            return
+        self._tracker.open_items[item.id] = item
+        self._watchdog.tool_started(item.id)
+        self._turn.emit(Delta(call.tool, "call"))
+        await self._recorder.call_announced(call, has_begun=is_running(item))
         if not is_running(item):
-            self.on_unconfirmed(item.id)
+            self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
+            self._unconfirmed_added.set()
 
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
-        async with self.recorder_lock:
-            self.open_items.pop(item.id, None)
-            match item.type:
-                case "userMessage":
+        self._tracker.open_items.pop(item.id, None)
+        match item.type:
+            case "userMessage":
+                self._watchdog.message_received(now)
+                if seq := parse_client_id(item.client_id):
+                    self._acknowledges_inputs = True
+                    await self._recorder.flush()
+                    self._recorder.input_seen(seq)
+            case "agentMessage":
+                self._watchdog.message_received(now)
+                self._partial_messages.pop(item.id, None)
+                await self._recorder.message_finished(item.id, item.text or "")
+                if is_aborted(item.text or ""):
+                    raise codex_failed("Codex aborted the turn")
+            case _:
+                if call := call_of_item(item):
+                    self._watchdog.tool_ended(item.id, now)
+                    await self._recorder.call_finished(call, outcome_of_item(item))
+                elif is_our_tool(item):
+                    self._watchdog.tool_ended(item.id, now)
+                    await self._record_undelivered_call(item)
+                else:
                     self._watchdog.message_received(now)
-                    if seq := parse_client_id(item.client_id):
-                        self.acknowledges_inputs = True
-                        await self._recorder.flush()
-                        self._recorder.saw = max(self._recorder.saw, seq)
-                case "agentMessage":
-                    self._watchdog.message_received(now)
-                    self._partial_messages.pop(item.id, None)
-                    await self._recorder.message_finished(item.id, item.text or "")
-                    if is_aborted(item.text or ""):
-                        raise codex_failed("Codex aborted the turn")
-                case _:
-                    if deed := call_of_item(item):
-                        self._watchdog.tool_ended(item.id, now)
-                        await self._recorder.call_finished(deed, outcome_of_item(item))
-                    elif is_our_tool(item):
-                        self._watchdog.tool_ended(item.id, now)
-                        await self._record_undelivered_call(item)
-                    else:
-                        self._watchdog.message_received(now)
 
     async def _record_undelivered_call(self, item: ThreadItem) -> None:
-        """A call that did not come to us: Codex could not bring it, or meant another server of our name."""
+        """Record a call of our tool that did not reach us, for example because another server has our name."""
         if item.type == "mcpToolCall" and not self._recorder.has_seen(item.id):
-            await self._recorder.call_finished(
-                parse_our_call(item.id, item.tool or "", item.arguments), outcome_of_item(item)
-            )
+            call = parse_our_call(item.id, item.tool or "", item.arguments)
+            await self._recorder.call_finished(call, outcome_of_item(item))
 
     def _message_delta(self, params: NotificationParams) -> None:
-        said = self._partial_messages.setdefault(params.item_id, [])
-        said.append(params.delta)
+        parts = self._partial_messages.setdefault(params.item_id, [])
+        parts.append(params.delta)
         self._turn.emit(Delta(params.delta))
         failpoint("mid_reply")
-        if is_aborted("".join(said[-_ABORT_WINDOW:])):
+        if is_aborted("".join(parts[-_ABORT_WINDOW:])):
             raise codex_failed("Codex aborted the turn")
 
     def _error_reported(self, params: NotificationParams) -> None:
-        self.last_error = params.error
+        self._last_error = params.error
         if params.will_retry:
             self._partial_messages.clear()
-            why = params.error.additional_details or params.error.message
-            self._turn.emit(Delta(f"Codex asks its model again: {why or 'it was cut off'}", "reset"))
+            reason = params.error.additional_details or params.error.message
+            self._turn.emit(Delta(f"Codex asks its model again: {reason or 'it was cut off'}", "reset"))
 
     async def _raw_item_completed(self, raw: Raw) -> None:
-        """Find what Codex tells no item of: a command that fails at once, a patch that does not fit."""
+        """Record what Codex reports no item of: a command that fails at once, a patch that does not apply."""
         item = parse_raw_item(raw)
         if item.type in ("function_call", "custom_tool_call"):
-            self._raw_calls[item.call_id] = item
+            self._tracker.raw_calls[item.call_id] = item
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            call = self._raw_calls.pop(item.call_id, None)
-            found = call_without_item(call, item) if call else None
-            if found and self._is_unreported(item.call_id, found[1]):
-                async with self.recorder_lock:
-                    self.open_items.pop(item.call_id, None)
-                    self._watchdog.tool_ended(item.call_id, anyio.current_time())
-                    await self._recorder.call_finished(*found)
+            raw_call = self._tracker.raw_calls.pop(item.call_id, None)
+            finished = call_without_item(raw_call, item) if raw_call else None
+            if finished and self._is_unreported(item.call_id, finished[1]):
+                self._tracker.open_items.pop(item.call_id, None)
+                self._watchdog.tool_ended(item.call_id, anyio.current_time())
+                await self._recorder.call_finished(*finished)
 
-    def _is_unreported(self, item: str, came: CallOutcome) -> bool:
-        """Whether no item tells of this, or one that began and never ends: its end is told before its answer is."""
-        return EXITED_TEXT in came.text if item in self.open_items else not self._recorder.has_seen(item)
+    def _is_unreported(self, item: str, outcome: CallOutcome) -> bool:
+        """Whether no item reports this call, or one that started and never completes.
 
-    def raw_call(self, item: str) -> RawItem | None:
-        """How the model called this, as far as it was told."""
-        return self._raw_calls.get(item)
-
-    async def record_partial_messages(self) -> None:
-        """What was being said when it was cut off is kept."""
-        for item, said in self._partial_messages.items():
-            await self._recorder.message_finished(item, "".join(said))
-        self._partial_messages.clear()
+        Codex reports the end of an item before the model gets its output.
+        """
+        is_open = item in self._tracker.open_items
+        return EXITED_TEXT in outcome.text if is_open else not self._recorder.has_seen(item)
 
 
 def _parse_item(raw: Raw) -> ThreadItem:

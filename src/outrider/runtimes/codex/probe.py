@@ -1,4 +1,4 @@
-"""Whether Codex can carry turns here: its program, version, app-server and login. Nothing is asked of a model."""
+"""Probe of Codex: its program, version, app-server and login. No model is asked."""
 
 import re
 import tempfile
@@ -12,21 +12,20 @@ from msgspec.structs import replace
 
 from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
-from outrider.runtimes.base import ProbeResult, RuntimeProbe
-from outrider.runtimes.codex.app_server import AppServer
+from outrider.runtimes.base import ProbeResult, RuntimeProbe, probe_process, shorten
+from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
-from outrider.runtimes.jsonrpc.connection import open_connection
-from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
+from outrider.runtimes.jsonrpc.errors import ProcessExited
 from outrider.runtimes.jsonrpc.process import Program, open_child
-from outrider.system.tasks import background_group
+from outrider.system.processes import new_marker
 
 _STEP_TIMEOUT = 30.0
 """Seconds for one step."""
 _LOGIN = "codex login"
 _UPDATE = "update Codex, then try again"
 _CORRECT = "correct that file, then try again"
-_HOME = "make that folder, or set codex.home (or CODEX_HOME) to the full path of Codex's folder"
+_HOME = "create that folder, or set codex.home (or CODEX_HOME) to the full path of Codex's folder"
 _VERSION = re.compile(r"(?:codex\S* )?v?(\d+\.\d+\S{0,60})")
 
 
@@ -47,7 +46,7 @@ def _locate(config: Config) -> str:
 
 async def _checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
     try:
-        program = codex_program(config, Path(tempfile.gettempdir()))
+        program = codex_program(config, Path(tempfile.gettempdir()), new_marker())
     except Refused as error:
         yield ProbeResult("program", "broken", str(error).partition(INSTALL)[0].strip(), INSTALL)
         return
@@ -56,73 +55,58 @@ async def _checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
     yield version
     if version.verdict == "broken":
         return
-    for check in await _probe_app_server(program):
-        yield check
+    steps = {"start": _check_settings, "login": _check_login}
+    for result in await probe_process(open_app_server(program, _STEP_TIMEOUT), steps, _explain):
+        yield result
 
 
-async def version_of(program: Program, patience: float = _STEP_TIMEOUT) -> ProbeResult:
-    """What the program says of its version. It is ended, with all that it started, when it takes longer."""
-    asked = replace(program, argv=(program.argv[0], "--version"), stdin_close_timeout=0.5, sigterm_timeout=1.0)
-    said: list[str] = []
+async def version_of(program: Program, within: float = _STEP_TIMEOUT) -> ProbeResult:
+    """The version that the program prints. It is ended, with everything it started, when it takes longer."""
+    command = replace(program, argv=(program.argv[0], "--version"), stdin_close_timeout=0.5, sigterm_timeout=1.0)
+    output: list[str] = []
     try:
-        async with open_child(asked) as child:
-            with anyio.fail_after(patience):
+        async with open_child(command) as child:
+            with anyio.fail_after(within):
                 while True:
-                    said.append((await child.read_line()).decode(errors="replace").strip())
-    except ProcessExited as gone:
-        if gone.code != 0 or gone.reason:
-            words = stderr_summary(gone) or " ".join(said)
-            return ProbeResult(
-                "version", "broken", _short(f"`--version`: {gone}{f': {words}' if words else ''}"), INSTALL
-            )
+                    output.append((await child.read_line()).decode(errors="replace").strip())
+    except ProcessExited as exited:
+        if exited.code != 0 or exited.reason:
+            text = stderr_summary(exited) or " ".join(output)
+            text = shorten(f"`--version`: {exited}{f': {text}' if text else ''}")
+            return ProbeResult("version", "broken", text, INSTALL)
     except TimeoutError:
-        return ProbeResult("version", "broken", f"it did not answer `--version` within {patience:g} s", INSTALL)
+        return ProbeResult("version", "broken", f"it did not answer `--version` within {within:g} s", INSTALL)
     except (Refused, Unavailable) as error:
         return ProbeResult("version", "broken", f"it cannot be run: {error}", INSTALL)
-    lines = [line for line in said if line]
-    found = _VERSION.fullmatch(lines[0]) if len(lines) == 1 else None
-    if found is None:
-        told = _short(" ".join(lines))[:80] or "nothing"
-        return ProbeResult("version", "broken", f"`--version` says {told}, which is no version of Codex", INSTALL)
-    return ProbeResult("version", "fine", found[1])
+    lines = [line for line in output if line]
+    match = _VERSION.fullmatch(lines[0]) if len(lines) == 1 else None
+    if match is None:
+        text = shorten(" ".join(lines))[:80] or "nothing"
+        return ProbeResult("version", "broken", f"`--version` prints {text}, which is not a version of Codex", INSTALL)
+    return ProbeResult("version", "fine", match[1])
 
 
-async def _probe_app_server(program: Program) -> list[ProbeResult]:
-    """The app-server, started and ended again, and what it says of its settings and its login."""
-    found: list[ProbeResult] = []
-    try:
-        async with open_child(program) as child, open_connection(child) as peer, background_group() as group:
-            server = AppServer(child, peer)
-            group.start_soon(server.route)
-            await server.initialize(_STEP_TIMEOUT)
-            if complaint := await server.config_error():
-                return [
-                    ProbeResult("start", "broken", f"Codex cannot read its own settings: {_short(complaint)}", _CORRECT)
-                ]
-            found.append(ProbeResult("start", "fine", "the app-server starts and answers"))
-            login = msgspec.json.decode(await server.request("account/read", {}, _STEP_TIMEOUT), type=_Login)
-            found.append(_login_result(login))
-    except (Refused, Unavailable, RpcError, msgspec.DecodeError) as error:
-        words = stderr_summary(error) if isinstance(error, ProcessExited) else ""
-        text = _short(f"{error}{f': {words}' if words else ''}")
-        found.append(
-            ProbeResult("login" if found else "start", "broken", text, _HOME if "CODEX_HOME" in words else _UPDATE)
-        )
-    return found
+async def _check_settings(server: AppServer) -> ProbeResult:
+    if error := await server.config_error():
+        return ProbeResult("start", "broken", f"Codex cannot read its own settings: {shorten(error)}", _CORRECT)
+    return ProbeResult("start", "fine", "the app-server starts and answers")
 
 
-def _short(text: str) -> str:
-    return " ".join(text.split())[:400]
-
-
-def _login_result(login: _Login) -> ProbeResult:
+async def _check_login(server: AppServer) -> ProbeResult:
+    login = msgspec.json.decode(await server.request("account/read", {}, _STEP_TIMEOUT), type=_Login)
     account = login.account
     if account is None:
         if login.requires_openai_auth:
             return ProbeResult("login", "broken", "not logged in", _LOGIN)
         return ProbeResult("login", "fine", "its model provider needs none")
-    named = " ".join(part for part in (account.email, f"({account.plan_type})" if account.plan_type else "") if part)
-    return ProbeResult("login", "fine", f"logged in: {account.type}{f' {named}' if named else ''}")
+    plan = f"({account.plan_type})" if account.plan_type else ""
+    text = " ".join(part for part in (account.type, account.email, plan) if part)
+    return ProbeResult("login", "fine", f"logged in: {text}")
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    stderr = stderr_summary(error) if isinstance(error, ProcessExited) else ""
+    return f"{error}{f': {stderr}' if stderr else ''}", _HOME if "CODEX_HOME" in stderr else _UPDATE
 
 
 PROBE = RuntimeProbe(_locate, _checks, steers=True)

@@ -1,4 +1,7 @@
-"""What we read of Codex's messages. Whatever else they hold is ignored, and what is missing has a default."""
+"""Messages of the Codex app-server protocol, as far as they are used.
+
+Unknown fields are ignored, and missing ones have defaults.
+"""
 
 from typing import Any, cast
 
@@ -8,6 +11,8 @@ from msgspec import field as _default
 
 from outrider.core.types import Usage
 
+_CLIENT_ID_PREFIX = "outrider-"
+
 
 class FileUpdateChange(Struct, rename="camel"):
     path: str = ""
@@ -16,7 +21,7 @@ class FileUpdateChange(Struct, rename="camel"):
 
 
 class ThreadItem(Struct, rename="camel"):
-    """One thing in a turn, of whatever type: the fields of all types we know, side by side."""
+    """An item of a turn: the fields of all known types side by side."""
 
     type: str = ""
     id: str = ""
@@ -42,8 +47,6 @@ class ThreadItem(Struct, rename="camel"):
 
 
 class CodexError(Struct, rename="camel"):
-    """An error as Codex tells it."""
-
     message: str = ""
     codex_error_info: Any = None
     additional_details: str | None = None
@@ -78,7 +81,7 @@ class _Usage(Struct):
 
 
 class RawItem(Struct):
-    """What the model itself wrote, or was answered, in the words of the Responses API."""
+    """An item of the Responses API: what the model itself wrote, or got as an output."""
 
     type: str = ""
     call_id: str = ""
@@ -89,7 +92,7 @@ class RawItem(Struct):
 
 
 class NotificationParams(Struct, rename="camel"):
-    """The parameters of a notification, those of all kinds side by side."""
+    """The parameters of a notification: those of all kinds side by side."""
 
     thread_id: str = ""
     turn_id: str = ""
@@ -105,7 +108,7 @@ class NotificationParams(Struct, rename="camel"):
 
 
 class ServerRequestParams(Struct, rename="camel"):
-    """The parameters of a question, those of all kinds side by side."""
+    """The parameters of a request of Codex: those of all kinds side by side."""
 
     thread_id: str = ""
     turn_id: str = ""
@@ -157,7 +160,7 @@ _turns_decoder = msgspec.json.Decoder(_Turns)
 
 
 def parse_notification(params: Raw) -> NotificationParams:
-    """Raises `msgspec.DecodeError` when a field that we know is of another type."""
+    """Raises `msgspec.DecodeError` when a field has another type."""
     return NotificationParams() if bytes(params) == b"null" else _notification_decoder.decode(params)
 
 
@@ -178,34 +181,40 @@ def parse_turns(result: Raw) -> list[CodexTurn]:
 
 
 def parse_turn_id(result: Raw) -> str:
-    """Of the answer to `turn/start`."""
+    """The turn's id in the response to `turn/start`."""
     return msgspec.json.decode(result, type=_TurnStartResponse).turn.id
 
 
 def parse_is_active(result: Raw) -> bool:
-    """Whether the answer to `thread/read` says that a turn goes on there."""
+    """Whether the response to `thread/read` says that a turn is running."""
     status = msgspec.json.decode(result, type=_ThreadReadResponse).thread.status
     return _get_text(status, "type") == "active" or status == "active"
 
 
 def parse_needs_login(result: Raw) -> bool:
-    """Whether the answer to `account/read` says that somebody must log in first."""
-    found = msgspec.json.decode(result, type=_AccountReadResponse)
-    return found.account is None and found.requires_openai_auth
+    """Whether the response to `account/read` says that a login is needed."""
+    response = msgspec.json.decode(result, type=_AccountReadResponse)
+    return response.account is None and response.requires_openai_auth
 
 
 def parse_thread_id(result: Raw) -> str:
-    """The thread's id, wherever this version puts it; empty when there is none."""
-    found = msgspec.json.decode(result)
-    thread = get_field(found, "thread")
-    places = ((thread, "id"), (thread, "sessionId"), (found, "sessionId"), (found, "threadId"), (thread, "threadId"))
-    return next((text for place, name in places if (text := _get_text(place, name))), "")
+    """The thread's id, in any of the fields that versions of Codex use; empty when there is none."""
+    response = msgspec.json.decode(result)
+    thread = get_field(response, "thread")
+    fields = (
+        (thread, "id"),
+        (thread, "sessionId"),
+        (response, "sessionId"),
+        (response, "threadId"),
+        (thread, "threadId"),
+    )
+    return next((text for value, name in fields if (text := _get_text(value, name))), "")
 
 
 def parse_projects(result: Raw) -> frozenset[str]:
-    """The folders about which Codex's own settings say whether they are trusted."""
-    found = get_field(get_field(msgspec.json.decode(result), "config"), "projects")
-    return frozenset(cast("dict[str, Any]", found)) if isinstance(found, dict) else frozenset()
+    """The folders for which Codex's own settings say whether they are trusted."""
+    projects = get_field(get_field(msgspec.json.decode(result), "config"), "projects")
+    return frozenset(cast("dict[str, Any]", projects)) if isinstance(projects, dict) else frozenset()
 
 
 def parse_model(result: Raw) -> str:
@@ -213,14 +222,14 @@ def parse_model(result: Raw) -> str:
 
 
 def parse_configured_model(result: Raw) -> str:
-    """The model that Codex's own settings name; empty when they name none."""
+    """The model in Codex's own settings; empty when they name none."""
     return _get_text(get_field(msgspec.json.decode(result), "config"), "model")
 
 
 def parse_default_model(result: Raw) -> str:
-    """The model that Codex takes by itself, of those it lists."""
-    listed = get_field(msgspec.json.decode(result), "data")
-    models = cast("list[object]", listed) if isinstance(listed, list) else []
+    """The default model among those that Codex lists."""
+    data = get_field(msgspec.json.decode(result), "data")
+    models = cast("list[object]", data) if isinstance(data, list) else []
     return next((_get_text(model, "model") for model in models if get_field(model, "isDefault") is True), "")
 
 
@@ -229,30 +238,27 @@ def parse_user_agent(result: Raw) -> str:
 
 
 def parse_config_warning(params: Raw) -> str:
-    """What is wrong with a file of Codex's settings; empty when it warns of something else."""
-    found = msgspec.json.decode(params)
-    return (_get_text(found, "details") or _get_text(found, "summary")) if _get_text(found, "path") else ""
+    """The error in a file of Codex's settings; empty for any other warning."""
+    warning = msgspec.json.decode(params)
+    return (_get_text(warning, "details") or _get_text(warning, "summary")) if _get_text(warning, "path") else ""
 
 
-def get_field(path: object, name: str) -> Any:
-    """A field of what may be an object; None when it is none, or has it not."""
-    return cast("dict[str, Any]", path).get(name) if isinstance(path, dict) else None
+def get_field(value: object, name: str) -> Any:
+    """A field of a value that may be an object; None when it is not, or has no such field."""
+    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
 
 
-def _get_text(path: object, name: str) -> str:
-    found = get_field(path, name)
-    return found if isinstance(found, str) else ""
-
-
-_CLIENT_ID_PREFIX = "outrider-"
+def _get_text(value: object, name: str) -> str:
+    text = get_field(value, name)
+    return text if isinstance(text, str) else ""
 
 
 def client_id(seq: int) -> str:
-    """By which an input is known again."""
+    """The id of an input as Codex gets it."""
     return f"{_CLIENT_ID_PREFIX}{seq}"
 
 
 def parse_client_id(text: str | None) -> int:
-    """The input's number; 0 when it is none of ours."""
+    """The number of the input; 0 when the id is not one of ours."""
     number = (text or "").removeprefix(_CLIENT_ID_PREFIX)
     return int(number) if text and text.startswith(_CLIENT_ID_PREFIX) and number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What the commands of a thread may do, and which of them Codex asks about."""
+"""Sandbox policy of a Codex thread: what its commands may do, and which of them need an approval."""
 
 import os
 from collections.abc import Iterable
@@ -15,32 +15,32 @@ from outrider.core.approvals import HOST, Rule
 from outrider.runtimes.codex.protocol import RawItem, ServerRequestParams, get_field
 
 CODEX_SANDBOX = "codex"
-"""The need of a command that stays in Codex's own sandbox."""
+"""The need of a command that runs in Codex's own sandbox."""
 UNTRUSTED, OPEN = "untrusted", "danger-full-access"
 _PROFILE = "outrider"
 _EXTENDS = {"workspace-write": ":workspace", "read-only": ":read-only"}
 _COMMAND_TOOLS = ("exec_command", "shell", "shell_command", "local_shell")
-_PROTECTED = frozenset({".git", ".codex", ".agents", ".aws"})
-"""Folders of a workspace that Codex's sandbox keeps as they are."""
+PROTECTED_FOLDERS = (".git", ".codex", ".agents", ".aws")
+"""Folders of a workspace that Codex's sandbox does not let commands change."""
 
 
 class SandboxPolicy(Struct, frozen=True):
-    """On which terms the commands of a thread run."""
+    """How the commands of a thread are run and approved."""
 
     approval: str = "on-request"
-    """As the person set it."""
+    """`codex.approval`, as the person set it."""
     sandbox: str = "workspace-write"
     has_rules: bool = False
-    """A rule may speak of a command or a patch: Codex asks about each, and what no rule speaks of is allowed."""
+    """Rules may match commands or patches, so Codex asks about each of them; what no rule matches is allowed."""
     is_enforced: bool = False
-    """What was allowed stays in the sandbox. Without a profile of ours, Codex runs what its sandbox stopped once more,
-    outside, when it was allowed under `untrusted`."""
+    """Allowed commands stay in the sandbox. Without our permission profile, Codex repeats a command that its sandbox
+    stopped outside of the sandbox when it was allowed under `untrusted`."""
     rollout_path: str = ""
-    """The file that Codex keeps of the thread."""
+    """The file in which Codex records the thread."""
 
     @property
     def approval_policy(self) -> str:
-        """What Codex is told to ask about."""
+        """The approval policy that Codex is given."""
         return UNTRUSTED if self.has_rules else self.approval
 
 
@@ -49,7 +49,7 @@ def sandbox_policy_of(config: Config, workspace: str) -> SandboxPolicy:
 
 
 def permission_profile(config: Config, settings: Raw | None) -> dict[str, Any]:
-    """Parameters for a sandbox as it is set, which hides the home of Outrider. `settings` are those of Codex."""
+    """Thread parameters for the sandbox that is set, with Outrider's home hidden. `settings` are those of Codex."""
     kind = config.codex.sandbox
     if kind not in _EXTENDS:
         return {"sandbox": kind, "config": {}}
@@ -58,51 +58,50 @@ def permission_profile(config: Config, settings: Raw | None) -> dict[str, Any]:
     own = os.path.realpath(absolute_path(config.codex.home) or config.codex.home) if config.codex.home else ""
     if own and PurePath(own).is_relative_to(home):
         files[own] = "read"
-    written: dict[str, Any] = {"extends": _EXTENDS[kind], "filesystem": files}
-    found = (
-        get_field(get_field(msgspec.json.decode(settings), "config"), "sandbox_workspace_write") if settings else None
-    )
+    profile: dict[str, Any] = {"extends": _EXTENDS[kind], "filesystem": files}
+    config_of_codex = get_field(msgspec.json.decode(settings), "config") if settings else None
+    own_settings = get_field(config_of_codex, "sandbox_workspace_write")
     if kind == "workspace-write":
-        roots = cast("list[object]", get_field(found, "writable_roots") or [])
+        roots = cast("list[object]", get_field(own_settings, "writable_roots") or [])
         files |= {root: "write" for root in roots if isinstance(root, str)}
-        files |= {":slash_tmp": "read"} if get_field(found, "exclude_slash_tmp") else {}
-        files |= {":tmpdir": "read"} if get_field(found, "exclude_tmpdir_env_var") else {}
-        if config.sandbox.network or get_field(found, "network_access"):
-            written["network"] = {"enabled": True}
-    return {"permissions": _PROFILE, "config": {"permissions": {_PROFILE: written}}}
+        files |= {":slash_tmp": "read"} if get_field(own_settings, "exclude_slash_tmp") else {}
+        files |= {":tmpdir": "read"} if get_field(own_settings, "exclude_tmpdir_env_var") else {}
+        if config.sandbox.network or get_field(own_settings, "network_access"):
+            profile["network"] = {"enabled": True}
+    return {"permissions": _PROFILE, "config": {"permissions": {_PROFILE: profile}}}
 
 
-def without_profile(params: dict[str, Any], fence: SandboxPolicy) -> dict[str, Any]:
-    """The same for a Codex that knows no profiles."""
+def without_profile(params: dict[str, Any], policy: SandboxPolicy) -> dict[str, Any]:
+    """The same parameters for a Codex that has no permission profiles."""
     config = {name: value for name, value in params["config"].items() if name != "permissions"}
     rest = {name: value for name, value in params.items() if name != "permissions"}
-    return {**rest, "config": config, "sandbox": fence.sandbox}
+    return {**rest, "config": config, "sandbox": policy.sandbox}
 
 
-def parse_sandbox_policy(answer: Raw, fence: SandboxPolicy) -> SandboxPolicy:
-    """What became of it: whether the thread is in the sandbox that was asked for."""
-    found = msgspec.json.decode(answer)
-    path = get_field(get_field(found, "thread"), "path")
-    holds = get_field(get_field(found, "activePermissionProfile"), "id") == _PROFILE
-    return replace(fence, is_enforced=holds, rollout_path=path if isinstance(path, str) else "")
+def parse_sandbox_policy(answer: Raw, requested: SandboxPolicy) -> SandboxPolicy:
+    """The policy that the thread really has: whether it is in the requested sandbox."""
+    response = msgspec.json.decode(answer)
+    path = get_field(get_field(response, "thread"), "path")
+    is_enforced = get_field(get_field(response, "activePermissionProfile"), "id") == _PROFILE
+    return replace(requested, is_enforced=is_enforced, rollout_path=path if isinstance(path, str) else "")
 
 
-def command_needs(fence: SandboxPolicy, params: ServerRequestParams, called: RawItem | None) -> tuple[str, ...]:
-    """What a command needs; `called` is how the model called it. In doubt it leaves the sandbox."""
-    is_unasked = fence.has_rules and fence.approval != UNTRUSTED
-    if is_unasked and fence.sandbox == OPEN:
+def command_needs(policy: SandboxPolicy, params: ServerRequestParams, raw_call: RawItem | None) -> tuple[str, ...]:
+    """What a command needs; `raw_call` is how the model called it. In doubt it leaves the sandbox."""
+    is_unasked = policy.has_rules and policy.approval != UNTRUSTED
+    if is_unasked and policy.sandbox == OPEN:
         return ()
-    if not fence.is_enforced or params.reason or not _stays_in_sandbox(called):
+    if not policy.is_enforced or params.reason or not _stays_in_sandbox(raw_call):
         return (HOST,)
     return () if is_unasked else (CODEX_SANDBOX,)
 
 
-def patch_needs(fence: SandboxPolicy, paths: Iterable[str], workspace: str) -> tuple[str, ...]:
-    """What a patch needs. Codex applies what is allowed without its sandbox."""
-    is_unasked = fence.has_rules and fence.approval != UNTRUSTED
-    if is_unasked and fence.sandbox == OPEN:
+def patch_needs(policy: SandboxPolicy, paths: Iterable[str], workspace: str) -> tuple[str, ...]:
+    """What a patch needs. Codex applies an allowed patch outside of its sandbox."""
+    is_unasked = policy.has_rules and policy.approval != UNTRUSTED
+    if is_unasked and policy.sandbox == OPEN:
         return ()
-    is_free = is_unasked and fence.sandbox == "workspace-write"
+    is_free = is_unasked and policy.sandbox == "workspace-write"
     return tuple(f"write:{path}" for path in paths if not (is_free and _is_within(path, workspace)))
 
 
@@ -115,19 +114,19 @@ def _has_rules(rules: Iterable[Rule], workspace: str) -> bool:
     )
 
 
-def _stays_in_sandbox(called: RawItem | None) -> bool:
-    if called is None or called.name not in _COMMAND_TOOLS:
+def _stays_in_sandbox(raw_call: RawItem | None) -> bool:
+    if raw_call is None or raw_call.name not in _COMMAND_TOOLS:
         return False
     try:
-        found = msgspec.json.decode(called.arguments, type=dict[str, Any])
+        args = msgspec.json.decode(raw_call.arguments, type=dict[str, Any])
     except msgspec.DecodeError:
         return False
-    asks = ("additional_permissions", "with_escalated_permissions")
-    return not any(map(found.get, asks)) and found.get("sandbox_permissions") in (None, "use_default")
+    escalations = ("additional_permissions", "with_escalated_permissions")
+    return not any(map(args.get, escalations)) and args.get("sandbox_permissions") in (None, "use_default")
 
 
 def _is_within(path: str, workspace: str) -> bool:
-    """Whether Codex's sandbox would have let this be written: in the workspace, and not what is kept there."""
+    """Whether Codex's sandbox would allow writing this: in the workspace, and not in a protected folder."""
     root = PurePath(os.path.realpath(workspace))
     real = PurePath(os.path.realpath(root / path))
-    return real.is_relative_to(root) and not _PROTECTED.intersection(real.relative_to(root).parts)
+    return real.is_relative_to(root) and not set(PROTECTED_FOLDERS).intersection(real.relative_to(root).parts)

@@ -1,6 +1,6 @@
-"""Our tools in a turn of Codex: what it is offered, and how a call of one is ours. Its own tools it has itself.
+"""Outrider's tools in a thread of Codex: which ones it gets, how, and how its calls of them are parsed.
 
-How a thread of Codex gets our tools: declared when it begins, or over MCP, as `codex.tools` says.
+`codex.tools` says how: as dynamic tools that are declared when the thread begins, or over MCP.
 """
 
 import logging
@@ -14,29 +14,37 @@ import anyio.to_thread
 from msgspec import Struct
 
 from outrider.config.schema import Config
-from outrider.core.events import Body, Delta, Entry, Result
-from outrider.core.plan import State
-from outrider.core.ports import Tools, Turn
-from outrider.core.prompt import Transcript
+from outrider.core.ports import Tools
 from outrider.core.types import Call
 from outrider.runtimes.external.recorder import ExternalCall
 from outrider.runtimes.mcp_server import McpServer, McpSession, ToolListing
 
 SERVER = "outrider"
-"""What our tools are called as a server of MCP. Calls of it are ours, and written down by us."""
+"""The name of our MCP server. Calls of its tools come to us and are recorded by us."""
 BACKGROUND = "background"
-"""Our `shell`, for commands that are to outlive Codex's own process."""
+"""Our `shell`, for commands that outlive Codex's own process."""
 _SHELL = "shell"
 _CODEX_HAS = frozenset({_SHELL, "read", "write", "edit", "list", "search"})
 _BACKGROUND_DESCRIPTION = (
-    "Start a command as a background task of Outrider and do not wait for it: servers, builds, long tests. It goes on "
-    "when this turn is over, unlike one started with your own terminal tool, and you are told when it has ended. Look "
-    "after it with the tool `tasks`."
+    "Start a command as a background task of Outrider and do not wait for it: servers, builds, long tests. It keeps "
+    "running when this turn is over, unlike one started with your own terminal tool, and you are notified when it has "
+    "ended. Manage it with the tool `tasks`."
 )
+_STARTUP_TIMEOUT = 30
+_CALL_TIMEOUT = 30 * 86_400
+"""Seconds. A call may wait for a person or a child session; we decide when it has taken too long."""
+_SERVER_INSTRUCTIONS = (
+    "Outrider's tools: start a command that outlives this turn as a background task (`background`), manage such "
+    "tasks (`tasks`), hand work to a child session (`delegate`), and the tools that this person added."
+)
+MCP_TOOLS_HINT = (
+    "- These tools are those of the MCP server `outrider`. If you do not see them, look for them with `tool_search`."
+)
+log = logging.getLogger("outrider.codex")
 
 
 def tools_for_codex(tools: Tools) -> list[ToolListing]:
-    """The tools of this session that Codex has not got itself."""
+    """The tools of this session that Codex does not have itself."""
     own = [ToolListing(name, t.spec.description, t.spec.schema) for name, t in tools.items() if name not in _CODEX_HAS]
     if shell := tools.get(_SHELL):
         own.append(
@@ -48,15 +56,15 @@ def tools_for_codex(tools: Tools) -> list[ToolListing]:
 
 
 def dynamic_tools(tools: Tools) -> list[dict[str, Any]]:
-    """The same, as Codex wants them declared."""
+    """The same tools as parameters of `thread/start`."""
     return [
-        {"type": "function", "name": o.name, "description": o.description, "inputSchema": o.schema}
-        for o in tools_for_codex(tools)
+        {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": tool.schema}
+        for tool in tools_for_codex(tools)
     ]
 
 
 def parse_our_call(item: str, tool: str, arguments: Any) -> ExternalCall:
-    """A call of one of them, as our tools know it."""
+    """A call of one of our tools, under the name it has for us."""
     args = cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
     if tool == BACKGROUND:
         return ExternalCall(item, _SHELL, {**args, "background": True})
@@ -70,70 +78,20 @@ def is_our_call(call: Call, tools: Tools) -> bool:
     return call.tool in tools and call.tool not in _CODEX_HAS
 
 
-class ResultCapture:
-    """A turn, in which the result of one call is heard as it is recorded."""
-
-    def __init__(self, turn: Turn) -> None:
-        self.session = turn.session
-        self.result: Result | None = None
-        self._turn = turn
-
-    def state(self) -> State:
-        return self._turn.state()
-
-    def transcript(self) -> Transcript:
-        return self._turn.transcript()
-
-    async def record(self, body: Body, key: str | None = None) -> Entry | None:
-        if isinstance(body, Result):
-            self.result = body
-        return await self._turn.record(body, key)
-
-    def emit(self, delta: Delta) -> None:
-        self._turn.emit(delta)
-
-    async def refresh(self) -> None:
-        await self._turn.refresh()
-
-    async def wait_for_entries(self) -> None:
-        await self._turn.wait_for_entries()
-
-
-def _without_properties(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return dict(schema)
-    kept = {name: value for name, value in cast("dict[str, object]", properties).items() if name not in names}
-    return {**schema, "properties": kept}
-
-
-_STARTUP_TIMEOUT = 30
-_CALL_TIMEOUT = 30 * 86_400
-"""Seconds. A call may wait for a person, or for a child session; when it has taken too long is for us to say."""
-_SERVER_INSTRUCTIONS = (
-    "Outrider's tools: start a command that outlives this turn as a background task (`background`), look after such "
-    "tasks (`tasks`), hand work to a child session (`delegate`), and the tools that this person added."
-)
-MCP_TOOLS_HINT = (
-    "- These tools are those of the MCP server `outrider`. If you do not see them, look for them with `tool_search`."
-)
-log = logging.getLogger("outrider.codex")
-
-
 class ThreadTools(Struct, frozen=True):
-    """What one thread is given."""
+    """How one thread reaches our tools."""
 
     mcp_session: McpSession | None = None
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings for this thread alone. They go to Codex's stdin: no file, no environment, no arguments hold them."""
+        """Settings for this thread alone. They are sent over stdin: no file, variable or argument contains them."""
         if self.mcp_session is None:
             return {}
         server = {
             "url": self.mcp_session.url,
             "http_headers": {"Authorization": f"Bearer {self.mcp_session.token}"},
-            # Whether a call may run is asked by us.
+            # Outrider itself asks whether a call may run.
             "default_tools_approval_mode": "approve",
             "startup_timeout_sec": _STARTUP_TIMEOUT,
             "tool_timeout_sec": _CALL_TIMEOUT,
@@ -142,7 +100,7 @@ class ThreadTools(Struct, frozen=True):
 
 
 class ToolProvider:
-    """The lending of one home."""
+    """Provides the threads of one home with our tools."""
 
     def __init__(self, config: Config, mcp_server: McpServer) -> None:
         self.mode = config.codex.tools
@@ -150,35 +108,43 @@ class ToolProvider:
         self._mcp_server = mcp_server
 
     async def uses_mcp(self, thread: str) -> bool:
-        """Whether a thread that is taken up has our tools over MCP: Codex itself keeps those that were declared."""
-        mark = self._marker(thread)
-        return self.mode == "mcp" or (self.mode == "auto" and await anyio.to_thread.run_sync(mark.exists))
+        """Whether a thread that is resumed needs our tools over MCP. Codex itself remembers dynamic tools."""
+        marker = self._marker(thread)
+        return self.mode == "mcp" or (self.mode == "auto" and await anyio.to_thread.run_sync(marker.exists))
 
     async def remember_mcp(self, thread: str) -> None:
-        """Remember that this thread was begun without declared tools."""
-        mark = self._marker(thread)
+        """Remember that this thread was started without dynamic tools."""
+        marker = self._marker(thread)
 
         def write() -> None:
-            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mark.touch(mode=0o600)
+            marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            marker.touch(mode=0o600)
 
         await anyio.to_thread.run_sync(write)
 
     @asynccontextmanager
-    async def tools_for_thread(self, tools: Tools, *, by_mcp: bool) -> AsyncGenerator[ThreadTools]:
-        """What a thread is given, with a token of its own if by MCP; taken back when the block fails."""
-        guest = None
-        if by_mcp:
+    async def tools_for_thread(self, tools: Tools, *, uses_mcp: bool) -> AsyncGenerator[ThreadTools]:
+        """The tools of a thread, over MCP with a token of its own; the token is revoked when the block fails."""
+        session = None
+        if uses_mcp:
             try:
-                guest = await self._mcp_server.open_session(tools_for_codex(tools), _SERVER_INSTRUCTIONS)
+                session = await self._mcp_server.open_session(tools_for_codex(tools), _SERVER_INSTRUCTIONS)
             except OSError as error:
-                log.warning("Codex gets no tools of ours, so it has no tasks and cannot delegate: %s", error)
+                log.warning("Codex gets none of Outrider's tools, so it has no tasks and cannot delegate: %s", error)
         try:
-            yield ThreadTools(guest)
+            yield ThreadTools(session)
         except BaseException:
-            if guest:
-                guest.close()
+            if session:
+                session.close()
             raise
 
     def _marker(self, thread: str) -> Path:
         return self._marker_folder / blake2b(thread.encode(), digest_size=16).hexdigest()
+
+
+def _without_properties(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return dict(schema)
+    rest = {name: value for name, value in cast("dict[str, object]", properties).items() if name not in names}
+    return {**schema, "properties": rest}

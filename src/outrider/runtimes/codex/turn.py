@@ -1,14 +1,17 @@
-"""Carries one turn in a thread of Codex: from what it was given last to where nothing is left to do."""
+"""One run of a turn in a thread of Codex: opens the thread, recovers an interrupted turn, starts or continues it.
+
+Whatever ends the run early, Codex does not continue to work on the turn: it is interrupted, and ended when it does not
+stop in time.
+"""
 
 import logging
 import math
 from base64 import b64encode
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from outrider.core.errors import Unavailable
@@ -18,9 +21,9 @@ from outrider.core.prompt import UserMessage
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.codex.app_server import AppServer, ThreadMessages
 from outrider.runtimes.codex.approvals import ServerRequests
-from outrider.runtimes.codex.errors import codex_failed, is_login_error, request_failed, turn_failed
+from outrider.runtimes.codex.errors import CodexFailed, codex_failed, is_login_error, request_failed, turn_failed
 from outrider.runtimes.codex.launch import SandboxLeftovers
-from outrider.runtimes.codex.notifications import NotificationReader, is_running
+from outrider.runtimes.codex.notifications import ItemTracker, NotificationReader, is_running
 from outrider.runtimes.codex.protocol import (
     CodexTurn,
     client_id,
@@ -33,7 +36,7 @@ from outrider.runtimes.codex.recovery import RecoveredTurn, Recovery, find_turn,
 from outrider.runtimes.codex.threads import NAME, OpenThread, ThreadOptions, inject_history, model_override, open_thread
 from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.watchdog import TurnWatchdog
-from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
+from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification, RpcRequest
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
@@ -41,173 +44,171 @@ from outrider.runtimes.mcp_server import PendingCall
 from outrider.runtimes.tool_runner import ToolRunner
 
 INTERRUPT_TIMEOUT = 5.0
-"""Seconds it has to stop when it is told to."""
+"""Seconds in which Codex must stop a turn that is interrupted, before its process is ended."""
 _ALIVE_TIMEOUT = 5.0
 _RESUME_NOTE = (
-    "[Outrider: the work on this was interrupted.{notes} Go on with what you were asked to do; do not repeat what is "
-    "done already.]"
+    "[Outrider: the work on this was interrupted.{notes} Continue with what you were asked to do; do not repeat what "
+    "is done already.]"
 )
 McpCalls = MemoryObjectReceiveStream[PendingCall]
 """The calls of our tools that came over MCP."""
+Inputs = Sequence[tuple[int, UserMessage]]
 log = logging.getLogger("outrider.codex")
 
 
 class CodexTurnRun:
-    """One carrying of one turn."""
+    """One run of one turn."""
 
     def __init__(
         self,
         context: RuntimeContext,
-        calls: ToolRunner,
+        tool_runner: ToolRunner,
         server: AppServer,
         turn: Turn,
-        news: JournalWatcher,
-        asking: ApprovalGate,
+        journal: JournalWatcher,
+        approvals: ApprovalGate,
+        *,
+        interrupt_timeout: float = INTERRUPT_TIMEOUT,
     ) -> None:
         self._context = context
-        self._tool_runner = calls
+        self._tool_runner = tool_runner
         self._server = server
         self._turn = turn
-        self._journal = news
-        self._approvals = asking
+        self._journal = journal
+        self._approvals = approvals
+        self._interrupt_timeout = interrupt_timeout
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact, context.blobs.put)
         settings = context.config.codex
         self._watchdog = TurnWatchdog(anyio.current_time(), settings.seconds, settings.quiet)
-        self._notifications = NotificationReader(turn, self._recorder, self._watchdog)
-        self._server_requests = ServerRequests(turn, server, self._recorder, self._notifications, self._watchdog)
+        self._items = ItemTracker()
+        self._notifications = NotificationReader(turn, self._recorder, self._watchdog, self._items)
         self._leftovers = SandboxLeftovers(turn.session.workspace)
         self._thread_id = ""
         self._last_sent = 0
-        """The newest input that was sent there."""
+        """The newest input that was sent to Codex."""
         self._input_arrived = anyio.Event()
-        self._scope = anyio.CancelScope()
-        self._failure: Unavailable | None = None
-        self._is_suspended = False
         self._is_over = False
 
     async def run(self, tools: ToolProvider) -> None:
-        terms = ThreadOptions(self._context.config, self._tool_runner.tools_of(self._turn), tools)
-        opened = await open_thread(self._server, self._turn, terms)
-        self._thread_id = opened.id
-        self._recorder.model = opened.model
-        with self._server.subscribe(opened.id) as line, self._receive_mcp_calls() as visitors:
-            found = await find_turn(self._server, self._turn, opened)
-            standing = await Recovery(self._turn, self._recorder, self._tool_runner, self._approvals).run(found)
-            if standing.is_suspended:
+        options = ThreadOptions(self._context.config, self._tool_runner.tools_of(self._turn), tools)
+        thread = await open_thread(self._server, self._turn, options)
+        self._thread_id = thread.id
+        self._recorder.set_model(thread.model)
+        with self._server.subscribe(thread.id) as messages, self._receive_mcp_calls() as mcp_calls:
+            codex_turn = await find_turn(self._server, self._turn, thread)
+            recovery = Recovery(self._turn, self._recorder, self._tool_runner, self._approvals)
+            recovered = await recovery.run(codex_turn)
+            if recovered.is_suspended:
                 return
-            if standing.status == "failed":
-                raise turn_failed(standing.error)
-            inputs = [(seq, words) for seq, words in self._turn.transcript().unseen() if seq > self._recorder.saw]
-            if not inputs and standing.status == "completed":
+            if recovered.status == "failed":
+                raise turn_failed(recovered.error)
+            inputs = [(seq, message) for seq, message in self._turn.transcript().unseen() if seq > self._recorder.saw]
+            if not inputs and recovered.status == "completed":
                 return
-            await inject_history(self._server, self._turn, opened, await newest_input(self._server, self._turn, opened))
-            self._server_requests.earlier_answers = standing.answers
-            await self._start_turn(opened, self._interruption_note(opened, standing, inputs), inputs)
-            await self._run(line, visitors)
+            await inject_history(self._server, self._turn, thread, await newest_input(self._server, self._turn, thread))
+            await self._start_turn(thread, _interruption_note(recovered, inputs), inputs)
+            await self._run(messages, mcp_calls)
 
     @contextmanager
     def _receive_mcp_calls(self) -> Generator[McpCalls]:
-        """Calls of our tools over MCP belong to this turn from now on; they wait until it is heard."""
-        guest = self._server.mcp_sessions.get(self._thread_id)
-        visits, visitors = anyio.create_memory_object_stream[PendingCall](math.inf)
-        with visits, visitors, guest.deliver_to(visits.send_nowait) if guest else nullcontext():
-            yield visitors
+        """The calls of our tools over MCP belong to this turn from now on; they wait until it has started."""
+        thread = self._server.thread(self._thread_id)
+        session = thread.mcp_session if thread else None
+        sender, receiver = anyio.create_memory_object_stream[PendingCall](math.inf)
+        with sender, receiver, session.deliver_to(sender.send_nowait) if session else nullcontext():
+            yield receiver
 
-    def _interruption_note(
-        self, thread: OpenThread, recovered: RecoveredTurn, inputs: Sequence[tuple[int, UserMessage]]
-    ) -> str:
-        """What it is told before the person's words: that it was interrupted, if it was."""
-        is_cut = recovered.status == "interrupted" or bool(recovered.notes) or not inputs
-        notes = "".join(f"\n- {note}" for note in recovered.notes)
-        return _RESUME_NOTE.format(notes=f"{notes}\n" if notes else "") if is_cut else ""
-
-    async def _start_turn(self, thread: OpenThread, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> None:
+    async def _start_turn(self, thread: OpenThread, note: str, inputs: Inputs) -> None:
         saw = inputs[-1][0] if inputs else self._recorder.saw
         if thread.is_new:
             await self._turn.record(Bound(NAME, thread.id, saw=saw))
-        params: dict[str, Any] = {"threadId": thread.id, "input": self._render_input(text, inputs)}
+        params: dict[str, Any] = {"threadId": thread.id, "input": self._render_input(note, inputs)}
         if inputs:
             params["clientUserMessageId"] = client_id(saw)
         if model := await model_override(self._server, self._turn, self._context.config, thread):
-            params["model"] = self._recorder.model = self._server.thread_models[thread.id] = model
+            params["model"] = model
+            self._recorder.set_model(model)
+            self._server.set_thread_model(thread.id, model)
         try:
-            self._notifications.turn_id = parse_turn_id(await self._server.request("turn/start", params))
+            turn_id = parse_turn_id(await self._server.request("turn/start", params))
         except RpcError as error:
             raise request_failed(error, "the turn") from error
         except BaseException:
-            # Whether it works on this is not known, and it cannot be told to stop.
+            # Codex may be working on this, and without the turn's id it cannot be interrupted.
             self._server.retire()
             raise
+        self._items.turn_started(turn_id)
         self._watchdog.turn_started(anyio.current_time())
-        self._last_sent = self._recorder.saw = saw
+        self._last_sent = saw
+        self._recorder.input_seen(saw)
         try:
-            await self._turn.record(Bound(NAME, thread.id, self._notifications.turn_id, saw))
+            await self._turn.record(Bound(NAME, thread.id, turn_id, saw))
         except BaseException:
             self._server.retire()
             raise
 
-    def _render_input(self, text: str, inputs: Sequence[tuple[int, UserMessage]]) -> list[dict[str, Any]]:
-        said = [{"type": "text", "text": text}] if text else []
-        for _, words in inputs:
-            said.append({"type": "text", "text": words.text or "(no words)"})
-            for image in words.images:
+    def _render_input(self, note: str, inputs: Inputs) -> list[dict[str, Any]]:
+        blocks = [{"type": "text", "text": note}] if note else []
+        for _, message in inputs:
+            blocks.append({"type": "text", "text": message.text or "(no text)"})
+            for image in message.images:
                 content = b64encode(self._context.blobs.get(image.blob)).decode()
-                said.append({"type": "image", "url": f"data:{image.media};base64,{content}"})
-        return said
+                blocks.append({"type": "image", "url": f"data:{image.media};base64,{content}"})
+        return blocks
 
-    async def _run(self, line: ThreadMessages, visitors: McpCalls) -> None:
-        """Hear it out. Whatever ends this early, it does not go on there unheard."""
-        ended: CodexTurn | None = None
+    async def _run(self, messages: ThreadMessages, mcp_calls: McpCalls) -> None:
+        """Read the turn to its end, or interrupt it when anything ends this early."""
         try:
             try:
-                ended = await self._consume(line, visitors)
-            finally:
+                ended = await self._consume(messages, mcp_calls)
+            except BaseException as error:
                 if not self._is_over:
                     with anyio.CancelScope(shield=True):
-                        await self._interrupt_and_wait(line)
-        except (ProcessExited, Unavailable):
+                        await self._interrupt_and_wait(messages, is_late=isinstance(error, _TurnTimedOut))
+                raise
+        except ApprovalSuspended:
+            return
+        except Unavailable:
             await self._record_partial()
             raise
-        if self._is_suspended:
-            return
-        if self._failure or ended is None:
-            await self._record_partial()
-            raise self._failure or codex_failed("Codex stopped")
         await self._finish(ended)
 
-    async def _consume(self, line: ThreadMessages, visitors: McpCalls) -> CodexTurn | None:
+    async def _consume(self, messages: ThreadMessages, mcp_calls: McpCalls) -> CodexTurn:
+        ended: CodexTurn | None = None
         try:
             async with anyio.create_task_group() as group:
-                self._server_requests.on_suspended = self._suspend
-                self._notifications.on_unconfirmed = lambda item: _start_soon(
-                    group, self._server_requests.assume_started, item
+                requests = ServerRequests(
+                    self._turn,
+                    self._server,
+                    self._recorder,
+                    self._items,
+                    self._watchdog,
+                    self._approvals,
+                    self._tool_runner,
+                    group,
                 )
-                group.start_soon(self._journal.listen, self._on_input)
+                group.start_soon(self._journal.listen, lambda: self._input_arrived.set())
+                group.start_soon(self._notifications.confirm_starts)
                 group.start_soon(self._steer)
                 group.start_soon(self._run_watchdog)
-                group.start_soon(self._run_mcp_calls, visitors, group)
-                ended = None
-                with self._scope:
-                    ended = await self._read_messages(line, group)
+                group.start_soon(_run_mcp_calls, mcp_calls, requests)
+                ended = await self._read_messages(messages, requests)
                 group.cancel_scope.cancel()
-                return ended
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
-        return None
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        if ended is None:
+            raise codex_failed("Codex stopped")
+        return ended
 
-    async def _read_messages(self, line: ThreadMessages, group: TaskGroup) -> CodexTurn:
+    async def _read_messages(self, messages: ThreadMessages, requests: ServerRequests) -> CodexTurn:
         while True:
-            match await line.next():
+            match await messages.next():
                 case RpcRequest() as request:
-                    self._server_requests.handle(request, self._tool_runner, self._approvals, group)
+                    requests.handle(request)
                 case RpcNotification() as notification:
                     if ended := await self._notifications.handle(notification):
                         self._is_over = True
                         return ended
-
-    async def _run_mcp_calls(self, visitors: McpCalls, group: TaskGroup) -> None:
-        async for visit in visitors:
-            self._server_requests.run_mcp_call(visit, self._tool_runner, self._approvals, group)
 
     async def _finish(self, ended: CodexTurn) -> None:
         match ended.status:
@@ -217,7 +218,7 @@ class CodexTurnRun:
                 await self._record_partial()
                 failed = turn_failed(ended.error or self._notifications.last_error)
                 if is_login_error(str(failed)):
-                    # One that is started after a login knows of it.
+                    # Only a process that is started after the login has it.
                     self._server.retire()
                 raise failed
             case _:
@@ -225,56 +226,44 @@ class CodexTurnRun:
                 raise codex_failed("Codex ended the turn before it was done")
 
     async def _record_partial(self) -> None:
-        """What was done so far stays done."""
         await self._notifications.record_partial_messages()
         await self._recorder.close()
 
-    def _suspend(self) -> None:
-        self._is_suspended = True
-        self._scope.cancel()
-
-    def _fail(self, error: Unavailable) -> None:
-        self._failure = error
-        self._scope.cancel()
-
-    def _on_input(self) -> None:
-        self._input_arrived.set()
-
     async def _steer(self) -> None:
-        """Pass on what arrives meanwhile. What is not taken stays unseen, and begins a turn of its own there."""
+        """Send inputs that arrive during the turn. One that Codex rejects stays unseen and starts its next turn."""
         while True:
-            inputs = [(seq, words) for seq, words in self._turn.transcript().unseen() if seq > self._last_sent]
+            inputs = [(seq, message) for seq, message in self._turn.transcript().unseen() if seq > self._last_sent]
             if inputs:
                 newest = inputs[-1][0]
-                params = {"threadId": self._thread_id, "expectedTurnId": self._notifications.turn_id}
-                more = {"input": self._render_input("", inputs), "clientUserMessageId": client_id(newest)}
+                params = {
+                    "threadId": self._thread_id,
+                    "expectedTurnId": self._items.turn_id,
+                    "input": self._render_input("", inputs),
+                    "clientUserMessageId": client_id(newest),
+                }
                 try:
-                    await self._server.request("turn/steer", {**params, **more})
+                    await self._server.request("turn/steer", params)
                 except (RpcError, RequestTimeout) as error:
-                    log.info("an input was not taken during the turn: %s", error)
+                    log.info("Codex did not accept an input during the turn: %s", error)
                     return
                 self._last_sent = newest
                 if not self._notifications.acknowledges_inputs:
-                    self._recorder.saw = newest
+                    self._recorder.input_seen(newest)
             await self._input_arrived.wait()
             self._input_arrived = anyio.Event()
 
     async def _run_watchdog(self) -> None:
-        """End a turn that takes too long. Silence is no verdict: whether it is alive is asked first."""
+        """Raise _TurnTimedOut when the turn takes too long, or when Codex is silent and does not work on it."""
+        seconds = self._context.config.codex.seconds
         while True:
             now = anyio.current_time()
             match self._watchdog.check(now):
                 case "late":
-                    seconds = self._context.config.codex.seconds
-                    self._fail(
-                        codex_failed(f"Codex worked on this for {seconds} s, the limit of one turn (codex.seconds)")
-                    )
-                    return
+                    text = f"the turn reached its time limit of {seconds} s (codex.seconds)"
+                    raise _TurnTimedOut(str(codex_failed(text)))
                 case "quiet" if not await self._is_alive():
-                    self._fail(
-                        codex_failed("Codex said nothing more after a tool had ended, and did not work on it either")
-                    )
-                    return
+                    text = "Codex was silent after a tool had ended, and does not work on the turn"
+                    raise _TurnTimedOut(str(codex_failed(text)))
                 case "quiet":
                     self._watchdog.confirmed_alive(anyio.current_time())
                 case "":
@@ -282,43 +271,54 @@ class CodexTurnRun:
 
     async def _is_alive(self) -> bool:
         try:
-            return parse_is_active(
-                await self._server.request("thread/read", {"threadId": self._thread_id}, _ALIVE_TIMEOUT)
-            )
+            params = {"threadId": self._thread_id}
+            return parse_is_active(await self._server.request("thread/read", params, _ALIVE_TIMEOUT))
         except (RpcError, RequestTimeout) as error:
             log.warning("Codex does not say whether it works: %s", error)
             return False
 
-    async def _interrupt_and_wait(self, line: ThreadMessages) -> None:
-        """Stop it, and what it runs. A process that does not obey, or has had its time, is ended."""
-        with anyio.move_on_after(INTERRUPT_TIMEOUT) as scope:
+    async def _interrupt_and_wait(self, messages: ThreadMessages, *, is_late: bool) -> None:
+        """Stop the turn and the commands it runs. A process that does not stop in time, or `is_late`, is ended."""
+        with anyio.move_on_after(self._interrupt_timeout) as scope:
             try:
-                await self._interrupt(line)
+                await self._interrupt(messages)
             except (RpcError, RequestTimeout) as error:
-                log.warning("Codex did not stop when told to: %s", error)
+                log.warning("Codex did not stop: %s", error)
                 self._server.retire()
-            except ProcessExited as gone:
-                log.info("%s", gone)
+            except ProcessExited as exited:
+                log.info("%s", exited)
         if scope.cancelled_caught:
-            log.warning("Codex did not stop within %g s", INTERRUPT_TIMEOUT)
-        if scope.cancelled_caught or self._failure:
+            log.warning("Codex did not stop within %g s", self._interrupt_timeout)
+        if scope.cancelled_caught or is_late:
             self._server.retire()
         await self._leftovers.clear()
 
-    async def _interrupt(self, line: ThreadMessages) -> None:
-        await self._server.request(
-            "turn/interrupt", {"threadId": self._thread_id, "turnId": self._notifications.turn_id}, INTERRUPT_TIMEOUT
-        )
-        await self._server.request("thread/backgroundTerminals/clean", {"threadId": self._thread_id}, INTERRUPT_TIMEOUT)
-        running = {id for id, item in self._notifications.open_items.items() if is_running(item)}
+    async def _interrupt(self, messages: ThreadMessages) -> None:
+        thread, timeout = self._thread_id, self._interrupt_timeout
+        params = {"threadId": thread, "turnId": self._items.turn_id}
+        await self._server.request("turn/interrupt", params, timeout)
+        await self._server.request("thread/backgroundTerminals/clean", {"threadId": thread}, timeout)
+        running = {id for id, item in self._items.open_items.items() if is_running(item)}
         is_over = False
         while not is_over or running:
-            message = await line.next()
+            message = await messages.next()
             if message.method == "turn/completed":
                 is_over = True
             elif message.method == "item/completed":
                 running.discard(parse_item(parse_notification(message.params).item).id)
 
 
-def _start_soon(group: TaskGroup, act: Callable[[str], Coroutine[Any, Any, None]], item: str) -> None:
-    group.start_soon(act, item)
+class _TurnTimedOut(CodexFailed):
+    """Codex worked for too long, or stopped working without ending the turn."""
+
+
+async def _run_mcp_calls(calls: McpCalls, requests: ServerRequests) -> None:
+    async for call in calls:
+        requests.run_mcp_call(call)
+
+
+def _interruption_note(recovered: RecoveredTurn, inputs: Inputs) -> str:
+    """The note before the person's message that says that the work was interrupted; empty when it was not."""
+    is_interrupted = recovered.status == "interrupted" or bool(recovered.notes) or not inputs
+    notes = "".join(f"\n- {note}" for note in recovered.notes)
+    return _RESUME_NOTE.format(notes=f"{notes}\n" if notes else "") if is_interrupted else ""

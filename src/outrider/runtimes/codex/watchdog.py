@@ -1,10 +1,13 @@
-"""When a turn of Codex has worked too long, and when its silence is to be looked into. Pure: time is an argument."""
+"""Watchdog of a Codex turn: when it has worked too long, and when its silence must be checked.
+
+Pure: time is an argument.
+"""
 
 from typing import Literal
 
 
 class TurnWatchdog:
-    """The clocks of one turn. What Codex waits for, or runs, is counted as outstanding."""
+    """The clocks of one turn. Time in which Codex waits for us does not count."""
 
     def __init__(self, now: float, seconds: float, quiet: float) -> None:
         self._seconds = seconds
@@ -14,15 +17,13 @@ class TurnWatchdog:
         self._last_activity = now
         self._is_after_tool = False
         self._pending_answers = 0
-        """Answers of ours that it waits for: to a question, or of a tool."""
+        """Responses of ours that Codex waits for: to an approval, or of a tool."""
         self._running: set[str] = set()
 
     def turn_started(self, now: float) -> None:
-        """The turn begins there now."""
         self._since = self._last_activity = now
 
     def message_received(self, now: float) -> None:
-        """It said something."""
         self._last_activity = now
         self._is_after_tool = False
 
@@ -35,19 +36,18 @@ class TurnWatchdog:
         self._is_after_tool = True
 
     def answer_pending(self, now: float) -> None:
-        """It waits for an answer of ours: its clock stands still."""
+        """Codex waits for a response of ours: its clock is paused."""
         if not self._pending_answers:
             self._worked += now - self._since
         self._pending_answers += 1
 
     def answer_sent(self, now: float) -> None:
-        """It was given one."""
         self._pending_answers -= 1
         if not self._pending_answers:
             self._since = self._last_activity = now
 
     def confirmed_alive(self, now: float) -> None:
-        """It was found to be alive: silence is counted from here."""
+        """Codex is working: silence counts from now."""
         self._last_activity = now
 
     @property
@@ -55,7 +55,7 @@ class TurnWatchdog:
         return self._pending_answers > 0
 
     def check(self, now: float) -> Literal["", "late", "quiet"]:
-        """`late`: it has worked too long. `quiet`: look whether it still works."""
+        """`late`: it has worked too long. `quiet`: ask whether it still works."""
         if self._pending_answers:
             return ""
         if self._worked + now - self._since >= self._seconds:
@@ -64,7 +64,7 @@ class TurnWatchdog:
         return "quiet" if is_idle and now - self._last_activity >= self._quiet else ""
 
     def seconds_to_next_check(self, now: float) -> float:
-        """Seconds until it is worth looking again."""
+        """Seconds until the next check makes sense."""
         if self._pending_answers:
             return 1.0
         late = self._seconds - self._worked - (now - self._since)

@@ -1,1 +1,1 @@
-"""What runtimes that are other programs have in common: writing down what was done, asking, telling the past."""
+"""What the runtimes of external programs share: process pool, approvals, recorder and history."""

@@ -1,58 +1,83 @@
-"""Puts another program's wishes to rules, grants and people, and waits for the answer, also over a restart."""
+"""Approval gate for external programs: rules, permissions and people decide what the program may do.
+
+A question survives a restart. When nobody answers for a while, the turn is suspended and holds nothing until there is
+an answer.
+"""
 
 from collections.abc import Callable
 
 import anyio
 
-from outrider.core.approvals import ApprovalRequest, Verdict
+from outrider.core.approvals import NO, ApprovalRequest, Verdict
+from outrider.core.events import Answered
 from outrider.core.ports import ToolEnvironment, Turn
 from outrider.core.types import Call
-from outrider.runtimes.tool_runner import deny_unreachable, record_question, verdict_of
+from outrider.runtimes.tool_runner import deny_unreachable, question_id, record_question, verdict_of
 
 ANSWER_TIMEOUT = 600.0
-"""Seconds a question is waited for while the other program is kept running for its answer."""
+"""Seconds to wait for an answer while the external program keeps running."""
 _REFRESH_INTERVAL = 0.5
-"""Seconds between two looks whether the turn is to be let go of."""
+"""Seconds between two checks whether the turn is to be handed over."""
+IsSameCall = Callable[[Call, Call], bool]
 
 
 class ApprovalSuspended(Exception):
-    """Nobody has answered for a while: the turn is left as it is, holding nothing, until someone does."""
+    """Nobody answered in time. The turn continues when there is an answer."""
 
 
 class JournalWatcher:
-    """Tells everyone in a turn when something was added to its journal by others."""
+    """Notifies the parts of a turn when others add entries to its journal."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._changed = anyio.Event()
 
     async def listen(self, listener: Callable[[], None]) -> None:
-        """Take in what others add, for as long as the turn goes on; `told` is called after each time."""
+        """Read new entries until cancelled, and call `listener` each time."""
         while True:
             await self._turn.wait_for_entries()
             self._changed.set()
             self._changed = anyio.Event()
             listener()
 
-    async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for the journal to be so."""
-        while not is_so():
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             await self._changed.wait()
 
 
 class ApprovalGate:
-    """The questions of one turn."""
+    """The approvals of one turn."""
 
     def __init__(
-        self, turn: Turn, environment: ToolEnvironment, news: JournalWatcher, patience: float = ANSWER_TIMEOUT
+        self,
+        turn: Turn,
+        environment: ToolEnvironment,
+        journal: JournalWatcher,
+        *,
+        is_same_call: IsSameCall,
+        timeout: float = ANSWER_TIMEOUT,
     ) -> None:
+        """`is_same_call` says whether an answer that was given for one call holds for another."""
         self._turn = turn
         self._tool_environment = environment
-        self._journal = news
-        self._timeout = patience
+        self._journal = journal
+        self._is_same_call = is_same_call
+        self._timeout = timeout
+        self._earlier_answers: list[tuple[Call, Verdict]] = []
 
-    async def verdict(self, call: Call, request: ApprovalRequest) -> Verdict:
-        """`allow` or `deny`, by rule, by grant or by a person. The call is recorded already. Raises Parked."""
+    def remember(self, call: Call, verdict: Verdict) -> None:
+        """Apply an answer from before an interruption to the same call when the program makes it again, once."""
+        self._earlier_answers.append((call, verdict))
+
+    async def decide(self, call: Call, request: ApprovalRequest) -> Verdict:
+        """`allow` or `deny`, by an earlier answer, a rule, a permission or a person. Raises ApprovalSuspended.
+
+        The call is already in the journal.
+        """
+        for earlier in self._earlier_answers:
+            if self._is_same_call(earlier[0], call):
+                self._earlier_answers.remove(earlier)
+                return earlier[1]
         verdict = await self._tool_environment.verdict(request, self._turn.session)
         if verdict != "ask":
             return verdict
@@ -61,18 +86,22 @@ class ApprovalGate:
         return await self.wait_for_answer(call)
 
     async def wait_for_answer(self, call: Call) -> Verdict:
-        """The answer to a question that was asked. Raises Parked."""
+        """The answer to a question that is in the journal. Raises ApprovalSuspended."""
         with anyio.move_on_after(self._timeout):
             while call.id not in self._turn.state().answers:
                 with anyio.move_on_after(_REFRESH_INTERVAL):
                     await self._journal.wait_until(lambda: call.id in self._turn.state().answers)
-                # Whoever carries the turn may be about to leave, and nothing is in progress that had to end first.
+                # The owner of the turn may be about to hand it over, and no step is running that had to end first.
                 await self._turn.refresh()
         answer = self._turn.state().answers.get(call.id)
         if answer is None:
             raise ApprovalSuspended
         return verdict_of(answer)
 
+    async def withdraw(self, call: Call) -> None:
+        """Answer the question about this call with no: the program does not wait for it any more."""
+        await self._turn.record(Answered(question_id(call), NO), key=f"answer/{question_id(call)}")
+
     async def deny_unreachable(self) -> bool:
-        """A question that nobody can answer is a no. True when at least one was answered so."""
+        """Answer open questions with no where nobody can answer them. True when there were any."""
         return await deny_unreachable(self._turn, self._tool_environment)

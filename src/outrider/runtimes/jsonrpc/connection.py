@@ -1,7 +1,4 @@
-"""Lines and what they say: JSON-RPC messages parsed from one line each, and rendered to one. Pure.
-
-Requests, answers and notifications with the process at the other end of a line, in either direction.
-"""
+"""JSON-RPC connection to a child process: requests, responses and notifications in both directions, one per line."""
 
 import logging
 import re
@@ -19,19 +16,22 @@ from outrider.runtimes.jsonrpc.process import Child
 from outrider.system.tasks import background_group
 
 RequestId = int | str
-"""Of a request that the other side sent. Its ids have nothing to do with ours, and 0 is one of them."""
+"""The id of a request that the child sent. Its ids are independent of ours, and 0 is a valid one."""
 Version = Literal["", "2.0"]
-"""The `jsonrpc` key of what we write; left out when empty."""
+"""The `jsonrpc` field of the messages we send; left out when empty."""
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+_OVERHEAD = 512
+"""Bytes that a queued message takes besides its text, roughly: many short messages would else take much more."""
+_log = logging.getLogger("outrider.jsonrpc")
 _NULL = Raw(b"null")
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-"""One escape in a JSON string; a pair of surrogates is one, and half a pair is the group."""
+"""One escape in a JSON string. A surrogate pair is one match; the group matches half a pair."""
 
 
 class RpcRequest(Struct, frozen=True):
-    """The other side wants an answer: `Peer.answer` or `Peer.refuse`, with this id."""
+    """A request of the child, to be answered with `respond` or `respond_error` and this id."""
 
     id: RequestId
     method: str
@@ -40,7 +40,7 @@ class RpcRequest(Struct, frozen=True):
 
 
 class RpcNotification(Struct, frozen=True):
-    """The other side tells something."""
+    """A notification of the child."""
 
     method: str
     params: Raw
@@ -48,7 +48,7 @@ class RpcNotification(Struct, frozen=True):
 
 
 class RpcResponse(Struct, frozen=True):
-    """To a request of ours."""
+    """The response to a request of ours."""
 
     id: RequestId | None
     outcome: Raw | RpcError
@@ -77,37 +77,37 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parse_message(line: bytes) -> RpcMessage | RpcResponse:
-    """What a line says. Text that is no Unicode is mended with U+FFFD. Raises `msgspec.DecodeError` for nonsense."""
-    found = _message_decoder.decode(repair_unicode(line))
-    if found.method is UNSET:
-        if found.result is UNSET and bytes(found.error) == b"null":
+    """The message in a line. Invalid Unicode is replaced by U+FFFD. Raises `msgspec.DecodeError`."""
+    message = _message_decoder.decode(repair_unicode(line))
+    if message.method is UNSET:
+        if message.result is UNSET and bytes(message.error) == b"null":
             raise msgspec.ValidationError("neither a method, nor a result, nor an error")
-        return RpcResponse(found.id, _outcome(found))
-    if found.id is None:
-        return RpcNotification(found.method, found.params)
-    return RpcRequest(found.id, found.method, found.params)
+        return RpcResponse(message.id, _outcome(message))
+    if message.id is None:
+        return RpcNotification(message.method, message.params)
+    return RpcRequest(message.id, message.method, message.params)
 
 
 def render_message(message: Mapping[str, object], version: Version = "") -> bytes:
-    """One line, its end included: valid UTF-8 with no half of a surrogate pair, which some readers drop unheard."""
+    """The message as one line with its end: valid UTF-8 without lone surrogates, since some readers drop such lines."""
     whole = {"jsonrpc": version, **message} if version else message
     try:
         line = _encode(whole)
     except UnicodeEncodeError:
         line = _encode(_replace_surrogates(msgspec.to_builtins(whole, builtin_types=(Raw,))))
-    # A newline can stand in a `Raw` of the caller's only, between two words: within strings it is escaped.
+    # Only a `Raw` of the caller can contain newlines, and only between tokens: within strings they are escaped.
     return repair_unicode(line).replace(b"\n", b" ") + b"\n"
 
 
 def repair_unicode(text: bytes) -> bytes:
-    """JSON with everything that is not Unicode replaced by U+FFFD; the same bytes when there is nothing of the kind."""
+    """JSON with invalid Unicode replaced by U+FFFD; the same bytes when there is none."""
     if not text.isascii():
         try:
             text.decode()
         except UnicodeDecodeError:
             text = text.decode(errors="replace").encode()
     if b"\\ud" in text or b"\\uD" in text:
-        text = _ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], text)
+        text = _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
     return text
 
 
@@ -117,15 +117,15 @@ def _outcome(line: _WireMessage) -> Raw | RpcError:
     try:
         error = _error_decoder.decode(line.error)
     except msgspec.DecodeError:
-        # Whatever shape it has: the request it answers must not wait any longer.
-        return RpcError(INTERNAL_ERROR, "an error that is not one of JSON-RPC", line.error)
+        # The request must not wait any longer, whatever the error looks like.
+        return RpcError(INTERNAL_ERROR, "an error that is not valid JSON-RPC", line.error)
     return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
 
 
 def _replace_surrogates(value: Any) -> Any:
     match value:
         case str():
-            # By way of UTF-16, so that two halves that belong together become one again.
+            # Through UTF-16, so that the two halves of a pair become one character again.
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         case dict():
             pairs = cast("dict[Any, Any]", value).items()
@@ -136,96 +136,99 @@ def _replace_surrogates(value: Any) -> Any:
             return value
 
 
-_OVERHEAD = 512
-"""About what a message costs besides its bytes: many short ones would else take much more than they say."""
-_log = logging.getLogger("outrider.jsonrpc")
-
-
 class ConnectionOptions(Struct, frozen=True):
-    """How this peer is spoken with."""
+    """How messages are sent and received."""
 
     version: Version = ""
-    """Codex does without, ACP wants `2.0`."""
+    """Codex uses none, ACP requires `2.0`."""
     timeout: float = 30.0
-    """Seconds that a request waits for its answer when it does not say otherwise."""
+    """Seconds that a request waits for its response by default."""
     max_queued_bytes: int = 16 * 1024 * 1024
-    """Bytes of messages that wait for their owner before no more is read; one more line may come on top."""
+    """Bytes of received messages that are queued before reading pauses; one more line may be added."""
 
 
 class _PendingRequest:
-    """A request of ours without an answer."""
+    """A request of ours without a response."""
 
     def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.outcome: Raw | RpcError | None = None
-        """None when there will be none any more."""
+        self._resolved = anyio.Event()
+        self._outcome: Raw | RpcError | None = None
+
+    def resolve(self, outcome: Raw | RpcError | None) -> None:
+        """None when no response will come any more."""
+        self._outcome = outcome
+        self._resolved.set()
+
+    async def wait(self) -> Raw | RpcError | None:
+        await self._resolved.wait()
+        return self._outcome
 
 
 class RpcConnection:
-    """Speaks with one child until it is gone; made by `open_peer`.
+    """A connection to one child until it exits; opened by `open_connection`.
 
-    Answers come in the same pipe as messages. Whoever waits for an answer must see to it that messages are taken
-    meanwhile: when more than `room` of them wait, nothing is read, and the child has to wait too. None is lost.
+    Responses come in the same pipe as messages. While a request waits, messages must be consumed: when more than
+    `max_queued_bytes` are queued, nothing is read, and the child has to wait. No message is lost.
     """
 
-    def __init__(self, child: Child, traits: ConnectionOptions) -> None:
+    def __init__(self, child: Child, options: ConnectionOptions) -> None:
         self._child = child
-        self._options = traits
+        self._options = options
         self._last_id = 0
         self._pending: dict[int, _PendingRequest] = {}
         self._messages: deque[tuple[RpcMessage, int]] = deque()
         self._queued_bytes = 0
         self.received = 0
-        """How many messages have come: those before an answer came before it, taken or not."""
+        """The number of messages so far, consumed or not. Those before a response were received before it."""
         self._changed = anyio.Event()
         self._is_closed = False
 
-    async def request(self, method: str, params: Any = None, patience: float | None = None) -> Raw:
-        """Ask, and wait for the result, to be decoded by its owner. `math.inf` waits as long as the child lives.
+    async def request(self, method: str, params: Any = None, within: float | None = None) -> Raw:
+        """Send a request and wait for its result, at most `within` seconds; `math.inf` waits as long as the child runs.
 
-        Raises RpcError when the answer is an error, NoAnswer when none came in time, ChildGone when none will come.
-        Cancelling it forgets it; the other side is not told.
+        Raises RpcError when the response is an error, RequestTimeout when none came in time, and ProcessExited when
+        none will come. Cancelling it drops the response; the child is not notified.
         """
-        seconds = self._options.timeout if patience is None else patience
+        seconds = self._options.timeout if within is None else within
         self._last_id += 1
         number = self._last_id
-        waiting = self._pending[number] = _PendingRequest()
+        pending = self._pending[number] = _PendingRequest()
         try:
             with anyio.fail_after(seconds):
                 await self._send({"id": number, "method": method, **_params_field(params)})
-                await waiting.answered.wait()
+                outcome = await pending.wait()
         except TimeoutError:
             raise RequestTimeout(f"{self._child.name} did not answer {method} within {seconds:g} s") from None
         finally:
             self._pending.pop(number, None)
-        if waiting.outcome is None:
+        if outcome is None:
             raise self._child.exit_error()
-        if isinstance(waiting.outcome, RpcError):
-            raise waiting.outcome
-        return waiting.outcome
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
 
     async def notify(self, method: str, params: Any = None) -> None:
-        """Tell something that has no answer. Raises ChildGone."""
+        """Send a notification. Raises ProcessExited."""
         await self._send({"method": method, **_params_field(params)})
 
     async def respond(self, id: RequestId, result: Any = None) -> None:
-        """Answer a request of the other side. Raises ChildGone."""
+        """Respond to a request of the child. Raises ProcessExited."""
         await self._send({"id": id, "result": result})
 
     async def respond_error(self, id: RequestId, error: RpcError) -> None:
-        """Answer a request of the other side with an error. Raises ChildGone."""
+        """Respond to a request of the child with an error. Raises ProcessExited."""
         data = {} if error.data is None else {"data": error.data}
         await self._send({"id": id, "error": {"code": error.code, "message": error.message, **data}})
 
     def messages(self) -> AsyncIterator[RpcMessage]:
-        """Requests and notifications of the other side, in their order, each once; for one owner.
+        """Requests and notifications of the child, in their order, each once; for one consumer.
 
-        Raises ChildGone after the last one. Leaving it and coming back loses nothing.
+        Raises ProcessExited after the last one. A consumer may stop and start again without losing any.
         """
         return _Messages(self)
 
     async def next_message(self) -> RpcMessage:
-        """The next of `messages`. May be cancelled: one that was taken is always returned."""
+        """The next of `messages`. Cancelling it loses no message."""
         await anyio.lowlevel.checkpoint()
         while not self._messages:
             if self._is_closed:
@@ -237,22 +240,22 @@ class RpcConnection:
         return message
 
     async def read_loop(self) -> None:
-        """Take line after line until the child is gone."""
+        """Read lines until the child has exited."""
         try:
             while True:
                 self._handle_line(await self._child.read_line())
                 while self._queued_bytes > self._options.max_queued_bytes and not self._child.is_closed:
                     await self._changed.wait()
-        except ProcessExited as gone:
-            _log.debug("%s", gone)
+        except ProcessExited as exited:
+            _log.debug("%s", exited)
         finally:
             self._is_closed = True
             self._wake()
-            for waiting in self._pending.values():
-                waiting.answered.set()
+            for pending in self._pending.values():
+                pending.resolve(None)
 
     async def wake_on_exit(self) -> None:
-        """Let the last words be read, however many wait already: they are few, and no more will come."""
+        """Let the last lines be read even when the queue is full: they are few, and no more will come."""
         await self._child.wait_closed()
         self._wake()
 
@@ -263,32 +266,31 @@ class RpcConnection:
         if not line.strip():
             return
         try:
-            found = parse_message(line)
+            message = parse_message(line)
         except msgspec.DecodeError as error:
-            _log.warning("%s wrote a line of %d bytes that says nothing: %s", self._child.name, len(line), error)
+            _log.warning("%s wrote a line of %d bytes that is no message: %s", self._child.name, len(line), error)
             return
-        if not isinstance(found, RpcResponse):
-            self._messages.append((found, len(line) + _OVERHEAD))
+        if not isinstance(message, RpcResponse):
+            self._messages.append((message, len(line) + _OVERHEAD))
             self.received += 1
             self._queued_bytes += len(line) + _OVERHEAD
             self._wake()
             return
-        waiting = self._pending.pop(found.id, None) if isinstance(found.id, int) else None
-        if waiting is None:
-            _log.info("%s answered %r, which nobody waits for", self._child.name, found.id)
+        pending = self._pending.pop(message.id, None) if isinstance(message.id, int) else None
+        if pending is None:
+            _log.info("%s responded to %r, for which no request is waiting", self._child.name, message.id)
             return
-        waiting.outcome = found.outcome
-        waiting.answered.set()
+        pending.resolve(message.outcome)
 
     def _wake(self) -> None:
-        """Wake whoever waits for messages, or for room for them."""
+        """Wake those that wait for messages, or for room in the queue."""
         self._changed.set()
         self._changed = anyio.Event()
 
 
 class _Messages:
-    def __init__(self, peer: RpcConnection) -> None:
-        self._connection = peer
+    def __init__(self, connection: RpcConnection) -> None:
+        self._connection = connection
 
     def __aiter__(self) -> "_Messages":
         return self
@@ -298,13 +300,13 @@ class _Messages:
 
 
 @asynccontextmanager
-async def open_connection(child: Child, traits: ConnectionOptions | None = None) -> AsyncGenerator[RpcConnection]:
-    """Speak with a child, from here to the end of the block. The child is opened, and ended, around it."""
-    peer = RpcConnection(child, traits or ConnectionOptions())
+async def open_connection(child: Child, options: ConnectionOptions | None = None) -> AsyncGenerator[RpcConnection]:
+    """A connection to a running child. `open_child` around it starts and ends the child."""
+    connection = RpcConnection(child, options or ConnectionOptions())
     async with background_group() as group:
-        group.start_soon(peer.read_loop)
-        group.start_soon(peer.wake_on_exit)
-        yield peer
+        group.start_soon(connection.read_loop)
+        group.start_soon(connection.wake_on_exit)
+        yield connection
 
 
 def _params_field(params: object) -> dict[str, object]:

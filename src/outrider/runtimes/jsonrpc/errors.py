@@ -1,4 +1,4 @@
-"""What can go wrong between us and a child, each named for what its caller may do."""
+"""Errors of a JSON-RPC connection to a child process."""
 
 import signal as signals
 
@@ -7,37 +7,37 @@ from msgspec import Raw
 from outrider.core.errors import Unavailable
 
 _MAX_MESSAGE = 500
-"""Characters of a message that are shown. Some list every method there is."""
+"""Characters of a message in the text of an error. Some messages list every method."""
 
 
 class RpcError(Exception):
-    """The other side answered a request with an error. What it means is for the request's owner to know."""
+    """The response to a request was an error. Its meaning depends on the request."""
 
     def __init__(self, code: int, message: str, data: Raw | None = None) -> None:
         super().__init__(f"{message[:_MAX_MESSAGE]} ({code})")
         self.code = code
         self.message = message
         self.data = data
-        """As it came; None when there was none."""
+        """As received; None when there was none."""
 
 
 class RequestTimeout(Unavailable):
-    """A request was not answered in time. Whether it had an effect is unknown; a late answer is dropped."""
+    """A request got no response in time. Whether it had an effect is unknown; a late response is dropped."""
 
 
 class ProcessExited(Unavailable):
-    """The child ended, or cannot be spoken with any more. Another one may be started."""
+    """The child exited, or its connection cannot be used any more. Another one may be started."""
 
     def __init__(self, name: str, code: int | None, signal: int, stderr_tail: str, reason: str = "") -> None:
         self.name = name
         self.code = code
-        """Its exit status; None when a signal ended it, and when it had not ended."""
+        """Its exit status; None when a signal killed it, and when it has not exited."""
         self.signal = signal
-        """What killed it; 0 when nothing did."""
+        """The signal that killed it; 0 when none did."""
         self.stderr_tail = stderr_tail
-        """The last it said on stderr, for people. It may hold secrets: redact before it is stored."""
+        """The end of its stderr. It may contain secrets: redact it before it is stored."""
         self.reason = reason
-        """Why it was given up while it still ran; empty when it ended by itself."""
+        """Why it was given up while it was running; empty when it exited by itself."""
         super().__init__(f"{name} {self._describe()}")
 
     def _describe(self) -> str:

@@ -1,10 +1,7 @@
-"""Reading and writing the pipes of a child without ever blocking anybody else.
+"""Child process with line-based pipes: started in a session of its own, and ended with everything it started.
 
-Starting a child exactly as told, with three pipes to it.
-
-Seeing a child end, and ending it in order with all that it started.
-
-A child process that is spoken with in lines over its stdin and stdout: started exactly as told, ended in order.
+The child is not reaped before everything it started is ended, so that its pid cannot belong to another process
+meanwhile. For this reason it is started with `subprocess.Popen`: asyncio would reap it at once.
 """
 
 import errno
@@ -23,16 +20,21 @@ from msgspec import Struct, field
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.runtimes.jsonrpc.errors import ProcessExited
-from outrider.system.processes import MARKER_VARIABLE, ProcessTree, new_marker
+from outrider.system.processes import MARKER_VARIABLE, ProcessTree, check_marker, new_marker
 from outrider.system.tasks import background_group
 
 PIPE_SIZE = 1024 * 1024
-"""The most that a pipe holds, whoever enlarged it."""
+"""The most that a pipe can hold."""
 _CHUNK = 256 * 1024
+_BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_SIGKILL_TIMEOUT = 5.0
+_LINGER = 2.0
+"""Seconds in which a child that closed a pipe may exit, so that its exit is reported and not the closed pipe."""
+_log = logging.getLogger("outrider.jsonrpc")
 
 
 async def read_some(descriptor: int) -> bytes:
-    """What there is, once there is something; empty at the end."""
+    """The next bytes, as soon as there are some; empty at the end."""
     await anyio.lowlevel.checkpoint()
     while True:
         try:
@@ -42,21 +44,21 @@ async def read_some(descriptor: int) -> bytes:
 
 
 def read_nowait(descriptor: int, most: int) -> bytes:
-    """What there is at this moment, up to about this much."""
-    found = bytearray()
-    while len(found) < most:
+    """The bytes that can be read now, about `most` at most."""
+    content = bytearray()
+    while len(content) < most:
         try:
             chunk = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             break
         if not chunk:
             break
-        found += chunk
-    return bytes(found)
+        content += chunk
+    return bytes(content)
 
 
 async def write_all(descriptor: int, content: bytes, stall: float) -> None:
-    """Raises TimeoutError when nothing is taken for `stall` seconds, BrokenPipeError when nobody reads any more."""
+    """Raises TimeoutError when nothing is read for `stall` seconds, BrokenPipeError when the pipe is closed."""
     rest = memoryview(content)
     while rest:
         try:
@@ -66,32 +68,29 @@ async def write_all(descriptor: int, content: bytes, stall: float) -> None:
                 await anyio.wait_writable(descriptor)
 
 
-_BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-
-
 class Program(Struct, frozen=True):
-    """What to start, complete: nothing is taken from our own environment."""
+    """What to start, completely: nothing is inherited from our own environment."""
 
     argv: tuple[str, ...]
     cwd: Path
     environ: Mapping[str, str]
-    """All of it, besides `OUTRIDER_CHILD`, whose value is the mark."""
+    """Every variable, except `OUTRIDER_CHILD`, whose value is the marker."""
     marker: str = field(default_factory=new_marker)
-    """By which all that it starts is found; see `end_marked`."""
+    """By which everything it starts is found; see `terminate_marked`."""
     max_line: int = 64 * 1024 * 1024
-    """Most bytes of one line; a child that says more is given up."""
+    """Most bytes of one line; a child that writes more is given up."""
     max_stderr: int = 64 * 1024
-    """Most bytes of stderr that are kept: the last ones."""
+    """Most bytes of stderr that are kept; the last ones are."""
     write_timeout: float = 30.0
-    """Seconds in which it must read some of what is written to it, or it is given up."""
+    """Seconds in which it must read some of its input, or it is given up."""
     stdin_close_timeout: float = 6.0
-    """Seconds it has to end after its stdin was closed, before it gets SIGTERM."""
+    """Seconds in which it may exit after its stdin was closed, before it gets SIGTERM."""
     sigterm_timeout: float = 3.0
-    """Seconds it has to end after SIGTERM, before it gets SIGKILL."""
+    """Seconds in which it may exit after SIGTERM, before it gets SIGKILL."""
 
 
 class SpawnedProcess(Struct, frozen=True):
-    """A process, and our ends of its pipes, none of which blocks."""
+    """A process and our ends of its pipes, which are non-blocking."""
 
     process: subprocess.Popen[bytes]
     stdin: int
@@ -100,52 +99,48 @@ class SpawnedProcess(Struct, frozen=True):
 
 
 def spawn(program: Program) -> SpawnedProcess:
-    """In a session of its own. Raises Refused or Unavailable, and then there is nothing to end."""
+    """Start the program in a session of its own. Raises Refused or Unavailable when nothing was started."""
     if not program.argv:
-        raise Refused("there is no program to start")
-    opened: list[int] = []
+        raise Refused("no program to start")
+    pipes: list[int] = []
     try:
         for _ in range(3):
-            opened += os.pipe()
-        theirs, in_, out, their_out, err, their_err = opened
-        for descriptor in (in_, out, err):
+            pipes += os.pipe()
+        child_stdin, stdin, stdout, child_stdout, stderr, child_stderr = pipes
+        for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
         process = subprocess.Popen(
             program.argv,
-            stdin=theirs,
-            stdout=their_out,
-            stderr=their_err,
+            stdin=child_stdin,
+            stdout=child_stdout,
+            stderr=child_stderr,
             cwd=program.cwd,
             env={**program.environ, MARKER_VARIABLE: program.marker},
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        for descriptor in opened:
+        for descriptor in pipes:
             os.close(descriptor)
         raise _spawn_error(error, program) from error
-    for descriptor in (theirs, their_out, their_err):
+    for descriptor in (child_stdin, child_stdout, child_stderr):
         os.close(descriptor)
-    return SpawnedProcess(process, in_, out, err)
+    return SpawnedProcess(process, stdin, stdout, stderr)
 
 
 def _spawn_error(error: OSError | ValueError, program: Program) -> Refused | Unavailable:
     if isinstance(error, ValueError):
-        return Refused(f"this cannot be started: {error}")
+        return Refused(f"this program cannot be started: {error}")
     if error.errno in _BUSY:
-        return Unavailable(f"the system can start no more processes now: {error.strerror}")
+        return Unavailable(f"the system cannot start more processes now: {error.strerror}")
     if not program.cwd.is_dir():
         return Refused(f"there is no folder {program.cwd} to start {program.argv[0]} in")
     return Refused(f"{program.argv[0]} was not started: {error.strerror}")
 
 
-_SIGKILL_TIMEOUT = 5.0
-_log = logging.getLogger("outrider.jsonrpc")
-
-
 async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """Wait for its end; its status, below zero for a signal. It is not reaped, so that its number stays its own."""
+    """Wait for its exit; the status, negative for a signal. It is not reaped, so that its pid is not reused."""
     if sys.platform == "linux":
-        # It cannot be another one's number: whoever was not waited for keeps it.
+        # The pid cannot belong to another process: this one has not been reaped.
         with suppress(OSError):
             descriptor = os.pidfd_open(process.pid)
             try:
@@ -159,43 +154,48 @@ async def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
     return status
 
 
-async def terminate(started: SpawnedProcess, kin: ProcessTree, grace: float, patience: float) -> None:
-    """Close its stdin, wait, send SIGTERM, wait, send SIGKILL; then end what it started. To be shielded by its caller.
+async def terminate(spawned: SpawnedProcess, tree: ProcessTree, program: Program) -> None:
+    """Close its stdin, wait, send SIGTERM, wait, send SIGKILL; then end what it started. The caller shields this.
 
-    What cannot be ended is said in the log.
+    What cannot be ended is logged.
     """
-    process = started.process
+    process = spawned.process
     try:
         async with background_group() as group:
-            # One that cannot write its last words does not come to its end.
-            group.start_soon(_discard, started.stdout)
-            group.start_soon(_discard, started.stderr)
-            if not await _stop_in_steps(started, kin, grace, patience):
-                _log.error("process %d does not die", process.pid)
-            await kin.terminate()
+            # A process that cannot write its last output does not exit.
+            group.start_soon(_discard, spawned.stdout)
+            group.start_soon(_discard, spawned.stderr)
+            if not await _stop_in_steps(spawned, tree, program):
+                _log.error("process %d does not exit", process.pid)
+            await tree.terminate()
     except (Unavailable, OSError) as error:
         _log.error("what process %d started was not ended: %s", process.pid, error)
     finally:
-        # Where nothing else can be found, its group can.
+        # Without /proc, only its process group can be ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        os.close(started.stdout)
-        os.close(started.stderr)
+        os.close(spawned.stdout)
+        os.close(spawned.stderr)
         process.poll()
 
 
-async def _stop_in_steps(started: SpawnedProcess, kin: ProcessTree, grace: float, patience: float) -> bool:
-    process = started.process
-    for number, seconds in ((0, grace), (signal.SIGTERM, patience), (signal.SIGKILL, _SIGKILL_TIMEOUT)):
-        # Before each step: what it started can be told from others by descent only as long as it lives.
+async def _stop_in_steps(spawned: SpawnedProcess, tree: ProcessTree, program: Program) -> bool:
+    process = spawned.process
+    steps = (
+        (0, program.stdin_close_timeout),
+        (signal.SIGTERM, program.sigterm_timeout),
+        (signal.SIGKILL, _SIGKILL_TIMEOUT),
+    )
+    for number, seconds in steps:
+        # Before each step, since its descendants can be recognized only while it is running.
         try:
-            await anyio.to_thread.run_sync(kin.scan)
+            await anyio.to_thread.run_sync(tree.scan)
         finally:
             if not number:
-                os.close(started.stdin)
+                os.close(spawned.stdin)
         if number and process.returncode is None:
             os.kill(process.pid, number)
-            # One that is stopped would never notice.
+            # A stopped process handles no signal.
             os.kill(process.pid, signal.SIGCONT)
         with anyio.move_on_after(seconds):
             await wait_for_exit(process)
@@ -211,28 +211,24 @@ async def _discard(descriptor: int) -> None:
 def _exit_status(process: subprocess.Popen[bytes]) -> int | None:
     if sys.platform != "linux":
         return process.poll()
-    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if found is None:
+    exited = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if exited is None:
         return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-
-
-_LINGER = 2.0
-"""Seconds that a child which closed a pipe has to end by itself, so that its end is told and not the pipe's."""
+    return exited.si_status if exited.si_code == os.CLD_EXITED else -exited.si_status
 
 
 class Child:
-    """A running child. One task reads its lines; any number may send some."""
+    """A running child. One task reads its lines; any number of tasks may send lines."""
 
-    def __init__(self, program: Program, started: SpawnedProcess) -> None:
-        self.pid = started.process.pid
+    def __init__(self, program: Program, spawned: SpawnedProcess) -> None:
+        self.pid = spawned.process.pid
         self.marker = program.marker
         self.name = Path(program.argv[0]).name
         self._program = program
-        self._process = started
+        self._process = spawned
         self._lines: deque[bytes] = deque()
         self._partial_line: list[bytes] = []
-        """The parts of the line that is not complete yet."""
+        """The parts of the incomplete line."""
         self._stderr = bytearray()
         self._sender, self._outgoing = anyio.create_memory_object_stream[bytes](0)
         self._reading = anyio.CancelScope()
@@ -241,7 +237,7 @@ class Child:
         self._exit: int | None = None
 
     async def read_line(self) -> bytes:
-        """The next line, without its end. Raises ChildGone once it is over and every line that it wrote was read."""
+        """The next line, without its end. Raises ProcessExited when it is closed and every line was read."""
         while not self._lines:
             if self._closed.is_set():
                 raise self.exit_error()
@@ -249,10 +245,10 @@ class Child:
         return self._lines.popleft()
 
     async def send(self, line: bytes) -> None:
-        """Write a line, its end included, when all before it are written. Raises ChildGone when it is over.
+        """Write a line that includes its end, after all lines before it. Raises ProcessExited when it is closed.
 
-        A line is written whole or not at all, also when this call is cancelled. It may return before the last byte is
-        in the pipe; the next one then waits.
+        A line is written whole or not at all, also when this call is cancelled. The call may return before the last
+        byte is in the pipe; the next call then waits.
         """
         if self._closed.is_set():
             raise self.exit_error()
@@ -263,15 +259,15 @@ class Child:
 
     @property
     def is_closed(self) -> bool:
-        """It has ended or was given up; there may be lines to read yet."""
+        """Whether it has exited or was given up; some lines may not have been read yet."""
         return self._closed.is_set()
 
     async def wait_closed(self) -> None:
-        """Wait until it has ended or was given up. May be cancelled, and asked by several."""
+        """Wait until it has exited or was given up."""
         await self._closed.wait()
 
     def exit_error(self) -> ProcessExited:
-        """Why it can be spoken with no more, with the evidence there is."""
+        """Why it is closed, with its exit status and the end of its stderr."""
         code = self._exit
         is_killed = code is not None and code < 0
         return ProcessExited(
@@ -279,32 +275,32 @@ class Child:
             None if is_killed else code,
             -code if code is not None and is_killed else 0,
             self.stderr_tail(),
-            self._reason or ("" if self.is_closed else "was let go"),
+            self._reason or ("" if self.is_closed else "was closed"),
         )
 
     def stderr_tail(self) -> str:
         return self._stderr.decode(errors="replace")
 
     def close(self) -> None:
-        """Nothing is sent or received any more."""
-        self._finish("was let go")
+        """Send and receive nothing any more."""
+        self._finish("was closed")
         self._sender.close()
 
     async def watch_exit(self) -> None:
-        """Notice its end, at once."""
+        """Wait for its exit, and close this."""
         self._exit = await wait_for_exit(self._process.process)
-        # What it said last is in the pipes: whoever holds their other end now, it is not awaited.
+        # Its last output is in the pipes. Their end is not awaited: another process may hold them open.
         self._keep_stderr(read_nowait(self._process.stderr, PIPE_SIZE))
         self._split_lines(read_nowait(self._process.stdout, PIPE_SIZE))
         self._finish("")
 
     async def drain_stderr(self) -> None:
-        """Read stderr as long as anybody writes to it: a full pipe would stop the child."""
+        """Read stderr until it ends: a full pipe would block the child."""
         while chunk := await read_some(self._process.stderr):
             self._keep_stderr(chunk)
 
     async def write_lines(self) -> None:
-        """Write what is sent, line by line."""
+        """Write the lines that are sent."""
         try:
             while not self._closed.is_set():
                 await write_all(self._process.stdin, await self._outgoing.receive(), self._program.write_timeout)
@@ -313,7 +309,7 @@ class Child:
         except BrokenPipeError:
             await self._close_after_linger("closed its input")
         except (anyio.ClosedResourceError, anyio.EndOfStream):
-            # It is over: `_finish` closed the stream, so that whoever was about to send hears of it.
+            # `_finish` closed the stream, so that waiting senders get an error.
             return
 
     async def _read(self) -> None:
@@ -330,7 +326,7 @@ class Child:
         self._finish(reason)
 
     def _finish(self, reason: str) -> None:
-        """From now on it is over, for this reason unless there was one before."""
+        """Close it for this reason, unless it is closed already."""
         if not self._closed.is_set():
             self._reason = reason
             self._closed.set()
@@ -346,9 +342,9 @@ class Child:
         self._partial_line.append(head)
         if rest:
             self._lines.append(b"".join(self._partial_line))
-            *whole, begun = rest
-            self._lines.extend(whole)
-            self._partial_line = [begun]
+            *complete, partial = rest
+            self._lines.extend(complete)
+            self._partial_line = [partial]
         if sum(map(len, self._partial_line)) > self._program.max_line:
             self._partial_line = []
             self._finish(f"wrote a line of more than {self._program.max_line:,} bytes")
@@ -356,17 +352,17 @@ class Child:
 
 @asynccontextmanager
 async def open_child(program: Program) -> AsyncGenerator[Child]:
-    """Start it in a session of its own. When this is left, it is ended in order, with everything that it started.
+    """Start it in a session of its own, and end it with everything that it started when the context is left.
 
-    In order: its stdin is closed, then it gets SIGTERM, then SIGKILL, each after its time. What it started is found as
-    its descendants, by its session, and by the mark; all of it is gone when this is left, and nothing else is touched.
-    Where there is no /proc, only its process group is ended. Raises Refused when it cannot be started as told, and
-    Unavailable when the system has no room for it now.
+    First its stdin is closed, then it gets SIGTERM, then SIGKILL, each after its timeout. What it started is found by
+    descent, by its session and by the marker; all of it has exited when the context is left, and no other process is
+    touched. Without /proc, only its process group is ended. Raises Refused when it cannot be started, and Unavailable
+    when the system has no resources for it now.
     """
-    kin = ProcessTree(program.marker)
-    started = spawn(program)
-    kin.leader_pid = started.process.pid
-    child = Child(program, started)
+    check_marker(program.marker)
+    spawned = spawn(program)
+    tree = ProcessTree(program.marker, spawned.process.pid)
+    child = Child(program, spawned)
     try:
         async with background_group() as group:
             group.start_soon(child.watch_exit)
@@ -376,4 +372,4 @@ async def open_child(program: Program) -> AsyncGenerator[Child]:
     finally:
         child.close()
         with anyio.CancelScope(shield=True):
-            await terminate(started, kin, program.stdin_close_timeout, program.sigterm_timeout)
+            await terminate(spawned, tree, program)

@@ -1,4 +1,4 @@
-"""What Codex asks becomes a question of ours: to be answered from anywhere, also after a restart, or by nobody."""
+"""Approval requests of Codex become questions of Outrider: answered from anywhere, after a restart, or by nobody."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Ended, Entry, Resumed
 from outrider.core.store_port import Session
-from outrider.runtimes.external import approvals as asking
 from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.asks import asked
-from tests.support.codex import codex_home, opened, processes, shell, shown
+from tests.support.codex import codex_home, open_codex, processes, shell, summarize
+from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 
@@ -27,13 +27,16 @@ WANTS = {"sandbox_permissions": "require_escalated", "justification": "to look a
 
 
 def steps(*lines: ScriptedReply) -> Script:
-    """What the model says, step by step since the person's last words, whatever came before."""
+    """The replies of the model, step by step since the last message of the person."""
     return Script(rules=(ScriptRule(".*", tuple((line,) for line in lines)),))
 
 
 @asynccontextmanager
 async def at_work(folder: Path, lines: Script, approval: str = "on-request") -> AsyncGenerator[Agent]:
-    async with open_scripted_server(lines) as server, opened(folder, server.url, codex_approval=approval) as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(folder, server.url, codex_approval=approval) as agent,
+    ):
         with anyio.fail_after(90):
             yield agent
 
@@ -45,21 +48,21 @@ async def begin(agent: Agent, address: str = TERMINAL) -> Session:
 
 
 async def ended(agent: Agent, session: Session) -> list[str]:
-    """The journal, once the turn is over."""
+    """The journal when the turn has ended."""
     async for event in agent.follow(session):
         if isinstance(event, Entry) and isinstance(event.body, Ended):
-            return shown(await agent.journal(session))
+            return summarize(await agent.journal(session))
     raise AssertionError("never ended")
 
 
-async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_order(tmp_path: Path) -> None:
+async def test_a_turn_that_only_waits_for_an_answer_is_handed_over_at_once(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes", **WANTS)), says("ok"))
     async with open_scripted_server(lines) as server:
-        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+        async with open_codex(tmp_path, server.url, codex_approval="on-request") as agent:
             question = await asked(agent, await begin(agent))
-            # More than the whole test may take: nothing here has an end that could be waited for.
+            # Longer than the test may take: no running step has to end first.
             await agent.drain("going down", 600)
-        async with opened(tmp_path, server.url, codex_approval="on-request") as agent:
+        async with open_codex(tmp_path, server.url, codex_approval="on-request") as agent:
             session = await agent.find("s")
             assert await agent.answer(session, question, "once")
             await ended(agent, session)
@@ -68,7 +71,7 @@ async def test_a_turn_that_only_waits_for_an_answer_is_let_go_of_at_once_and_in_
     assert (tmp_path / "work" / "yes").exists()
 
 
-async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_says_so(tmp_path: Path) -> None:
+async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes; echo done", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)
@@ -95,7 +98,7 @@ async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_says_so(tmp_
 
 
 @pytest.mark.parametrize("address", [TERMINAL, PIPE])
-async def test_a_no_and_nobody_there_both_keep_it_from_running(tmp_path: Path, address: str) -> None:
+async def test_a_command_does_not_run_after_a_no_or_when_nobody_can_answer(tmp_path: Path, address: str) -> None:
     lines = steps(says("", shell("touch yes", **WANTS)), says("then not"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent, address)
@@ -124,7 +127,7 @@ async def test_two_questions_at_once_are_asked_one_after_the_other_and_both_resu
     assert ("one\n" in results, "two\n" in results) == (True, True)
 
 
-async def test_a_yes_for_the_session_is_not_asked_for_again(tmp_path: Path) -> None:
+async def test_after_a_yes_for_the_session_no_question_follows(tmp_path: Path) -> None:
     lines = steps(says("", shell("echo one", **WANTS)), says("", shell("echo two", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)
@@ -159,13 +162,13 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["once", "no"])
-async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path: Path, answer: str) -> None:
+async def test_a_question_survives_a_restart_and_its_answer_applies_once(tmp_path: Path, answer: str) -> None:
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
     async with open_scripted_server(lines) as server:
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             session = await begin(agent)
             question = await asked(agent, session)
-        async with opened(tmp_path, server.url) as agent:
+        async with open_codex(tmp_path, server.url) as agent:
             await agent.answer(session, question, answer)
             await agent.resume_all()
             journal = await ended(agent, session)
@@ -175,10 +178,10 @@ async def test_a_question_outlives_a_restart_and_its_answer_holds_once(tmp_path:
     assert (ran.read_text() if ran.exists() else "") == ("run\n" if answer == "once" else "")
 
 
-async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on_when_somebody_does(
+async def test_a_turn_whose_question_stays_unanswered_is_suspended_and_resumes_with_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 0.5)
+    tune_codex(monkeypatch, tmp_path, answer_timeout=0.5)
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
         session = await begin(agent)
@@ -194,13 +197,13 @@ async def test_a_question_that_nobody_answers_for_long_holds_nothing_and_goes_on
     assert journal[-2:] == ["reply ok", "ended done"]
 
 
-async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_path: Path) -> None:
+async def test_a_tool_of_an_mcp_server_needs_an_approval_and_its_result_is_recorded(tmp_path: Path) -> None:
     server = Path(__file__).parents[1] / "support" / "mcp_poke.py"
     more = f'[mcp_servers.pk]\ncommand = "{sys.executable}"\nargs = ["-I", "-S", "{server}"]\n'
     lines = steps(says("", ScriptedCall("poke", {"a": "1"}, namespace="mcp__pk")), says("ok"))
     async with open_scripted_server(lines) as model:
         codex_home(tmp_path, model.url, more=more)
-        async with opened(tmp_path, model.url) as agent:
+        async with open_codex(tmp_path, model.url) as agent:
             with anyio.fail_after(60):
                 session = await begin(agent)
                 question = await asked(agent, session)
@@ -220,9 +223,7 @@ async def test_a_tool_of_an_mcp_server_is_asked_for_and_its_result_is_kept(tmp_p
 
 
 @pytest.mark.parametrize("answer", ["once", "no"])
-async def test_a_tool_of_ours_asks_for_what_it_needs_and_codex_hears_what_came_of_it(
-    tmp_path: Path, answer: str
-) -> None:
+async def test_a_tool_of_ours_asks_for_what_it_needs_and_codex_gets_its_result(tmp_path: Path, answer: str) -> None:
     wants = call("background", command="touch ran", needs=["network"], why="to fetch", notify="never")
     async with at_work(tmp_path, steps(says("", wants), says("ok"))) as agent:
         session = await begin(agent)
@@ -237,7 +238,7 @@ async def test_a_tool_of_ours_asks_for_what_it_needs_and_codex_hears_what_came_o
     assert journal[-2:] == ["reply ok", "ended done"]
 
 
-async def test_what_waited_for_an_answer_when_codex_died_was_not_run(tmp_path: Path) -> None:
+async def test_a_command_that_waited_for_an_answer_when_codex_died_was_not_run(tmp_path: Path) -> None:
     async with at_work(tmp_path, steps(says("", shell("touch yes", **WANTS)), says("ok"))) as agent:
         session = await begin(agent)
         await asked(agent, session)

@@ -1,4 +1,4 @@
-"""Codex turns that are stopped, steered, cut off or taken up again."""
+"""Codex turns that are stopped, steered, interrupted or resumed."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ import pytest
 from outrider.app.agent import Agent
 from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.store_port import Session
-from outrider.runtimes.codex import process_pool as pool
 from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import open_scripted_server
-from tests.support.codex import codex_home, heard, opened, processes, shell, shown, texts
+from tests.support.codex import codex_home, collect_notes, open_codex, processes, shell, summarize, texts
+from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -28,7 +28,7 @@ async def until(condition: object) -> None:
 
 
 async def running(agent: Agent, session: Session) -> None:
-    """Wait until a command is under way, as the journal has it."""
+    """Wait until the journal says that a command has begun."""
     async for event in agent.follow(session):
         if isinstance(event, Entry) and isinstance(event.body, Begun):
             return
@@ -39,14 +39,17 @@ async def over(agent: Agent, session: Session, count: int = 1) -> list[str]:
         if isinstance(event, Entry) and isinstance(event.body, Ended):
             count -= 1
             if not count:
-                return shown(await agent.journal(session))
+                return summarize(await agent.journal(session))
     raise AssertionError("never ended")
 
 
 @pytest.mark.behaviour("A9")
-async def test_a_stop_ends_what_runs_and_keeps_an_obedient_process(tmp_path: Path) -> None:
+async def test_a_stop_ends_the_running_command_and_keeps_a_process_that_obeys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune_codex(monkeypatch, tmp_path, interrupt_timeout=60.0)
     lines = script(says("starting", shell("touch began; sleep 300")), says("second"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -61,9 +64,9 @@ async def test_a_stop_ends_what_runs_and_keeps_an_obedient_process(tmp_path: Pat
 
 
 @pytest.mark.behaviour("A8")
-async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_same_thread(tmp_path: Path) -> None:
+async def test_when_codex_dies_the_turn_fails_and_the_next_one_continues_in_the_same_thread(tmp_path: Path) -> None:
     lines = script(says("remember plum", shell("touch began; sleep 300")), says("plum it was"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -80,10 +83,10 @@ async def test_a_codex_that_dies_fails_the_turn_and_the_next_one_goes_on_in_the_
     assert "remember plum" in texts(server.requests[-1])
 
 
-async def test_words_that_come_during_a_turn_reach_it(tmp_path: Path) -> None:
+async def test_a_message_during_a_turn_reaches_it(tmp_path: Path) -> None:
     waits = says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done"))
     lines = Script(((waits,), (says("not yet"),)), (ScriptRule("and be quick", ((says("heard you"),),)),))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -103,13 +106,13 @@ async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(
     lines = script(
         says("", call("background", command=wait, notify="never")), says("", call("tasks", action="list")), says("ok")
     )
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             done = await agent.say("go", session="s", address="terminal:t")
             (task,) = await agent.tasks(open_only=True)
             (tmp_path / "work" / "go").touch()
             ended = await agent.wait_task(task)
-            journal = shown(await agent.journal(await agent.find("s")))
+            journal = summarize(await agent.journal(await agent.find("s")))
     assert (done.text, ended.state) == ("ok", "succeeded")
     assert (tmp_path / "work" / "gone").exists()
     assert task.id in texts(server.requests[-1])
@@ -122,23 +125,23 @@ async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(
     ]
 
 
-async def test_a_turn_that_is_let_go_of_is_taken_up_where_it_was(tmp_path: Path) -> None:
+async def test_a_turn_that_is_handed_over_resumes_where_it_was(tmp_path: Path) -> None:
     lines = script(says("one", shell("echo first >> log")), says("two", shell("touch began; sleep 300")), says("three"))
     async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 session = await agent.session("s")
                 await agent.post("go", session=session, address="terminal:t")
                 await until((tmp_path / "work" / "began").exists)
             assert processes(tmp_path) == []
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.resume_all()
                 journal = await over(agent, session)
                 entries = await agent.journal(session)
     assert (tmp_path / "work" / "log").read_text() == "first\n"
     assert [line for line in journal if line.startswith("input")] == ["input go"]
-    said = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
-    assert said == ["one", "two", "three"]
+    replies = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
+    assert replies == ["one", "two", "three"]
     assert journal[-1] == "ended done"
     assert texts(server.requests[-1]).count('"go"') == 1
     assert "interrupted" in texts(server.requests[-1])
@@ -148,18 +151,24 @@ async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234567890")
     monkeypatch.setenv("PROVIDER_KEY", "pk-secret-1234567890")
     lines = script(says("", shell("env")), says("ok"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_env="PROVIDER_KEY") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_env="PROVIDER_KEY") as agent,
+    ):
         with anyio.fail_after(90):
             await agent.say("go", session="s")
-            journal = "\n".join(shown(await agent.journal(await agent.find("s"))))
+            journal = "\n".join(summarize(await agent.journal(await agent.find("s"))))
     assert "PATH=" in journal
     assert "secret-1234567890" not in journal
 
 
 @pytest.mark.behaviour("A10")
-async def test_a_turn_past_its_time_ends_the_process_and_the_next_one_has_another(tmp_path: Path) -> None:
+async def test_a_turn_that_exceeds_its_time_ends_the_process_and_the_next_turn_starts_another(tmp_path: Path) -> None:
     lines = script(says("hm", ScriptedCall("exec_command", {"cmd": "touch began; sleep 300"})), says("fine"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_seconds="3") as agent:
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_seconds="3") as agent,
+    ):
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -173,9 +182,9 @@ async def test_a_turn_past_its_time_ends_the_process_and_the_next_one_has_anothe
 
 
 @pytest.mark.behaviour("A11")
-async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
+async def test_a_silent_turn_that_is_still_active_continues(tmp_path: Path) -> None:
     lines = script(says("", shell("true")), [Stall("headers"), says("at last")])
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url, codex_quiet="1") as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url, codex_quiet="1") as agent:
         with anyio.fail_after(90):
             session = await agent.session("s")
             await agent.post("go", session=session, address="terminal:t")
@@ -187,17 +196,23 @@ async def test_a_quiet_turn_that_is_alive_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("A10")
-async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_for_long(
+async def test_a_process_is_reused_by_the_next_turn_and_ended_when_it_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+    async with (
+        open_scripted_server(script("one", "two", "three")) as server,
+        open_codex(tmp_path, server.url) as agent,
+    ):
         with anyio.fail_after(90):
             await agent.say("a", session="s")
-            kept = processes(tmp_path)
+            before = processes(tmp_path)
             await agent.say("b", session="s")
-            assert processes(tmp_path) == kept
-    monkeypatch.setattr(pool, "IDLE_TIMEOUT", 0.5)
-    async with open_scripted_server(script("one", "two", "three")) as server, opened(tmp_path, server.url) as agent:
+            assert processes(tmp_path) == before
+    tune_codex(monkeypatch, tmp_path, idle_timeout=0.5)
+    async with (
+        open_scripted_server(script("one", "two", "three")) as server,
+        open_codex(tmp_path, server.url) as agent,
+    ):
         codex_home(tmp_path, server.url)
         with anyio.fail_after(90):
             assert (await agent.say("c", session="s")).text == "three"
@@ -205,7 +220,7 @@ async def test_a_process_is_kept_for_the_next_turn_and_ended_when_it_was_idle_fo
             assert (await agent.say("d", session="s")).outcome == "done"
 
 
-async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own(tmp_path: Path) -> None:
+async def test_sessions_of_one_workspace_share_a_process_and_get_only_their_own_messages(tmp_path: Path) -> None:
     rules = tuple(
         ScriptRule(f"number {n}", ((says(f"I am {n}", shell(f"echo {n}")),), (says(f"done {n}"),))) for n in range(4)
     )
@@ -213,10 +228,10 @@ async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own
 
     async def ask(agent: Agent, n: int) -> None:
         done = await agent.say(f"number {n}", session=f"s{n}")
-        journal = shown(await agent.journal(await agent.find(f"s{n}")))
+        journal = summarize(await agent.journal(await agent.find(f"s{n}")))
         texts_of[n] = done.text, [line for line in journal if line.startswith("result")]
 
-    async with open_scripted_server(Script(rules=rules)) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(Script(rules=rules)) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             async with anyio.create_task_group() as group:
                 for n in range(4):
@@ -225,9 +240,9 @@ async def test_sessions_of_one_workspace_share_a_process_and_hear_only_their_own
     assert texts_of == {n: (f"done {n}", [f"result {n}\n"]) for n in range(4)}
 
 
-async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) -> None:
+async def test_a_long_output_is_stored_whole_outside_of_the_journal(tmp_path: Path) -> None:
     lines = script(says("", shell("seq 1 20000")), says("ok"))
-    async with open_scripted_server(lines) as server, opened(tmp_path, server.url) as agent:
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
         with anyio.fail_after(90):
             await agent.say("go", session="s")
             journal = await agent.journal(await agent.find("s"))
@@ -238,23 +253,23 @@ async def test_a_long_output_is_kept_whole_beside_the_journal(tmp_path: Path) ->
     assert whole.count("\n") == 20_000
 
 
-async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_path: Path) -> None:
+async def test_an_interrupted_call_of_our_tool_gets_a_result_and_does_not_run_twice(tmp_path: Path) -> None:
     start = call("background", command="echo x >> ran; touch began; sleep 300", notify="never")
     waiting = ScriptedCall("tasks", {"action": "list"})
     look = call("delegate", work="say hello", description="a child")
     hello = says("hello from the child")
-    child = ScriptRule(r"say hello|was interrupted\. Go on", ((Stall("headers"), hello),))
+    child = ScriptRule(r"say hello|was interrupted\. Continue", ((Stall("headers"), hello),))
     lines = Script(
         tuple((line,) for line in (says("", start), says("", look), says("", waiting), says("ok"))), (child,)
     )
     async with open_scripted_server(lines) as server:
         with anyio.fail_after(90):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 session = await agent.session("s")
                 await agent.post("go", session=session, address="terminal:t")
                 await server.wait_async(3)
                 (task,) = [task for task in await agent.tasks() if task.spec.kind == "command"]
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 await agent.resume_all()
                 await until(lambda: len(server.requests) > 3)
                 server.release()
@@ -267,19 +282,19 @@ async def test_a_tool_of_ours_that_was_cut_off_is_settled_and_not_run_twice(tmp_
     assert journal[-1] == "ended done"
 
 
-async def test_a_thread_that_codex_lost_is_begun_anew_with_all_that_was_said(tmp_path: Path) -> None:
+async def test_a_thread_that_codex_lost_is_replaced_by_a_new_one_with_the_history(tmp_path: Path) -> None:
     async with open_scripted_server(script("the word is plum", "plum")) as server:
         with anyio.fail_after(90):
-            async with opened(tmp_path, server.url) as agent:
+            async with open_codex(tmp_path, server.url) as agent:
                 first = await agent.say("what is the word?", session="s")
             for folder in ("sessions", "archived_sessions"):
                 rmtree(tmp_path / "codex" / folder, ignore_errors=True)
             for file in (tmp_path / "codex").glob("*.sqlite*"):
                 file.unlink()
-            async with opened(tmp_path, server.url) as agent:
-                notes = heard()
+            async with open_codex(tmp_path, server.url) as agent:
+                notes = collect_notes()
                 second = await agent.say("again?", session="s", on_event=notes)
     assert (first.outcome, second.outcome) == ("done", "done")
     assert first.thread != second.thread
     assert "the word is plum" in texts(server.requests[-1])
-    assert any("does not know this session any more" in note for note in notes.notes)
+    assert any("has lost its thread of this session" in note for note in notes.notes)
