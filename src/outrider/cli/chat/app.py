@@ -141,7 +141,7 @@ async def _suggest_models(chat: ChatConversation) -> None:
         return
     from outrider.config.discover import find_local_servers
 
-    for offer in await run_sync(find_local_servers, abandon_on_cancel=True):
+    for offer in await find_local_servers():
         models = [f"{offer.provider}:{model}" for model in offer.models]
         chat.add_suggestions({"model": [(name, f"on this machine, {offer.url}") for name in models]})
         if models:
