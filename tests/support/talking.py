@@ -1,4 +1,4 @@
-"""A home behind HTTP, with the official OpenAI client in front of it."""
+"""A home served over HTTP, and the official OpenAI client connected to it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -26,8 +26,8 @@ RING: Any = {
 }
 
 
-class Talk:
-    """A home behind HTTP and a client of it."""
+class ServedHome:
+    """An agent served over HTTP, and a client of it."""
 
     def __init__(self, agent: Agent, client: AsyncOpenAI, url: str, model: ScriptedModel) -> None:
         self.agent, self.client, self.url, self.model = agent, client, url, model
@@ -54,11 +54,11 @@ def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
 
 
 @asynccontextmanager
-async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[Talk]:
+async def talking(folder: Path, *lines: Any, **settings: str) -> AsyncGenerator[ServedHome]:
     model = ScriptedModel(*lines)
     async with (
         opened(folder, model, **settings) as agent,
         serving(agent, (*CHAT, *MODELS)) as url,
         client_of(url) as client,
     ):
-        yield Talk(agent, client, url, model)
+        yield ServedHome(agent, client, url, model)
