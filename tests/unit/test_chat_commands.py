@@ -22,7 +22,7 @@ BY_NAME = {command.name: command for command in COMMANDS}
         ("//help", PlainMessage("/help")),
         ("/etc/hosts: what is it?", PlainMessage("/etc/hosts: what is it?")),
         (" /help", PlainMessage(" /help")),
-        ("/switch", InvalidCommand("an argument is missing: /switch SESSION")),
+        ("/switch", InvalidCommand("Missing argument: /switch SESSION")),
         ("/status now", InvalidCommand("/status takes no argument")),
         ("/stop now", InvalidCommand("'now' is not a valid argument: /stop [all]")),
         ("/stop all", SlashCommand(BY_NAME["stop"], "all")),
@@ -30,17 +30,17 @@ BY_NAME = {command.name: command for command in COMMANDS}
         ("/yes Session", SlashCommand(BY_NAME["yes"], "Session")),
         ("/yes always", InvalidCommand("'always' is not a valid argument: /yes [once/session/workspace]")),
         ("/write t-1 two words", SlashCommand(BY_NAME["write"], "t-1 two words")),
-        ("/kill", InvalidCommand("an argument is missing: /kill TASK")),
+        ("/kill", InvalidCommand("Missing argument: /kill TASK")),
         ("/permissions forget g-1", SlashCommand(BY_NAME["permissions"], "forget g-1")),
         (
             "/modle x",
-            InvalidCommand("there is no command /modle; did you mean /model? (//modle … sends it to the agent)"),
+            InvalidCommand("There is no command /modle; did you mean /model? (//modle … sends it to the agent)"),
         ),
         (
             "/xyzzy",
-            InvalidCommand("there is no command /xyzzy; type /help for a list (//xyzzy … sends it to the agent)"),
+            InvalidCommand("There is no command /xyzzy; type /help for a list (//xyzzy … sends it to the agent)"),
         ),
-        ("/", InvalidCommand("there is no command /; type /help for a list (// … sends it to the agent)")),
+        ("/", InvalidCommand("There is no command /; type /help for a list (// … sends it to the agent)")),
     ],
 )
 def test_a_typed_line_is_a_message_a_command_or_an_invalid_command(typed: str, parsed: TypedLine) -> None:

@@ -107,11 +107,11 @@ def parse_line(text: str) -> TypedLine:
     if command is None:
         match = closest_match(name.lower(), _BY_NAME)
         hint = f"did you mean /{match}?" if match else "type /help for a list"
-        return InvalidCommand(f"there is no command /{name}; {hint} (//{name} … sends it to the agent)")
+        return InvalidCommand(f"There is no command /{name}; {hint} (//{name} … sends it to the agent)")
     if argument and not command.argument_kind:
         return InvalidCommand(f"{command.usage} takes no argument")
     if command.required and not argument:
-        return InvalidCommand(f"an argument is missing: {command.usage}")
+        return InvalidCommand(f"Missing argument: {command.usage}")
     if argument and command.choices and argument.lower() not in (word for word, _ in command.choices):
         return InvalidCommand(f"{argument!r} is not a valid argument: {command.usage}")
     return SlashCommand(command, argument)

@@ -122,8 +122,8 @@ def _locate(table: _Table, name: str, prefix: str = "") -> tuple[_Table, str] | 
     """The table and the key that set this name."""
     for key, item in table.items():
         if isinstance(item, dict):
-            if found := _locate(cast("_Table", item), name, f"{prefix}{key}."):
-                return found
+            if entry := _locate(cast("_Table", item), name, f"{prefix}{key}."):
+                return entry
         elif _canonical(prefix + key) == name:
             return table, key
     return None

@@ -20,7 +20,7 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def child_environment(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of this environment that a command gets, and those named in `more`; our own environment by default.
+    """The variables of an environment (by default that of this process) that a command gets, and those named in `more`.
 
     There is no key among them, no proxy with a password, nothing that loads code, and no variable of Outrider. `PATH`
     keeps its absolute folders only, so that a file in the workspace cannot pass for a system program.

@@ -500,18 +500,18 @@ def _parse_url(text: str) -> str | None:
 
 def _invalid_value(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
-    if setting.is_secret or setting.kind is SettingKind.URL:  # An address may hold a password.
+    if setting.is_secret or setting.kind is SettingKind.URL:  # A URL may contain a password.
         return Refused(f"{name} is not valid; allowed: {setting.allowed_text}")
     return Refused(f"{name} = {quote_value(value)} is not valid; allowed: {setting.allowed_text}")
 
 
 def printable_name(name: str) -> str:
-    """A name as it can stand in one line."""
+    """A name, quoted and clipped unless it is short and printable."""
     return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
 
 
 def quote_value(value: object) -> str:
-    """A value as it can stand in an error."""
+    """A value for an error message, clipped."""
     if isinstance(value, int) and abs(value) > _MAX_NUMBER:
         return "this number"
     text = repr(value)
@@ -525,7 +525,7 @@ def _format_number(number: float | None) -> str:
 
 
 def render_value(value: SettingValue) -> str:
-    """A value as people write it in a command."""
+    """A value as it is written on the command line."""
     match value:
         case None:
             return ""
@@ -540,7 +540,7 @@ def render_value(value: SettingValue) -> str:
 
 
 class SettingReport(Struct, frozen=True):
-    """One setting."""
+    """One setting with its current value, as `config list --json` and the HTTP API return it."""
 
     name: str
     value: Any

@@ -14,7 +14,7 @@ from outrider.app.api import AgentApi
 from outrider.app.runtimes import RuntimeChoice, apply_settings, can_steer, runtime_of
 from outrider.app.slash_commands import ArgumentKind, InvalidCommand, PlainMessage, SlashCommand, parse_line
 from outrider.cli.chat.background import BackgroundSessions
-from outrider.cli.chat.display import Note, TypedCommand, parse_answer
+from outrider.cli.chat.display import DisplayItem, Note, TypedCommand, parse_answer
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import ChatSessionView, StyledLine, recap
 from outrider.cli.chat.slash import run_command
@@ -236,13 +236,13 @@ class ChatConversation:
                         await self.open(session)
             await anyio.sleep(_POLL_INTERVAL)
 
-    async def open(self, session: Session) -> None:
-        """Show this session; the last one continues in the background."""
+    async def open(self, session: Session, *heading: DisplayItem) -> None:
+        """Show this session below the heading; the last one continues in the background."""
         journal = await self.agent.journal(session)
         self._move_to_background()
         self.session, self.view = session, ChatSessionView(journal, can_steer)
         self.background.set_open_session(session)
-        self.ui.show([*recap(journal, can_steer), *self.view.question_items()])
+        self.ui.show([*heading, *recap(journal, can_steer), *self.view.question_items()])
         if self._flag_settings:
             await apply_settings(self.agent, session, self._flag_settings)
         await self.task_panel.set_open_session(session, self.view)

@@ -42,12 +42,11 @@ _TASK_OUTPUT_LINES = 20
 
 
 async def _stop(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
-    with_tasks = argument.lower() == "all"
+    with_tasks, count = argument.lower() == "all", chat.task_panel.background_count
     if chat.session and await chat.agent.stop(chat.session, tasks=with_tasks):
         if with_tasks:  # The notices about the killed tasks must not start another turn.
             await chat.agent.stop(chat.session)
-        return []
-    count = chat.task_panel.background_count
+        return [Note(f"Stopped {plural(count, 'background task')}", "warn")] if with_tasks and count else []
     hint = f"; /stop all stops its {plural(count, 'background task')}" if count else ""
     return [Note(f"Nothing is running in this session{hint}")]
 
@@ -183,7 +182,7 @@ async def run_command(chat: "ChatConversation", command: SlashCommand, question:
 async def _help(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     rows = [(command.usage, command.description) for command in COMMANDS]
     rows += [("//TEXT", "send a message that begins with a slash")]
-    return [two_columns(rows), Note(""), two_columns(_KEY_HELP)]
+    return [Note(f"{two_columns(rows).text}\n\n{two_columns(_KEY_HELP).text}", "plain")]
 
 
 async def _new(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
@@ -268,8 +267,9 @@ async def _switch(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
         return [Note("This session is already open")]
-    await chat.open(session)
-    return [Note(f"Session {sanitize_line(session.name)} in {short_path(session.workspace, 60)}")]
+    heading = Note(f"Session {sanitize_line(session.name)} in {short_path(session.workspace, 60)}")
+    await chat.open(session, heading)
+    return []
 
 
 async def _compact(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
