@@ -41,12 +41,13 @@ name = "openai:gpt-5.5"
 key = "env:MY_KEY"            # or "file:~/keys/openai"; only you may be able to read that file
 ```
 
-`model.key` may also be the key itself, if only you can read `config.toml` (`config set` sets these permissions). To keep
-a key out of your shell history, pass it on standard input: `outrider config set model.key -`. No command prints a key.
+`model.key` may also be the key itself, if only you can read `config.toml` (`config set` sets these permissions). To
+keep a key out of your shell history, pass it on standard input: `outrider config set model.key -`. No command prints a
+key.
 
-`model.url` and `model.key` apply to the model configured beside them and to other models of the same provider. A model of
-another provider, chosen by a flag or in a session, is never sent that key. The key in a provider's usual variable is sent
-to that provider's own URL only.
+`model.url` and `model.key` apply to the model configured beside them and to other models of the same provider. A model
+of another provider, chosen by a flag or in a session, is never sent that key. The key in a provider's usual variable is
+sent to that provider's own URL only.
 """
 _RULES_SECTION = """\
 ## Rules
@@ -68,13 +69,13 @@ needs = ["network"]           # what to allow: "network", "host", "codex", "read
 _MODELS_SECTION = """\
 ## Models
 
-`model.name` (or `OUTRIDER_MODEL`) is `<provider>:<model>`, `<wire>:<model>`, or `practice` for the built-in practice model.
+`model.name` (or `OUTRIDER_MODEL`) is `<provider>:<model>`, `<wire>:<model>`, or `practice` for the practice model.
 A wire is an API format: {wires}.
 To use another server that supports one of them, name the wire and set `model.url`; with `model.url` set, a bare model
 name means `openai-chat`.
 
-If no model is set, Outrider uses the default model of the first provider in this table whose key variable is set, or the
-practice model if there is none. Model servers on your own machine are suggested, but not used until you choose one.
+If no model is set, Outrider uses the default model of the first provider in this table whose key variable is set, or
+the practice model if there is none. Model servers on your own machine are suggested, but not used until you choose one.
 
 | provider | wire | URL | key variable | default model |
 |---|---|---|---|---|
