@@ -49,7 +49,7 @@ def test_settings_that_are_not_toml(person: Person) -> None:
 def test_an_unknown_setting(person: Person) -> None:
     person.home.mkdir()
     (person.home / "config.toml").write_text('[model]\nnmae = "practice"\n')
-    assert_refused(person.types("run", "hi"), 2, "no setting is called model.nmae", "did you mean model.name?")
+    assert_refused(person.types("run", "hi"), 2, "there is no setting model.nmae", "did you mean model.name?")
 
 
 def test_a_key_that_is_not_accepted_is_reported_and_never_printed(person: Person) -> None:
@@ -63,9 +63,9 @@ def test_a_key_that_is_not_accepted_is_reported_and_never_printed(person: Person
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        ("nowhere:big", "no provider or wire is called 'nowhere'"),
+        ("nowhere:big", "there is no provider or wire 'nowhere'"),
         ("anthropic:claude-sonnet-5", "needs a key: set ANTHROPIC_API_KEY"),
-        ("openai", "names no model"),
+        ("openai", "without a model"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_a_session_is_created(

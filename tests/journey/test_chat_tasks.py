@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 
 
 def prompt_line(screen: str) -> str:
-    """What is being typed."""
+    """The input line."""
     return screen.splitlines()[-2].rstrip()
 
 
 @pytest.mark.behaviour("B5")
 @pytest.mark.behaviour("D1")
-def test_a_background_command_is_told_between_prompts_and_what_is_being_typed_stays(person: Person) -> None:
+def test_the_end_of_a_background_command_is_printed_and_the_input_line_stays(person: Person) -> None:
     with at_work(
         person,
         shell("echo compiled; cat gate", description="the build", background=True),
@@ -42,7 +42,7 @@ def test_a_background_command_is_told_between_prompts_and_what_is_being_typed_st
             terminal.sees("The build is green.")
             terminal.types("ght")
             screen = terminal.sees("› half a thought")
-    assert re.search(r"\$ echo compiled; cat gate  runs as (t-\w+)", screen)
+    assert re.search(r"\$ echo compiled; cat gate  started as task (t-\w+)", screen)
     assert re.search(r"✓ t-\w+ succeeded · the build · exit 0, [\d.]+ s\n    │ compiled\n    │ linked\n", screen)
     assert screen.index("│ linked") < screen.index("The build is green.") < screen.index("› half a thought")
     assert (screen.count("│ linked"), " task" in screen.splitlines()[-1]) == (1, False)
@@ -50,7 +50,7 @@ def test_a_background_command_is_told_between_prompts_and_what_is_being_typed_st
 
 
 @pytest.mark.behaviour("B5")
-def test_a_task_is_told_at_once_while_the_model_is_still_writing(person: Person) -> None:
+def test_a_task_notice_is_printed_while_the_model_is_writing(person: Person) -> None:
     with at_work(
         person, shell("cat gate; echo broken; exit 3", background=True), [Stall(), says("Heard.")], says("I see.")
     ) as server:
@@ -68,7 +68,7 @@ def test_a_task_is_told_at_once_while_the_model_is_still_writing(person: Person)
 
 
 @pytest.mark.behaviour("B5")
-def test_a_task_of_another_session_is_told_in_a_line_that_names_it(person: Person) -> None:
+def test_the_notice_of_a_task_in_another_session_is_one_line_that_names_it(person: Person) -> None:
     with at_work(person, shell("cat gate", description="the build", background=True), says("On it."), says("Green.")):
         fifo = gate(person)
         with Terminal(person, "chat", "-s", "site") as terminal:
@@ -77,11 +77,11 @@ def test_a_task_of_another_session_is_told_in_a_line_that_names_it(person: Perso
             terminal.sees("On it.")
             terminal.sees("1 task")
             terminal.says("/new")
-            terminal.sees("a new session")
+            terminal.sees("New session")
             terminal.types("half a thou")
             terminal.sees("› half a thou")
             opens(fifo, "linked\n")
-            terminal.sees("session site is done: Green.")
+            terminal.sees("Session site is done: Green.")
             terminal.types("ght")
             screen = terminal.sees("› half a thought")
     assert re.search(r"✓ t-\w+ succeeded · the build · exit 0, [\d.]+ s  \(session site; /switch site\)\n", screen)
@@ -89,7 +89,7 @@ def test_a_task_of_another_session_is_told_in_a_line_that_names_it(person: Perso
 
 
 @pytest.mark.behaviour("D3")
-def test_a_command_that_takes_long_goes_on_in_the_background_and_is_told(person: Person) -> None:
+def test_a_slow_command_continues_in_the_background_and_reports_its_end(person: Person) -> None:
     with at_work(person, shell("echo begun; cat gate; echo over", timeout=1), says("It takes long."), says("Over.")):
         fifo = gate(person)
         with Terminal(person) as terminal:
@@ -100,11 +100,11 @@ def test_a_command_that_takes_long_goes_on_in_the_background_and_is_told(person:
             opens(fifo)
             terminal.sees("Over.")
             screen = terminal.rests()
-    assert re.search(r"\$ echo begun; cat gate; echo over  goes on as t-\w+\n", screen)
+    assert re.search(r"\$ echo begun; cat gate; echo over  continues as task t-\w+\n", screen)
     assert re.search(r"✓ t-\w+ succeeded · .*\n    │ begun\n    │ over\n", screen)
 
 
-def test_what_a_command_writes_is_seen_while_it_runs(person: Person) -> None:
+def test_the_output_of_a_command_is_shown_while_it_runs(person: Person) -> None:
     with at_work(person, shell("seq 5; cat gate", timeout=300), says("Over.")):
         fifo = gate(person)
         with Terminal(person) as terminal:
@@ -130,7 +130,7 @@ def test_a_command_that_fails_shows_its_exit_code_and_its_last_lines(person: Per
 
 
 @pytest.mark.behaviour("D6")
-def test_tasks_are_listed_shown_followed_written_to_and_killed(person: Person) -> None:
+def test_tasks_can_be_listed_shown_followed_written_to_and_killed(person: Person) -> None:
     command = "echo ready; while read word; do echo got $word; done"
     with (
         at_work(
@@ -143,9 +143,9 @@ def test_tasks_are_listed_shown_followed_written_to_and_killed(person: Person) -
         terminal.rests()
         terminal.says("go")
         terminal.sees("It listens.")
-        found = re.search(r"runs as (t-\w+)", terminal.sees("1 task"))
-        assert found
-        task = found[1]
+        match = re.search(r"started as task (t-\w+)", terminal.sees("1 task"))
+        assert match
+        task = match[1]
         terminal.says("/tasks")
         terminal.sees(f"{task}  running")
         terminal.says(f"/tail {task}")
@@ -161,16 +161,16 @@ def test_tasks_are_listed_shown_followed_written_to_and_killed(person: Person) -
         terminal.says(f"/tasks {task}")
         terminal.sees("command  echo ready")
         terminal.says(f"/kill {task}")
-        terminal.sees(f"{task} and all it started are gone: killed")
+        terminal.sees(f"Killed {task} and all its processes: killed")
         terminal.says(f"/write {task} more")
-        terminal.sees(f"{task} reads nothing")
+        terminal.sees(f"{task} takes no input")
         terminal.says("/stop all")
-        terminal.sees("nothing runs in this session")
+        terminal.sees("Nothing is running in this session")
         screen = terminal.rests()
     assert screen.count("│ got one two") == 2
 
 
-def test_stop_ends_the_command_the_turn_waits_for_and_stop_all_those_in_the_background(person: Person) -> None:
+def test_stop_kills_the_command_of_the_turn_and_stop_all_also_background_tasks(person: Person) -> None:
     calls = (
         call("shell", command="cat gate", background=True),
         call("shell", command="cat other", timeout=300),
@@ -183,7 +183,7 @@ def test_stop_ends_the_command_the_turn_waits_for_and_stop_all_those_in_the_back
         terminal.sees("$ cat other …")
         terminal.sees("1 task")
         terminal.says("/stop")
-        terminal.sees("■ stopped")
+        terminal.sees("■ Stopped")
         terminal.sees("idle · 1 task")
         terminal.says("/stop all")
         terminal.waits(lambda screen: screen.splitlines()[-1].endswith("idle"), "rest")
@@ -193,7 +193,9 @@ def test_stop_ends_the_command_the_turn_waits_for_and_stop_all_those_in_the_back
 
 @pytest.mark.behaviour("B4")
 @pytest.mark.behaviour("D9")
-def test_a_task_that_ended_while_the_chat_was_closed_is_told_once_when_it_comes_back(person: Person) -> None:
+def test_a_task_that_ended_while_the_chat_was_closed_is_reported_once_when_its_session_is_opened(
+    person: Person,
+) -> None:
     with at_work(person, shell("cat gate; touch over", background=True), says("On it."), says("It is green.")):
         fifo = gate(person)
         with Terminal(person) as terminal:
@@ -211,13 +213,13 @@ def test_a_task_that_ended_while_the_chat_was_closed_is_told_once_when_it_comes_
             screen = terminal.rests()
         with Terminal(person, "chat", "-c") as terminal:
             again = terminal.rests()
-    assert "1 task goes on" in farewell
+    assert "1 task still running" in farewell
     assert (screen.count("succeeded"), screen.count("│ linked"), screen.count("It is green.")) == (1, 1, 1)
     assert (again.count("│ linked"), again.count("It is green.")) == (1, 1)  # as what was said before
 
 
 @pytest.mark.behaviour("B4")
-def test_a_task_that_ended_while_the_chat_was_closed_is_told_to_a_new_session_in_a_line(person: Person) -> None:
+def test_a_task_that_ended_while_the_chat_was_closed_is_reported_in_a_new_session_with_one_line(person: Person) -> None:
     with at_work(person, shell("cat gate", background=True), says("On it."), says("It is green.")):
         fifo = gate(person)
         with Terminal(person, "chat", "-s", "site") as terminal:
@@ -230,13 +232,13 @@ def test_a_task_that_ended_while_the_chat_was_closed_is_told_to_a_new_session_in
             terminal.ends()
         opens(fifo)
         with Terminal(person) as terminal:
-            terminal.sees("session site is done: It is green.")
+            terminal.sees("Session site is done: It is green.")
             screen = terminal.rests()
     assert len(re.findall(r"✓ t-\w+ succeeded · cat gate · exit 0, .*\(session site", screen)) == 1
 
 
 @pytest.mark.behaviour("B7")
-def test_watched_output_is_told_while_the_command_runs(person: Person) -> None:
+def test_watched_output_is_reported_while_the_command_runs(person: Person) -> None:
     command = "echo fine; echo ERROR one; cat gate"
     with at_work(
         person, shell(command, background=True, watch="^ERROR"), says("I watch."), says("One error."), says("Ended.")

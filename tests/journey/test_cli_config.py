@@ -82,7 +82,7 @@ def test_a_narrow_terminal_cuts_descriptions_and_never_values(shell: Shell) -> N
         shell.environ["COLUMNS"] = width
         rows[width] = next(line for line in shell.types("list")[1].splitlines() if "limits.input" in line)
     assert rows == {
-        "60": "  limits.input        1000000          default  Characters…",
+        "60": "  limits.input        1000000          default  Maximum len…",
         "20": "  limits.input        1000000          default",
     }
 
@@ -97,7 +97,7 @@ def test_the_list_is_available_as_json(shell: Shell) -> None:
         "value": 60,
         "source": "default",
         "category": "limits",
-        "description": "Steps one turn may take.",
+        "description": "Maximum steps in one turn.",
         "default": 60,
         "secret": False,
         "variable": "OUTRIDER_LIMITS_STEPS",
@@ -136,7 +136,7 @@ verdict = "deny"
         ],
         "source": "config.toml",
         "category": "rules",
-        "description": "What was decided beforehand about calls.",
+        "description": "Approval rules: which calls to allow, ask about or deny.",
         "default": [],
         "secret": False,
         "variable": "",
@@ -147,7 +147,7 @@ verdict = "deny"
 def test_a_mistake_in_a_rule_is_reported_with_its_number(shell: Shell) -> None:
     path = shell.home / "config.toml"
     path.write_text('[[rules]]\nverdict = "ask"\n\n[[rules]]\nverdikt = "deny"\n')
-    problem = f"outrider: {path}: rule 2: no key is called verdikt; did you mean verdict?\n"
+    problem = f"outrider: {path}: rule 2: there is no key verdikt; did you mean verdict?\n"
     assert shell.types("get", "rules") == (2, "", problem)
     assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
 
@@ -176,15 +176,15 @@ def test_a_written_value_that_the_environment_overrides_is_reported(shell: Shell
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("get", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
-        (("set", "limit.steps", "1"), "no setting is called limit.steps; did you mean limits.steps?"),
+        (("get", "limits.step"), "there is no setting limits.step; did you mean limits.steps?"),
+        (("set", "limit.steps", "1"), "there is no setting limit.steps; did you mean limits.steps?"),
         (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
         (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
-        (("set", "model", "gpt-5.5"), "model 'gpt-5.5' names no provider: write openai:gpt-5.5"),
+        (("set", "model", "gpt-5.5"), "'gpt-5.5' is a model without a provider: write openai:gpt-5.5"),
         (("set", "runtime", "native:x"), "a model cannot be chosen for native here: write native alone"),
-        (("get", "rule"), "no setting is called rule; did you mean rules?"),
-        (("set", "rules", "x"), "rules are not set one by one: write each under [[rules]] in config.toml"),
-        (("unset", "limits.step"), "no setting is called limits.step; did you mean limits.steps?"),
+        (("get", "rule"), "there is no setting rule; did you mean rules?"),
+        (("set", "rules", "x"), "rules cannot be set one by one: write each one under [[rules]] in config.toml"),
+        (("unset", "limits.step"), "there is no setting limits.step; did you mean limits.steps?"),
     ],
 )
 def test_an_invalid_name_or_value_is_reported_in_one_line(shell: Shell, words: tuple[str, ...], problem: str) -> None:
@@ -204,5 +204,5 @@ def test_a_mistake_in_the_file_is_reported_and_can_be_corrected(shell: Shell) ->
 def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:
     shell.environ["OUTRIDER_LIMITS_STEP"] = "5"
     code, _, err = shell.types("list")
-    warning = "outrider: OUTRIDER_LIMITS_STEP is no setting; did you mean OUTRIDER_LIMITS_STEPS?\n"
+    warning = "outrider: OUTRIDER_LIMITS_STEP is not a setting; did you mean OUTRIDER_LIMITS_STEPS?\n"
     assert (code, err) == (0, warning)

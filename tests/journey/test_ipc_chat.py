@@ -72,7 +72,7 @@ def test_two_chats_on_a_new_name_share_the_session_from_its_first_message(person
             other.sees("› slow")
             other.sees("· working")
             other.presses("C-c")
-            first.sees("stopped by the person")
+            first.sees("■ Stopped")
             other.rests()
             other.says("second")
             for terminal in (first, other):

@@ -207,14 +207,14 @@ def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conver
             terminal.sees("seen.txt", times=2)
             terminal.rests()
             terminal.says("/runtime codex")
-            terminal.sees("codex carries the turns of this session; it is told first what it has not seen")
+            terminal.sees("codex runs the turns of this session; it first receives what it has not seen")
             terminal.says("what was written?")
             terminal.sees("codex was here")
             screen = terminal.rests()
             terminal.says("/status")
             terminal.sees("runtime")
             terminal.says("/runtime native")
-            terminal.sees("native carries the turns of this session; it knows all of the session")
+            terminal.sees("native runs the turns of this session; it has the whole session")
             terminal.says("read seen.txt")
             terminal.sees("otter", times=2)
             assert "codex ·" not in terminal.rests().splitlines()[-1]
@@ -224,7 +224,7 @@ def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conver
             assert "codex:gpt-5.4 ·" in terminal.rests().splitlines()[-1]
         first, second = server.requests
     assert "codex ·" in screen.splitlines()[-1]
-    assert "codex was given what it had not seen of this session, up to #" in screen
+    assert "codex received the earlier part of this session, up to #" in screen
     assert "write seen.txt saying otter" in texts(first)
     assert "read seen.txt" not in texts(first)
     assert "read seen.txt" in texts(second)
@@ -249,11 +249,11 @@ def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of
             terminal.says("run it")
             terminal.sees("$ sleep 600 # quite long …")
             terminal.presses("C-c")
-            terminal.sees("✗ sleep 600 # quite long  cut off")
+            terminal.sees("✗ sleep 600 # quite long  interrupted")
             terminal.rests()
         with Terminal(person, "chat", "-s", "s") as terminal:
             again = terminal.rests()
-    assert "begun anew" not in screen
+    assert "was restarted" not in screen
     for text in (screen, again):
         assert text.index("› second question") < text.index("paragraph 5")
 
@@ -261,20 +261,20 @@ def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_chat_can_start_with_another_runtime_and_choosing_a_model_returns_to_native(with_parrot: Person) -> None:
     with Terminal(with_parrot, "chat", "-r", "parrot") as terminal:
-        assert "parrot carries the turns" in terminal.rests()
+        assert "with the runtime parrot" in terminal.rests()
         terminal.says("hello")
         terminal.sees("hello! (0 before)")
         terminal.rests()
         terminal.says("/runtime")
         terminal.sees("› parrot")
         terminal.says("/runtime parrot")
-        terminal.sees("parrot carries the turns of this session already")
+        terminal.sees("parrot already runs the turns of this session")
         terminal.says("/compact")
-        terminal.sees("parrot keeps its own memory of the session")
+        terminal.sees("parrot manages its own context")
         terminal.says("/runtime parot")
         terminal.sees("did you mean parrot?")
         terminal.says("/model practice")
-        terminal.sees("this session uses practice, and native carries its turns in place of parrot")
+        terminal.sees("This session uses practice, with the native runtime instead of parrot")
         terminal.says("who are you?")
         terminal.sees("practice model")
         assert "practice ·" in terminal.rests().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What a typed line means, the same on every surface."""
+"""Slash commands: parsing and completion of typed lines, the same on every surface."""
 
 import pytest
 
@@ -9,7 +9,7 @@ BY_NAME = {command.name: command for command in COMMANDS}
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "parsed"),
     [
         ("hello /help", PlainMessage("hello /help")),
         ("/help", SlashCommand(BY_NAME["help"])),
@@ -22,29 +22,32 @@ BY_NAME = {command.name: command for command in COMMANDS}
         ("//help", PlainMessage("/help")),
         ("/etc/hosts: what is it?", PlainMessage("/etc/hosts: what is it?")),
         (" /help", PlainMessage(" /help")),
-        ("/switch", InvalidCommand("an argument is missing: /switch SESSION")),
+        ("/switch", InvalidCommand("Missing argument: /switch SESSION")),
         ("/status now", InvalidCommand("/status takes no argument")),
-        ("/stop now", InvalidCommand("/stop [all] takes no other argument")),
+        ("/stop now", InvalidCommand("'now' is not a valid argument: /stop [all]")),
         ("/stop all", SlashCommand(BY_NAME["stop"], "all")),
         ("/yes", SlashCommand(BY_NAME["yes"])),
         ("/yes Session", SlashCommand(BY_NAME["yes"], "Session")),
-        ("/yes always", InvalidCommand("/yes [once/session/workspace] takes no other argument")),
+        ("/yes always", InvalidCommand("'always' is not a valid argument: /yes [once/session/workspace]")),
         ("/write t-1 two words", SlashCommand(BY_NAME["write"], "t-1 two words")),
-        ("/kill", InvalidCommand("an argument is missing: /kill TASK")),
+        ("/kill", InvalidCommand("Missing argument: /kill TASK")),
         ("/permissions forget g-1", SlashCommand(BY_NAME["permissions"], "forget g-1")),
         (
             "/modle x",
-            InvalidCommand("there is no command /modle; did you mean /model? (//modle … sends it to the agent)"),
+            InvalidCommand("There is no command /modle; did you mean /model? (//modle … sends it to the agent)"),
         ),
-        ("/xyzzy", InvalidCommand("there is no command /xyzzy; /help lists them (//xyzzy … sends it to the agent)")),
-        ("/", InvalidCommand("there is no command /; /help lists them (// … sends it to the agent)")),
+        (
+            "/xyzzy",
+            InvalidCommand("There is no command /xyzzy; type /help for a list (//xyzzy … sends it to the agent)"),
+        ),
+        ("/", InvalidCommand("There is no command /; type /help for a list (// … sends it to the agent)")),
     ],
 )
-def test_a_typed_line_means_words_or_a_command_or_a_mistake(typed: str, meant: TypedLine) -> None:
-    assert parse_line(typed) == meant
+def test_a_typed_line_is_a_message_a_command_or_an_invalid_command(typed: str, parsed: TypedLine) -> None:
+    assert parse_line(typed) == parsed
 
 
-def test_every_command_has_a_name_of_its_own_and_says_what_it_does() -> None:
+def test_every_command_has_a_unique_name_and_a_description() -> None:
     names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
     assert (len(set(names)), [command.name for command in COMMANDS if not command.description]) == (len(names), [])
 
@@ -65,8 +68,8 @@ def test_every_command_has_a_name_of_its_own_and_says_what_it_does() -> None:
         ("s", []),
     ],
 )
-def test_a_command_is_completed_and_so_is_what_it_takes(typed: str, words: list[str]) -> None:
-    known = suggestions(
+def test_commands_and_their_arguments_are_completed(typed: str, words: list[str]) -> None:
+    completions = suggestions(
         typed, {"session": [("notes", ""), ("build", "")], "model": [("practice", "")], "task": [("t-1", "")]}
     )
-    assert [word for word, _ in known] == words
+    assert [word for word, _ in completions] == words

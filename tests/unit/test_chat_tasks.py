@@ -1,4 +1,4 @@
-"""Tasks and questions as a person reads them: made by code from what the journal holds, whatever is in it."""
+"""Task notices, command results and questions as the chat shows them, whatever their content."""
 
 import re
 
@@ -51,10 +51,10 @@ CALLS = tuple(Call(n, "shell", {"command": f"run {n}"}) for n in ("a", "b"))
 BEFORE = (Input("go"), Started(), Reply("", saw=2, calls=CALLS))
 
 
-def task(state: TaskState = "succeeded", code: int | None = 0, why: str = "", **wish: str) -> Task:
-    asked = TaskSpec(kind="command", call="c", command=wish.pop("command", "make test"), **wish)  # pyright: ignore[reportArgumentType]
+def task(state: TaskState = "succeeded", code: int | None = 0, why: str = "", **spec: str) -> Task:
+    task_spec = TaskSpec(kind="command", call="c", command=spec.pop("command", "make test"), **spec)  # pyright: ignore[reportArgumentType]
     return Task(
-        id="t-1", session="s", person="p", workspace="/w", spec=asked, state=state, created=0, ended=3_200,
+        id="t-1", session="s", person="p", workspace="/w", spec=task_spec, state=state, created=0, ended=3_200,
         exit_code=code, why=why,
     )  # fmt: skip
 
@@ -67,11 +67,11 @@ def journal(*bodies: Body) -> list[Entry]:
     return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
 
 
-def shown(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
-    shows: list[DisplayItem] = []
+def apply(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
+    items: list[DisplayItem] = []
     for body in bodies:
-        shows += view.apply(Entry(view.head + 1, 1_000 * (view.head + 1), body))
-    return shows
+        items += view.apply(Entry(view.head + 1, 1_000 * (view.head + 1), body))
+    return items
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def shown(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
         (task(description="the tests"), Note("✓ t-1 succeeded · the tests · exit 0, 3.2 s", "good")),
         (task("failed", 2), Note("✗ t-1 failed · make test · exit 2, 3.2 s", "bad")),
         (task("killed", None, "by you"), Note("● t-1 was killed · make test · 3.2 s · by you", "warn")),
-        (task("lost", None), Note("✗ t-1 was lost · how it ended is not known · make test · 3.2 s", "bad")),
+        (task("lost", None), Note("✗ t-1 was lost: how it ended is not known · make test · 3.2 s", "bad")),
         (task("timed_out", None), Note("● t-1 was ended at its time limit · make test · 3.2 s", "warn")),
     ],
 )
-def test_a_tasks_end_is_one_line_of_ours(ended: Task, line: Note) -> None:
+def test_the_end_of_a_task_is_one_line(ended: Task, line: Note) -> None:
     assert task_notice_items(ended_notice(ended, "", "/out")) == [line]
 
 
-def test_what_it_wrote_last_stands_below_bounded() -> None:
+def test_the_last_lines_of_output_follow_bounded() -> None:
     output = "\n".join(f"line {n}" for n in range(50)) + "\n" + "x" * 500
     _, lines = task_notice_items(ended_notice(task(), output, "/out"))
     assert isinstance(lines, OutputLines)
@@ -97,44 +97,44 @@ def test_what_it_wrote_last_stands_below_bounded() -> None:
     assert (len(lines.lines), len(lines.lines[4])) == (5, 200)
 
 
-def test_a_prompt_left_waiting_and_watched_output_are_told_too() -> None:
+def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
     stalled = task_notice_items(stalled_notice(task("stalled", None), "Continue? [y/n] "))
     watched = task_notice_items(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
     assert stalled == [
-        Note("● t-1 seems to wait for input · make test · /write t-1 TEXT answers it", "warn"),
+        Note("● t-1 seems to wait for input · make test · answer with /write t-1 TEXT", "warn"),
         OutputLines(("Continue? [y/n]",)),
     ]
     assert watched == [Note("● t-1 wrote what was watched for (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
 
 
-def test_a_task_of_another_session_is_told_in_one_line_that_names_it() -> None:
-    told = background_task_note(ended_notice(task(), "much\noutput", "/out"), "site")
-    assert told == Note("✓ t-1 succeeded · make test · exit 0, 3.2 s  (session site; /switch site)", "good")
+def test_a_task_of_another_session_takes_one_line_with_the_name_of_the_session() -> None:
+    note = background_task_note(ended_notice(task(), "much\noutput", "/out"), "site")
+    assert note == Note("✓ t-1 succeeded · make test · exit 0, 3.2 s  (session site; /switch site)", "good")
 
 
 @given(output=st.text(max_size=300), command=st.text(min_size=1, max_size=300))
-def test_nothing_a_command_is_called_or_writes_passes_for_words_of_ours(output: str, command: str) -> None:
-    shows = task_notice_items(
+def test_no_command_or_output_can_fake_a_line_of_the_notice(output: str, command: str) -> None:
+    items = task_notice_items(
         ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out")
     )
-    painted = TerminalRenderer(is_plain=True).render(shows, 400).splitlines()
-    assert painted[0].startswith("✓ t-1 succeeded · a")
-    assert painted[0].endswith(" · exit 0, 3.2 s")
-    assert [line for line in painted[1:] if not line.startswith("    │")] == []
-    assert len(painted) <= 6
+    lines = TerminalRenderer(is_plain=True).render(items, 400).splitlines()
+    assert lines[0].startswith("✓ t-1 succeeded · a")
+    assert lines[0].endswith(" · exit 0, 3.2 s")
+    assert [line for line in lines[1:] if not line.startswith("    │")] == []
+    assert len(lines) <= 6
 
 
-def test_a_notice_is_shown_at_once_whether_or_not_the_model_is_busy() -> None:
+def test_a_notice_is_shown_at_once_even_while_the_model_is_busy() -> None:
     view = ChatSessionView(journal(Input("go"), Started()))
-    busy = [*view.apply(Delta("Work")), *shown(view, notice())]
-    shows = shown(view, Reply("Working.", saw=2))
-    assert ([*busy, *shows], view.queued) == ([*task_notice_items(notice().text), ReplyBlock("Working.")], [])
+    busy = [*view.apply(Delta("Work")), *apply(view, notice())]
+    reply = apply(view, Reply("Working.", saw=2))
+    assert ([*busy, *reply], view.queued) == ([*task_notice_items(notice().text), ReplyBlock("Working.")], [])
     assert view.activity == "waiting for the model …"
-    typed = shown(view, Input("and now?"))
+    typed = apply(view, Input("and now?"))
     assert (typed, view.queued) == ([], ["and now?"])
 
 
-def test_commands_read_as_they_were_typed_with_what_came_of_them() -> None:
+def test_commands_are_shown_verbatim_with_their_outcome() -> None:
     def line(**outcome: object) -> list[DisplayItem]:
         text = msgspec.json.encode(outcome).decode()
         return list(result_items(CALLS[0], Result("a", text, details=str(outcome.pop("details", "")))))
@@ -146,8 +146,8 @@ def test_commands_read_as_they_were_typed_with_what_came_of_them() -> None:
         ToolLine("run a", "exit 2, 1.0 s", symbol="$"),
         OutputLines(("2", "33", "4")),
     ]
-    assert line(status="background_started", task="t-1") == [ToolLine("run a", "runs as t-1", symbol="$")]
-    assert line(status="auto_backgrounded", task="t-1") == [ToolLine("run a", "goes on as t-1", symbol="$")]
+    assert line(status="background_started", task="t-1") == [ToolLine("run a", "started as task t-1", symbol="$")]
+    assert line(status="auto_backgrounded", task="t-1") == [ToolLine("run a", "continues as task t-1", symbol="$")]
     assert result_items(CALLS[0], Result("a", "{cut", details="exit 0")) == [ToolLine("run a", "exit 0", symbol="$")]
     assert result_items(CALLS[0], Result("a", "no such need", failed=True)) == [
         ToolLine("run a", "no such need", failed=True, symbol="$")
@@ -155,44 +155,45 @@ def test_commands_read_as_they_were_typed_with_what_came_of_them() -> None:
     assert call_line(Call("x", "tasks", {"task": "t-1", "action": "wait"})) == "tasks wait t-1"
 
 
-def test_the_last_lines_are_what_a_terminal_would_show() -> None:
+def test_the_last_lines_are_those_a_terminal_would_show() -> None:
     assert last_lines("10%\r50%\r100%\r\ndone \x1b[31mred\x1b[0m\n\n", 5) == ("100%", "done red")
     assert last_lines("", 5) == ()
 
 
-def test_what_a_running_command_writes_is_seen_below_it() -> None:
+def test_the_output_of_a_running_command_is_shown_below_it() -> None:
     view = ChatSessionView(journal(*BEFORE, Begun("a")))
-    view.output_tails = {"a": ("one", "会" * 40)}
+    assert view.set_output_tails({"a": ("one", "会" * 40)})
+    assert not view.set_output_tails({"a": ("one", "会" * 40)})
     assert [line for _, line in view.live_lines(20, 10)] == ["$ run a …", "  │ one", "  │ 会会会会会会会…", "$ run b …"]
 
 
-def test_questions_come_one_after_the_other_and_the_next_when_one_is_answered_anywhere() -> None:
+def test_questions_are_shown_one_by_one_and_the_next_when_one_is_answered() -> None:
     view = ChatSessionView(journal(*BEFORE))
-    first = shown(view, *ASKED)
+    first = apply(view, *ASKED)
     assert (first, view.running_calls) == ([QuestionText("ask-a", ASKED[0].question, ANSWERS)], [])
     assert view.live_lines(80, 10) == [
         ("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")
     ]
-    second = shown(view, Answered("ask-a", "once", "somebody"))
-    assert second == [Note("✓ allowed, this once", "good"), QuestionText("ask-b", ASKED[1].question, ANSWERS)]
-    last = shown(view, Answered("ask-b", "no", "p"), Answered("ask-b", "once", "p"), Result("b", "denied", failed=True))
-    assert last == [Note("✗ not allowed", "warn"), ToolLine("run b", "not run", failed=True, symbol="$")]
+    second = apply(view, Answered("ask-a", "once", "somebody"))
+    assert second == [Note("✓ Allowed once", "good"), QuestionText("ask-b", ASKED[1].question, ANSWERS)]
+    last = apply(view, Answered("ask-b", "no", "p"), Answered("ask-b", "once", "p"), Result("b", "denied", failed=True))
+    assert last == [Note("✗ Denied", "warn"), ToolLine("run b", "not run", failed=True, symbol="$")]
     assert view.open_question is None
 
 
-def test_a_later_question_answered_elsewhere_leaves_the_first_where_it_is() -> None:
+def test_an_answer_to_a_later_question_leaves_the_first_one_open() -> None:
     view = ChatSessionView(journal(*BEFORE, *ASKED))
-    assert shown(view, Answered("ask-b", "no")) == [Note("✗ not allowed: nobody was there to answer", "warn")]
+    assert apply(view, Answered("ask-b", "no")) == [Note("✗ Denied: nobody answered", "warn")]
     assert view.open_question == ASKED[0]
 
 
-def test_a_question_that_waits_is_shown_again_to_who_comes_back_and_nothing_is_said_to_be_taken_up() -> None:
+def test_an_open_question_is_shown_again_when_the_session_is_opened_and_nothing_is_reported_as_resumed() -> None:
     entries = journal(*BEFORE, ASKED[0])
     view = ChatSessionView(entries)
     assert recap(entries) == [UserText("go")]
     assert view.question_items() == [QuestionText("ask-a", ASKED[0].question, ANSWERS)]
-    assert (shown(view, Resumed()), next(line for _, line in view.live_lines(80, 10))) == ([], "$ run b …")
-    assert shown(view, Ended("interrupted", 5, "stopped")) == [Note("■ stopped", "warn")]
+    assert (apply(view, Resumed()), next(line for _, line in view.live_lines(80, 10))) == ([], "$ run b …")
+    assert apply(view, Ended("interrupted", 5, "stopped")) == [Note("■ Stopped", "warn")]
     assert view.open_question is None
 
 
@@ -212,11 +213,11 @@ def test_a_question_that_waits_is_shown_again_to_who_comes_back_and_nothing_is_s
         ("", None),
     ],
 )
-def test_a_letter_or_a_word_is_an_answer_and_nothing_else_is(typed: str, answer: str | None) -> None:
+def test_only_a_letter_or_word_of_a_choice_is_an_answer(typed: str, answer: str | None) -> None:
     assert parse_answer(typed, ANSWERS) == answer
 
 
-def test_choices_of_others_are_offered_by_their_letters_where_those_differ() -> None:
+def test_other_choices_get_a_letter_where_it_is_unique() -> None:
     choices = ("accept", "accept always", "decline")
     assert answer_hint(choices) == "accept · accept always · [d]ecline"
     assert [parse_answer(typed, choices) for typed in ("a", "Accept Always", "d", "yes")] == [
@@ -227,17 +228,17 @@ def test_choices_of_others_are_offered_by_their_letters_where_those_differ() -> 
     ]
 
 
-def test_a_question_is_shown_whole_or_says_that_it_is_not() -> None:
-    def painted(text: str, *, is_plain: bool) -> list[str]:
+def test_a_question_is_shown_whole_or_says_how_much_is_missing() -> None:
+    def rendered(text: str, *, is_plain: bool) -> list[str]:
         text = TerminalRenderer(is_plain=is_plain).render([QuestionText("a", text, ("no",))], 80)
         return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
-    assert painted("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
-    assert painted("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
-    assert painted("May it?\n| " + "x" * 70 + " " * 20 + "[o]nce", is_plain=False) == [
+    assert rendered("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
+    assert rendered("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
+    assert rendered("May it?\n| " + "x" * 70 + " " * 20 + "[o]nce", is_plain=False) == [
         "? May it?",
         "  │ " + "x" * 70,
         "  │ " + " " * 13 + "[o]nce",
     ]
-    long = painted("May it?\n" + "| x\n" * 500, is_plain=False)
-    assert (len(long), "405 more characters are not shown: say no unless" in long[-1]) == (401, True)
+    long = rendered("May it?\n" + "| x\n" * 500, is_plain=False)
+    assert (len(long), "405 more characters are not shown: answer no unless" in long[-1]) == (401, True)

@@ -1,20 +1,21 @@
-"""Reading settings: which place wins, and how a mistake is told."""
+"""Loading settings: which source takes precedence, and how errors are reported."""
 
+import subprocess
+import sys
 from pathlib import Path
-from typing import get_type_hints
+from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from outrider.config.load import find_home, load
-from outrider.config.page import render_page
-from outrider.config.schema import SETTINGS, Config, SettingKind
-from outrider.config.secrets import Secret
+from outrider.config.schema import SETTINGS, Section, read_section
 from outrider.core.errors import Refused
 
 
-def written(home: Path, text: str, mode: int = 0o600) -> Path:
+def write_config(home: Path, text: str, mode: int = 0o600) -> Path:
     path = home / "config.toml"
     path.write_text(text)
     path.chmod(mode)
@@ -29,7 +30,7 @@ def refusal(home: Path, environ: dict[str, str] | None = None, overrides: dict[s
     return text
 
 
-def test_without_any_setting_every_value_is_its_default(tmp_path: Path) -> None:
+def test_without_configuration_every_value_is_the_default(tmp_path: Path) -> None:
     config = load(tmp_path, {})
     assert {s.name: config.value(s.name) for s in SETTINGS if not s.is_secret} == {
         s.name: s.default for s in SETTINGS if not s.is_secret
@@ -38,8 +39,8 @@ def test_without_any_setting_every_value_is_its_default(tmp_path: Path) -> None:
     assert (config.home, config.warnings, config.limits.steps) == (tmp_path, (), 60)
 
 
-def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path: Path) -> None:
-    written(tmp_path, "[limits]\nsteps = 1\nqueue = 2\nturns = 3\n")
+def test_flags_take_precedence_over_the_environment_the_file_and_the_defaults(tmp_path: Path) -> None:
+    write_config(tmp_path, "[limits]\nsteps = 1\nqueue = 2\nturns = 3\n")
     environ = {"OUTRIDER_LIMITS_STEPS": "4", "OUTRIDER_LIMITS_QUEUE": "5", "OUTRIDER_LIMITS_REPEATS": "  "}
     config = load(tmp_path, environ, {"limits.steps": "6"})
     names = ("limits.steps", "limits.queue", "limits.turns", "limits.repeats")
@@ -51,7 +52,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     ]
 
 
-def test_every_setting_can_be_given_as_a_variable_and_the_short_names_are_the_documented_ones() -> None:
+def test_every_setting_has_a_variable_of_its_own_and_an_alias_shortens_it() -> None:
     assert len({setting.env_variable for setting in SETTINGS}) == len(SETTINGS)
     by_name = {setting.name: setting.env_variable for setting in SETTINGS}
     assert by_name["model.name"] == "OUTRIDER_MODEL"
@@ -59,27 +60,25 @@ def test_every_setting_can_be_given_as_a_variable_and_the_short_names_are_the_do
     assert by_name["runtime.name"] == "OUTRIDER_RUNTIME"
 
 
-def test_the_typed_shape_and_the_registry_are_the_same_settings() -> None:
-    kinds = {
-        SettingKind.TEXT: str,
-        SettingKind.URL: str,
-        SettingKind.INTEGER: int,
-        SettingKind.NUMBER: float,
-        SettingKind.BOOLEAN: bool,
-        SettingKind.NAMES: tuple[str, ...],
-        SettingKind.FOLDERS: tuple[str, ...],
-        SettingKind.SECRET: Secret,
-    }
-    shape = {
-        f"{section}.{key}": kind
-        for section, struct in get_type_hints(Config).items()
-        if section in {setting.category for setting in SETTINGS}
-        for key, kind in get_type_hints(struct).items()
-    }
-    assert shape == {s.name: kinds[s.kind] | None if s.default is None else kinds[s.kind] for s in SETTINGS}
+class _NoHelp(Section, frozen=True):
+    size: Annotated[int, Meta(ge=1)] = 1
 
 
-def test_values_of_every_kind_are_read_from_variables(tmp_path: Path) -> None:
+class _NoMeta(Section, frozen=True):
+    size: int = 1
+
+
+class _UnknownType(Section, frozen=True):
+    size: Annotated[complex, Meta(description="The size.")] = 1j
+
+
+@pytest.mark.parametrize("section", [_NoHelp, _NoMeta, _UnknownType])
+def test_a_field_without_help_or_of_an_unknown_type_cannot_be_a_setting(section: type[Section]) -> None:
+    with pytest.raises(TypeError, match=r"^test\.size: a setting needs Annotated"):
+        list(read_section("test", section))
+
+
+def test_values_of_every_kind_are_parsed_from_variables(tmp_path: Path) -> None:
     environ = {
         "OUTRIDER_MODEL": " practice ",
         "OUTRIDER_MODEL_URL": "http://127.0.0.1:9/v1/",
@@ -94,8 +93,8 @@ def test_values_of_every_kind_are_read_from_variables(tmp_path: Path) -> None:
     assert (config.limits.input, config.limits.spend, config.chat.markdown) == (2000, 0.5, False)
 
 
-def test_a_model_may_stand_at_the_top_of_the_file_as_a_plain_string(tmp_path: Path) -> None:
-    written(tmp_path, 'model = "practice"\nruntime = "native"\n')
+def test_an_alias_can_be_set_at_the_top_of_the_file(tmp_path: Path) -> None:
+    write_config(tmp_path, 'model = "practice"\nruntime = "native"\n')
     config = load(tmp_path, {})
     assert (config.model.name, config.source("model"), config.source("runtime")) == (
         "practice",
@@ -104,7 +103,7 @@ def test_a_model_may_stand_at_the_top_of_the_file_as_a_plain_string(tmp_path: Pa
     )
 
 
-def test_the_home_is_the_one_that_is_named_else_a_folder_in_the_persons_home(
+def test_the_home_is_the_configured_folder_or_one_in_the_users_home(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -114,22 +113,22 @@ def test_the_home_is_the_one_that_is_named_else_a_folder_in_the_persons_home(
     assert load(environ={"OUTRIDER_HOME": "~/mine"}).home == tmp_path / "mine"
 
 
-def test_broken_toml_is_told_with_file_line_and_reason(tmp_path: Path) -> None:
-    path = written(tmp_path, "[limits]\nsteps = \n")
+def test_invalid_toml_is_refused_with_file_line_and_reason(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[limits]\nsteps = \n")
     assert refusal(tmp_path) == f"{path}: line 2: Invalid value"
-    written(tmp_path, "[limits]\nsteps = [1,")
+    write_config(tmp_path, "[limits]\nsteps = [1,")
     assert refusal(tmp_path) == f"{path}: end of file: Invalid value"
 
 
-def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path) -> None:
-    path = written(tmp_path, "[limits]\nstep = 3\n")
-    assert refusal(tmp_path) == f"{path}: no setting is called limits.step; did you mean limits.steps?"
-    written(tmp_path, '"a\\nb" = 3\n')
-    assert refusal(tmp_path) == f"{path}: no setting is called 'a\\nb'"
+def test_an_unknown_key_is_refused_with_the_closest_match(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[limits]\nstep = 3\n")
+    assert refusal(tmp_path) == f"{path}: there is no setting limits.step; did you mean limits.steps?"
+    write_config(tmp_path, '"a\\nb" = 3\n')
+    assert refusal(tmp_path) == f"{path}: there is no setting 'a\\nb'"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("limits.steps = 0", "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
         ('limits.steps = "9"', "limits.steps = '9' is not valid; allowed: a whole number from 1 to 10_000"),
@@ -137,7 +136,7 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path) -> No
         ("limits.spend = nan", "limits.spend = nan is not valid; allowed: a number, at least 0"),
         ("limits.spend = -1", "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
         ("chat.markdown = 1", "chat.markdown = 1 is not valid; allowed: true or false"),
-        ('log.level = "loud"', "log.level = 'loud' is not valid; allowed: debug or info or warning or error"),
+        ('log.level = "loud"', "log.level = 'loud' is not valid; allowed: debug, info, warning or error"),
         ("model.fallbacks = [1]", "model.fallbacks = [1] is not valid; allowed: a list of names"),
         (
             'sandbox.read = ["tools"]',
@@ -150,40 +149,38 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path) -> No
         ("model.key = 17", "model.key is not valid; allowed: env:NAME, file:PATH, or the secret itself"),
         (
             'model.url = "http://me:pass@host/v1"',
-            "model.url is not valid; allowed: an http:// or https:// address without a name or password in it",
+            "model.url is not valid; allowed: an http:// or https:// URL without a user name or password",
         ),
     ],
 )
-def test_a_bad_value_is_told_with_file_key_and_what_is_allowed(tmp_path: Path, text: str, told: str) -> None:
-    path = written(tmp_path, text)
-    assert refusal(tmp_path) == f"{path}: {told}"
+def test_an_invalid_value_is_refused_with_file_key_and_allowed_values(tmp_path: Path, text: str, message: str) -> None:
+    path = write_config(tmp_path, text)
+    assert refusal(tmp_path) == f"{path}: {message}"
 
 
-def test_a_bad_value_in_a_variable_or_a_flag_names_it(tmp_path: Path) -> None:
+def test_an_invalid_value_in_a_variable_or_a_flag_is_refused_with_its_name(tmp_path: Path) -> None:
     allowed = "is not valid; allowed: a whole number from 1 to 10_000"
     assert (
         refusal(tmp_path, {"OUTRIDER_LIMITS_STEPS": "many"})
         == f"OUTRIDER_LIMITS_STEPS: limits.steps = 'many' {allowed}"
     )
     assert refusal(tmp_path, {}, {"limits.steps": "-1"}) == f"flag: limits.steps = -1 {allowed}"
-    assert refusal(tmp_path, {}, {"modl": "x"}) == "no setting is called modl; did you mean model?"
+    assert refusal(tmp_path, {}, {"modl": "x"}) == "there is no setting modl; did you mean model?"
 
 
-def test_an_unknown_variable_is_a_warning_and_our_other_variables_are_left_alone(tmp_path: Path) -> None:
+def test_an_unknown_variable_causes_a_warning_but_other_variables_of_outrider_do_not(tmp_path: Path) -> None:
     environ = dict.fromkeys(("OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL"), "x")
     config = load(
         tmp_path, environ | {"OUTRIDER_LIMIT_STEPS": "9", "OUTRIDER_MODEL_NAME": "x", "OUTRIDER_QQ": "1", "OTHER": "1"}
     )
     assert config.warnings == (
-        "OUTRIDER_LIMIT_STEPS is no setting; did you mean OUTRIDER_LIMITS_STEPS?",
-        "OUTRIDER_MODEL_NAME is no setting; did you mean OUTRIDER_MODEL?",
-        "OUTRIDER_QQ is no setting",
+        "OUTRIDER_LIMIT_STEPS is not a setting; did you mean OUTRIDER_LIMITS_STEPS?",
+        "OUTRIDER_MODEL_NAME is not a setting; did you mean OUTRIDER_MODEL?",
+        "OUTRIDER_QQ is not a setting",
     )
 
 
-def test_folders_are_absolute_paths_and_a_tilde_is_the_persons_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_become_absolute_paths_and_a_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     home = tmp_path / ".outrider"
     config = load(home, {"OUTRIDER_SANDBOX_READ": "~/.cargo/, /opt/../usr/share"})
@@ -192,37 +189,37 @@ def test_folders_are_absolute_paths_and_a_tilde_is_the_persons_home(
 
 
 @pytest.mark.parametrize("folder", ["~", "/", "~/.outrider", "~/.outrider/logs", "~/.outrider/workspaces", "~/link"])
-def test_no_folder_from_which_our_own_files_can_be_reached_is_opened_to_commands(
+def test_a_folder_that_gives_access_to_outriders_own_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     home = tmp_path / ".outrider"
     home.mkdir()
     (tmp_path / "link").symlink_to(home)
-    path = written(home, f'sandbox.read = ["/opt", "{folder}"]\n')
-    reason = f"Outrider's own files in {home} can be reached from {Path(folder).expanduser()}; name another folder"
+    path = write_config(home, f'sandbox.read = ["/opt", "{folder}"]\n')
+    reason = f"{Path(folder).expanduser()} would give access to Outrider's own files in {home}; name another folder"
     assert refusal(home) == f"{path}: sandbox.read: {reason}"
     path.unlink()
     assert refusal(home, {"OUTRIDER_SANDBOX_READ": folder}) == f"OUTRIDER_SANDBOX_READ: sandbox.read: {reason}"
     assert load(home, {"OUTRIDER_SANDBOX_READ": "~/.outrider/workspaces/a"}).sandbox.read == (f"{home}/workspaces/a",)
 
 
-def test_a_home_of_nobody_is_no_absolute_path(tmp_path: Path) -> None:
-    told = "OUTRIDER_SANDBOX_READ: sandbox.read: ~no-such-person/bin is not an absolute path"
-    assert refusal(tmp_path, {"OUTRIDER_SANDBOX_READ": "~no-such-person/bin"}) == told
+def test_the_home_folder_of_an_unknown_user_is_not_an_absolute_path(tmp_path: Path) -> None:
+    message = "OUTRIDER_SANDBOX_READ: sandbox.read: ~no-such-person/bin is not an absolute path"
+    assert refusal(tmp_path, {"OUTRIDER_SANDBOX_READ": "~no-such-person/bin"}) == message
 
 
-def test_a_file_that_is_no_text_or_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"# fine\n\xff\n")
-    assert refusal(tmp_path) == f"{path}: line 2: is not UTF-8"
+    assert refusal(tmp_path) == f"{path}: line 2: not valid UTF-8"
     path.unlink()
     path.mkdir()
     assert refusal(tmp_path) == f"{path}: cannot be read: Is a directory"
 
 
 @given(content=st.text() | st.text(alphabet='[]{}".=\n#123xabcmodelikyts ').map(lambda text: "model." + text))
-def test_whatever_is_in_the_file_it_loads_or_is_refused_in_words(
+def test_any_file_content_is_loaded_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, content: str
 ) -> None:
     home = tmp_path_factory.mktemp("home")
@@ -234,13 +231,12 @@ def test_whatever_is_in_the_file_it_loads_or_is_refused_in_words(
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "[" * 5000], ids=["long", "hexadecimal", "deep"])
-def test_a_monstrous_value_is_refused_in_words(tmp_path: Path, number: str) -> None:
-    path = written(tmp_path, f"limits.spend = {number}\n")
+def test_an_oversized_value_is_refused(tmp_path: Path, number: str) -> None:
+    path = write_config(tmp_path, f"limits.spend = {number}\n")
     assert refusal(tmp_path).startswith(f"{path}: ")
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert page.read_text(encoding="utf-8") == render_page(), (
-        "run: python -m outrider.config.page > docs/configuration.md"
-    )
+def test_the_reference_of_settings_is_up_to_date() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    generated = subprocess.run([sys.executable, docs / "generate.py"], capture_output=True, text=True, check=True)
+    assert (docs / "configuration.md").read_text(encoding="utf-8") == generated.stdout, "run: ./dev docs"

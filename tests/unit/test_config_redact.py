@@ -1,4 +1,4 @@
-"""Redaction: a secret that is known here is in no text that leaves, however it is written."""
+"""Redaction: a known secret is removed from every text, in whatever form."""
 
 import base64
 import json
@@ -32,17 +32,17 @@ LONG = "sk-proj-" + "aB3_d-F7" * 20
         ("", ""),
     ],
 )
-def test_a_secret_is_replaced_however_it_is_written(text: str, clean: str) -> None:
+def test_a_secret_is_replaced_in_every_form(text: str, clean: str) -> None:
     assert Redactor([SECRET]).redact(text) == clean
 
 
-def test_a_secret_inside_json_is_found_though_it_is_escaped_there() -> None:
+def test_a_secret_escaped_in_json_is_replaced() -> None:
     secret = 'with "quotes" and \\ and\nlines'
     assert Redactor([secret]).redact(json.dumps({"key": secret})) == '{"key": "[secret]"}'
 
 
 @given(before=st.binary(max_size=80), behind=st.binary(max_size=80), secret=st.sampled_from([SECRET, LONG, "12345678"]))
-def test_no_piece_of_a_secret_can_be_read_back_from_base64_with_other_things_around_it(
+def test_no_part_of_a_secret_can_be_decoded_from_base64_of_a_longer_text(
     before: bytes, behind: bytes, secret: str
 ) -> None:
     whole = before + secret.encode() + behind
@@ -55,31 +55,31 @@ def test_no_piece_of_a_secret_can_be_read_back_from_base64_with_other_things_aro
         assert (mark, letters <= most, text.startswith(head)) == ("[secret]", True, True)
 
 
-def test_a_secret_that_is_part_of_another_leaves_no_rest_of_the_longer_one() -> None:
+def test_of_two_overlapping_secrets_the_longer_one_is_replaced_as_a_whole() -> None:
     assert Redactor([SECRET, f"{SECRET}-more"]).redact(f"{SECRET}-more {SECRET}") == "[secret] [secret]"
 
 
-def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+def test_values_that_are_too_short_are_not_replaced() -> None:
     short = Redactor(["", "x", "1234567"])
     assert (bool(short), short.redact("x 1234567")) == (False, "x 1234567")
 
 
-def test_a_text_without_a_secret_is_handed_back_itself() -> None:
+def test_a_text_without_a_secret_is_returned_unchanged() -> None:
     text = "a line of text\n" * 10_000
     assert Redactor([SECRET, LONG]).redact(text) is text
 
 
 @given(values=st.lists(st.text()), text=st.text())
-def test_any_value_and_any_text_will_do(values: list[str], text: str) -> None:
+def test_any_value_and_any_text_are_accepted(values: list[str], text: str) -> None:
     clean = Redactor([*values, "\udcff" * 9]).redact(text)
     assert clean == text or "[secret]" in clean
 
 
-def test_it_never_shows_what_it_looks_for() -> None:
+def test_the_repr_does_not_reveal_secrets() -> None:
     assert (repr(Redactor([SECRET])), repr(Redactor([]))) == ("Redactor(…)", "Redactor()")
 
 
-def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_the_environment(tmp_path: Path) -> None:
+def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_in_the_environment(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("from-a-file\n")
     key.chmod(0o600)
@@ -87,11 +87,11 @@ def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_t
         "OUTRIDER_MODEL_KEY": f"file:{key}",
         "OPENAI_API_KEY": "openai-key-1",
         "GROQ_API_KEY": "groq-key-2",
-        "OUTRIDER_API_KEY": "door-key-3",
+        "OUTRIDER_API_KEY": "server-key-3",
         "OUTRIDER_REMOTE_KEY": "remote-key-4",
         "USER": "someone-long",
     }
-    text = "from-a-file openai-key-1 groq-key-2 door-key-3 remote-key-4 someone-long"
+    text = "from-a-file openai-key-1 groq-key-2 server-key-3 remote-key-4 someone-long"
     clean = build_redactor(load(tmp_path, environ)).redact(text)
     assert clean == "[secret] [secret] [secret] [secret] [secret] someone-long"
     assert not build_redactor(load(tmp_path, {}))
@@ -105,9 +105,9 @@ def test_the_secrets_of_a_configuration_are_those_set_referred_to_and_found_in_t
         ("ork_abcdefg2_ is the id of a key", "ork_abcdefg2_ is the id of a key"),
     ],
 )
-def test_a_key_of_our_own_is_replaced_though_nobody_named_it(text: str, clean: str) -> None:
+def test_an_api_key_issued_by_outrider_is_replaced(text: str, clean: str) -> None:
     assert Redactor([]).redact(text) == clean
 
 
-def test_a_key_that_is_made_now_has_the_shape_that_is_looked_for() -> None:
+def test_issued_keys_have_the_form_that_is_redacted() -> None:
     assert KEY_PATTERN.pattern.replace("(", "").replace(")", "") == OUTRIDER_KEY.pattern

@@ -1,4 +1,4 @@
-"""Rules in config.toml: read strictly, and a mistake is told so that it can be mended."""
+"""Approval rules in config.toml: parsed strictly, with errors that say how to correct them."""
 
 from pathlib import Path
 
@@ -11,23 +11,23 @@ from outrider.core.approvals import ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
 
-def rules(home: Path, text: str) -> tuple[Rule, ...]:
+def load_rules(home: Path, text: str) -> tuple[Rule, ...]:
     (home / "config.toml").write_text(text)
     return load(home, {}).rules
 
 
 def refusal(home: Path, text: str) -> str:
     with pytest.raises(Refused) as refused:
-        rules(home, text)
+        load_rules(home, text)
     assert "\n" not in str(refused.value)
     return str(refused.value).removeprefix(f"{home / 'config.toml'}: ")
 
 
-def test_without_any_there_are_none(tmp_path: Path) -> None:
-    assert (load(tmp_path, {}).rules, rules(tmp_path, "rules = []\n")) == ((), ())
+def test_by_default_there_are_no_rules(tmp_path: Path) -> None:
+    assert (load(tmp_path, {}).rules, load_rules(tmp_path, "rules = []\n")) == ((), ())
 
 
-def test_rules_are_read_in_order_with_defaults_for_what_is_left_out(
+def test_rules_are_parsed_in_order_with_defaults_for_missing_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -49,7 +49,7 @@ verdict = "deny"
 """
     home = tmp_path / ".outrider"
     home.mkdir()
-    assert rules(home, text) == (
+    assert load_rules(home, text) == (
         Rule(
             verdict="allow",
             tool="shell",
@@ -62,14 +62,14 @@ verdict = "deny"
     assert load(home, {}).limits.steps == 3
 
 
-def test_a_rule_that_was_read_decides(tmp_path: Path) -> None:
-    known = rules(
+def test_a_parsed_rule_decides_about_calls(tmp_path: Path) -> None:
+    parsed = load_rules(
         tmp_path,
         '[[rules]]\nverdict = "allow"\nargv = ["git", "fetch"]\nneeds = ["network"]\n'
         '[[rules]]\nverdict = "deny"\nargv = ["git", "push"]\n',
     )
     verdicts = {
-        command: decide_access(ApprovalRequest("shell", command, ("network",), "/w"), known, frozenset())
+        command: decide_access(ApprovalRequest("shell", command, ("network",), "/w"), parsed, frozenset())
         for command in ("git fetch origin", "git fetch; git push", "git push", "git pull")
     }
     assert verdicts == {
@@ -85,13 +85,13 @@ NEEDS = 'a list of "network", "host", "codex", "read:PATH" and "write:PATH", eac
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
-        ('tool = "shell"', "verdict is missing; allowed: allow or ask or deny"),
-        ('verdict = "alow"', "verdict = 'alow' is not valid; allowed: allow or ask or deny; did you mean allow?"),
-        ("verdict = true", "verdict = True is not valid; allowed: allow or ask or deny"),
-        ('verdict = "ask"\ntools = "shell"', "no key is called tools; did you mean tool?"),
-        ('verdict = "ask"\n"a\\nb" = 1', "no key is called 'a\\nb'"),
+        ('tool = "shell"', "verdict is missing; allowed: allow, ask or deny"),
+        ('verdict = "alow"', "verdict = 'alow' is not valid; allowed: allow, ask or deny; did you mean allow?"),
+        ("verdict = true", "verdict = True is not valid; allowed: allow, ask or deny"),
+        ('verdict = "ask"\ntools = "shell"', "there is no key tools; did you mean tool?"),
+        ('verdict = "ask"\n"a\\nb" = 1', "there is no key 'a\\nb'"),
         (
             'verdict = "ask"\ntool = "sh*"',
             "tool = 'sh*' is not valid; allowed: the name of a tool, or \"*\" for every tool",
@@ -113,44 +113,48 @@ NEEDS = 'a list of "network", "host", "codex", "read:PATH" and "write:PATH", eac
         ('verdict = "allow"\nneeds = ["run:/x"]', f"needs = 'run:/x' is not valid; allowed: {NEEDS}"),
         (
             'verdict = "deny"\nneeds = ["network"]',
-            "needs goes with allow only; deny is about everything a call may need",
+            'needs is for verdict = "allow" only; deny applies to whatever a call needs',
         ),
     ],
 )
-def test_a_mistake_is_told_with_the_file_the_rule_the_key_and_what_is_allowed(
-    tmp_path: Path, rule: str, told: str
+def test_an_error_names_the_file_the_rule_the_key_and_the_allowed_values(
+    tmp_path: Path, rule: str, message: str
 ) -> None:
-    assert refusal(tmp_path, f'[[rules]]\nverdict = "deny"\n\n[[rules]]\n{rule}\n') == f"rule 2: {told}"
+    assert refusal(tmp_path, f'[[rules]]\nverdict = "deny"\n\n[[rules]]\n{rule}\n') == f"rule 2: {message}"
 
 
 @pytest.mark.parametrize("text", ["rules = 3", 'rules = ["deny"]', '[rules]\nverdict = "deny"', "[rules.a]"])
-def test_what_is_no_array_of_tables_is_told_how_to_be_one(tmp_path: Path, text: str) -> None:
+def test_rules_must_be_an_array_of_tables(tmp_path: Path, text: str) -> None:
     assert refusal(tmp_path, text) == "rules must be tables: write [[rules]] above each one"
 
 
-def test_a_misspelt_array_is_told_its_name(tmp_path: Path) -> None:
-    assert refusal(tmp_path, '[[rule]]\nverdict = "deny"') == "no setting is called rule; did you mean rules?"
+def test_a_misspelt_array_is_refused_with_the_right_name(tmp_path: Path) -> None:
+    assert refusal(tmp_path, '[[rule]]\nverdict = "deny"') == "there is no setting rule; did you mean rules?"
 
 
 @pytest.mark.parametrize("need", ["read:{home}/config.toml", "write:{home}", "write:/", "read:{home}/.."])
-def test_no_rule_opens_our_own_files(tmp_path: Path, need: str) -> None:
+def test_no_rule_gives_access_to_outriders_own_files(tmp_path: Path, need: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    told = refusal(home, f'[[rules]]\nverdict = "allow"\nneeds = ["{need.format(home=home)}"]\n')
-    assert told.startswith(f"rule 1: needs: Outrider's own files in {home} can be reached from ")
+    message = refusal(home, f'[[rules]]\nverdict = "allow"\nneeds = ["{need.format(home=home)}"]\n')
+    assert message.startswith("rule 1: needs: ")
+    assert message.endswith(f" would give access to Outrider's own files in {home}; name another folder")
 
 
-def test_a_rule_that_allows_nothing_new_is_warned_about(tmp_path: Path) -> None:
-    rules(tmp_path, '[[rules]]\nverdict = "deny"\n[[rules]]\nverdict = "allow"\nargv = ["git", "push"]\n')
+def test_a_rule_without_effect_causes_a_warning(tmp_path: Path) -> None:
+    load_rules(tmp_path, '[[rules]]\nverdict = "deny"\n[[rules]]\nverdict = "allow"\nargv = ["git", "push"]\n')
     assert load(tmp_path, {}).warnings == (
-        'rule 2 allows only what needs no approval; say what else, for example needs = ["network"]',
+        'rule 2 has no effect: it allows only what needs no approval; add, for example, needs = ["network"]',
     )
 
 
-def test_rules_are_not_taken_from_the_environment_or_flags(tmp_path: Path) -> None:
+def test_rules_cannot_be_set_by_the_environment_or_flags(tmp_path: Path) -> None:
     config = load(tmp_path, {"OUTRIDER_RULES": '[{verdict = "allow"}]'})
-    assert (config.rules, config.warnings) == ((), ("OUTRIDER_RULES is no setting; rules stand in config.toml only",))
-    with pytest.raises(Refused, match="rules are not set one by one"):
+    assert (config.rules, config.warnings) == (
+        (),
+        ("OUTRIDER_RULES is not a setting; rules can only be set in config.toml",),
+    )
+    with pytest.raises(Refused, match="rules cannot be set one by one"):
         load(tmp_path, {}, {"rules": "x"})
 
 
@@ -160,7 +164,7 @@ _VALUES = st.one_of(
 
 
 @given(table=st.dictionaries(st.sampled_from(["verdict", "tool", "argv", "workspace", "needs", "x"]), _VALUES))
-def test_whatever_stands_in_a_rule_it_is_read_or_refused_in_one_line(
+def test_any_content_of_a_rule_is_parsed_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, table: dict[str, object]
 ) -> None:
     home = tmp_path_factory.mktemp("home")

@@ -1,4 +1,4 @@
-"""Secrets: where they may be kept, and that nothing ever tells them."""
+"""Secrets: where they may be stored, and that nothing reveals them."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from outrider.core.errors import Refused
 SECRET = "sk-do-not-tell"
 
 
-def written(home: Path, text: str, mode: int = 0o600) -> Path:
+def write_config(home: Path, text: str, mode: int = 0o600) -> Path:
     path = home / "config.toml"
     path.write_text(text)
     path.chmod(mode)
     return path
 
 
-def seen(config: Config) -> tuple[str, str]:
+def key_and_display(config: Config) -> tuple[str, str]:
     return config.model.key.reveal(), config.display_value("model.key")
 
 
@@ -27,62 +27,62 @@ def test_a_key_is_read_from_the_variable_or_the_file_it_refers_to(tmp_path: Path
     path = tmp_path / "openai"
     path.write_text(f"{SECRET}\n")
     path.chmod(0o600)
-    written(tmp_path, '[model]\nkey = "env:MY_KEY"\n', 0o644)
-    assert seen(load(tmp_path, {"MY_KEY": SECRET})) == (SECRET, "set (from env:MY_KEY)")
-    written(tmp_path, f'[model]\nkey = "file:{path}"\n', 0o644)
-    assert seen(load(tmp_path, {})) == (SECRET, f"set (from file:{path})")
+    write_config(tmp_path, '[model]\nkey = "env:MY_KEY"\n', 0o644)
+    assert key_and_display(load(tmp_path, {"MY_KEY": SECRET})) == (SECRET, "set (from env:MY_KEY)")
+    write_config(tmp_path, f'[model]\nkey = "file:{path}"\n', 0o644)
+    assert key_and_display(load(tmp_path, {})) == (SECRET, f"set (from file:{path})")
 
 
-def test_a_key_may_stand_in_the_environment_itself_or_refer_on(tmp_path: Path) -> None:
+def test_a_key_variable_holds_the_key_or_a_reference(tmp_path: Path) -> None:
     environ = {"OUTRIDER_MODEL_KEY": SECRET}
-    assert seen(load(tmp_path, environ)) == (SECRET, "set (from environment OUTRIDER_MODEL_KEY)")
+    assert key_and_display(load(tmp_path, environ)) == (SECRET, "set (from environment OUTRIDER_MODEL_KEY)")
     environ = {"OUTRIDER_MODEL_KEY": "env:OTHER", "OTHER": SECRET}
-    assert seen(load(tmp_path, environ)) == (SECRET, "set (from env:OTHER)")
-    assert seen(load(tmp_path, {})) == ("", "not set")
+    assert key_and_display(load(tmp_path, environ)) == (SECRET, "set (from env:OTHER)")
+    assert key_and_display(load(tmp_path, {})) == ("", "not set")
 
 
-def test_a_key_in_the_file_itself_is_taken_only_when_others_cannot_read_it(tmp_path: Path) -> None:
-    path = written(tmp_path, f'[model]\nkey = "{SECRET}"\n')
-    assert seen(load(tmp_path, {})) == (SECRET, "set (from config.toml)")
+def test_a_key_in_the_file_is_accepted_only_when_others_cannot_read_it(tmp_path: Path) -> None:
+    path = write_config(tmp_path, f'[model]\nkey = "{SECRET}"\n')
+    assert key_and_display(load(tmp_path, {})) == (SECRET, "set (from config.toml)")
     path.chmod(0o640)
     with pytest.raises(Refused) as refused:
         load(tmp_path, {})
-    advice = "chmod 600 it, or write env:NAME or file:PATH"
-    assert str(refused.value) == f"{path}: holds model.key, and others can read it: {advice}"
+    advice = "chmod 600 it, or use env:NAME or file:PATH"
+    assert str(refused.value) == f"{path}: contains model.key, but other users can read the file: {advice}"
 
 
-def test_a_key_whose_variable_is_unset_counts_as_unset_and_is_warned_about(tmp_path: Path) -> None:
+def test_a_key_whose_variable_is_unset_counts_as_unset_and_causes_a_warning(tmp_path: Path) -> None:
     config = load(tmp_path, {"OUTRIDER_MODEL_KEY": "env:MY_KEY", "MY_KEY": " "})
-    assert seen(config) == ("", "not set (from env:MY_KEY)")
+    assert key_and_display(config) == ("", "not set (from env:MY_KEY)")
     assert config.warnings == ("model.key: env:MY_KEY is not set in the environment",)
 
 
 def test_a_key_file_that_is_shared_missing_or_empty_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
 
-    def told() -> str:
+    def refusal() -> str:
         with pytest.raises(Refused) as refused:
             load(tmp_path, {"OUTRIDER_MODEL_KEY": f"file:{path}"})
         return str(refused.value)
 
-    assert told() == f"model.key: {path} cannot be read: No such file or directory"
+    assert refusal() == f"model.key: {path} cannot be read: No such file or directory"
     path.write_text(SECRET)
     path.chmod(0o644)
-    assert told() == f"model.key: others can read {path}: chmod 600 it"
+    assert refusal() == f"model.key: other users can read {path}: chmod 600 it"
     path.chmod(0o600)
     path.write_text("\n")
-    assert told() == f"model.key: {path} is empty"
+    assert refusal() == f"model.key: {path} is empty"
     path.write_bytes(b"\xff\xfe")
-    assert told() == f"model.key: {path} is not text"
+    assert refusal() == f"model.key: {path} is not text"
 
 
-def test_nothing_that_can_be_printed_holds_the_key(tmp_path: Path) -> None:
+def test_nothing_printable_contains_the_key(tmp_path: Path) -> None:
     config = load(tmp_path, {"OUTRIDER_MODEL_KEY": SECRET, "OPENAI_API_KEY": SECRET})
     assert SECRET not in f"{config!r} {config.display_value('model.key')} {config.warnings} {config.model.key}"
 
 
-def test_no_error_holds_a_secret_value(tmp_path: Path) -> None:
-    written(tmp_path, f'model.key = ["{SECRET}"]\n')
+def test_no_error_contains_a_secret(tmp_path: Path) -> None:
+    write_config(tmp_path, f'model.key = ["{SECRET}"]\n')
     with pytest.raises(Refused) as refused:
         load(tmp_path, {})
     assert SECRET not in str(refused.value)

@@ -271,7 +271,7 @@ async def check_discovered() -> AsyncGenerator[ProbeResult, None]:
     """Provider keys in the environment, and model servers on this machine."""
     for key in find_keys():
         yield ProbeResult("found", "fine", f"{key.variable} is set: {key.command}")
-    for offer in await anyio.to_thread.run_sync(find_local_servers):
+    for offer in await find_local_servers():
         yield ProbeResult("found", "fine", f"{offer.provider} answers at {offer.url}: {offer.command}")
 
 

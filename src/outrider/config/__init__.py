@@ -1,1 +1,1 @@
-"""What people may set, and the only place that reads the environment."""
+"""Configuration: settings, secrets and the choice of models. The only package that reads the environment."""

@@ -1,14 +1,15 @@
-"""Looks around for models: keys in the environment, model servers on this machine. Offers them, uses nothing."""
+"""Discovery of models: provider keys in the environment, and model servers on this machine.
+
+What is found is suggested to the user; nothing is used without being chosen.
+"""
 
 import json
 import os
-import selectors
-import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import anyio
 from msgspec import Struct
 
 from outrider.config.models import PROVIDERS, ProviderPreset
@@ -23,21 +24,21 @@ class DiscoveredKey(Struct, frozen=True):
     provider: str
     variable: str
     command: str
-    """What to type to use it."""
+    """The command that selects it."""
 
 
 class LocalModelServer(Struct, frozen=True):
-    """A model server that answers on this machine."""
+    """A model server that responds on this machine."""
 
     provider: str
     url: str
     models: tuple[str, ...]
     command: str
-    """What to type to use it."""
+    """The command that selects it."""
 
 
 def find_keys(environ: Mapping[str, str] | None = None) -> tuple[DiscoveredKey, ...]:
-    """Which providers' usual variables are set. Never their values."""
+    """The providers whose usual key variable is set. The values are not part of the result."""
     environ = os.environ if environ is None else environ
     return tuple(
         DiscoveredKey(
@@ -49,111 +50,71 @@ def find_keys(environ: Mapping[str, str] | None = None) -> tuple[DiscoveredKey, 
     )
 
 
-def find_local_servers(
+async def find_local_servers(
     servers: Sequence[ProviderPreset] = tuple(provider for provider in PROVIDERS if provider.is_local),
-    connect: float = 0.15,
-    answer: float = 0.3,
+    seconds: float = 0.45,
 ) -> tuple[LocalModelServer, ...]:
-    """Model servers that answer at these addresses, asked all at once; over within `connect` + `answer` seconds.
+    """The model servers that respond at these URLs within so many seconds; all are queried at once."""
+    # Plain sockets: httpx2 takes longer to import than the servers take to respond.
+    models: dict[str, tuple[str, ...]] = {}
 
-    Blocks that long at most: call it from a thread.
-    """
-    probes = [_Probe(server) for server in servers]
+    async def query(server: ProviderPreset) -> None:
+        with anyio.move_on_after(seconds):
+            names = await _list_models(server)
+            if names is not None:
+                models[server.url] = names
+
+    async with anyio.create_task_group() as group:
+        for server in servers:
+            group.start_soon(query, server)
+    return tuple(_local_server(server, models[server.url]) for server in servers if server.url in models)
+
+
+def _local_server(server: ProviderPreset, models: tuple[str, ...]) -> LocalModelServer:
+    name = f"{server.name}:{models[0] if models else '<model>'}"
+    return LocalModelServer(server.name, server.url, models, f"outrider config set model {name}")
+
+
+async def _list_models(server: ProviderPreset) -> tuple[str, ...] | None:
+    """The models of one server; None when it is not a model server or does not run."""
+    url = urlsplit(server.url)
+    host, port = url.hostname or "127.0.0.1", url.port or 80
+    request = f"GET {url.path}/models HTTP/1.0\r\nHost: {host}:{port}\r\nAccept: application/json\r\n\r\n"
+    received = bytearray()
     try:
-        _run_stage(connect, probes, _Probe.connect)
-        _run_stage(answer, probes, _Probe.exchange)
-        return tuple(probe.result() for probe in probes if probe.models is not None)
-    finally:
-        for probe in probes:
-            probe.socket.close()
-
-
-class _Probe:
-    """One server being asked for its models, without blocking."""
-
-    def __init__(self, server: ProviderPreset) -> None:
-        self.server = server
-        self.models: tuple[str, ...] | None = None
-        parts = urlsplit(server.url)
-        host, port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._request = (
-            f"GET {parts.path}/models HTTP/1.0\r\nHost: {host}:{port}\r\nAccept: application/json\r\n\r\n".encode()
-        )
-        self._received = bytearray()
-        self.is_connected = False
-        self.wait_event = selectors.EVENT_WRITE
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self.socket.setblocking(False)
-        self.socket.connect_ex((host, port))
-
-    def connect(self) -> bool:
-        """Called when the socket is ready; True when this stage is over."""
-        self.is_connected = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-        return True
-
-    def exchange(self) -> bool:
-        """Called when the socket is ready; True when this stage is over."""
-        try:
-            if self._request:
-                self._request = self._request[self.socket.send(self._request) :]
-                self.wait_event = selectors.EVENT_WRITE if self._request else selectors.EVENT_READ
-                return False
-            heard = self.socket.recv(65_536)
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.is_connected = False
-            return True
-        self._received += heard
-        if heard and len(self._received) <= _MAX_RESPONSE_BYTES and not _is_complete(self._received):
-            return False
-        self.models = _parse_models(bytes(self._received))
-        return True
-
-    def result(self) -> LocalModelServer:
-        models = self.models or ()
-        name = f"{self.server.name}:{models[0] if models else '<model>'}"
-        return LocalModelServer(self.server.name, self.server.url, models, f"outrider config set model {name}")
-
-
-def _run_stage(seconds: float, probes: Sequence[_Probe], stage: Callable[[_Probe], bool]) -> None:
-    """Take every probe through this stage, or as far as it comes in time."""
-    deadline = time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector:
-        for probe in probes:
-            if stage is _Probe.connect or probe.is_connected:
-                selector.register(probe.socket, probe.wait_event, probe)
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                probe = cast("_Probe", key.data)
-                if stage(probe):
-                    selector.unregister(probe.socket)
-                elif probe.wait_event != key.events:
-                    selector.modify(probe.socket, probe.wait_event, probe)
+        async with await anyio.connect_tcp(host, port) as stream:
+            await stream.send(request.encode())
+            async for chunk in stream:
+                received += chunk
+                if len(received) > _MAX_RESPONSE_BYTES or _is_complete(received):
+                    break
+    except (OSError, anyio.BrokenResourceError):
+        return None
+    return _parse_models(bytes(received))
 
 
 def _is_complete(received: bytearray) -> bool:
-    """Whether the announced length has come; a server may keep the connection open."""
-    head, mark, body = bytes(received).partition(b"\r\n\r\n")
+    """Whether the body has its full Content-Length; a server may keep the connection open after that."""
+    head, separator, body = bytes(received).partition(b"\r\n\r\n")
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return bool(mark) and len(body) >= int(value[:12])
+            return bool(separator) and len(body) >= int(value[:12])
     return False
 
 
 def _parse_models(received: bytes) -> tuple[str, ...] | None:
-    """The models in an answer to `GET /models`; None when this is no model server's answer."""
+    """The models in a response to `GET /models`; None when it is not the response of a model server."""
     head, _, body = received.partition(b"\r\n\r\n")
     if len(received) > _MAX_RESPONSE_BYTES or head.split(b" ", 2)[1:2] != [b"200"]:
         return None
     try:
-        answer: Any = json.loads(body)
+        response: Any = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(answer, dict) or "data" not in answer:
+    if not isinstance(response, dict) or "data" not in response:
         return None
-    items = cast("list[Any]", answer["data"] or [])
+    items = cast("list[Any]", response["data"] or [])
     if not isinstance(items, list):  # pyright: ignore[reportUnnecessaryIsInstance]
         return None
     names = [cast("dict[str, Any]", item).get("id") for item in items if isinstance(item, dict)]

@@ -1,6 +1,7 @@
-"""What a command outside any sandbox is given as its environment: a short list of names, and nothing else.
+"""The environment of child processes, and the check of folders that settings and rules name.
 
-Folders that people name in settings and rules: made absolute, and kept apart from Outrider's own files.
+A child process gets a short list of variables by name and nothing else. A folder that commands may access never gives
+access to Outrider's own files.
 """
 
 import os
@@ -14,43 +15,41 @@ _PASSED_VARIABLES = frozenset(
     | {"LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_ADDRESS", "LC_IDENTIFICATION", "LC_MEASUREMENT", "LC_NAME"}
     | {"LC_PAPER", "LC_TELEPHONE"}
 )
-"""Each one by name: whatever begins with LC_ may come from elsewhere, and hold anything."""
+"""Listed one by one: other variables beginning with LC_ may hold anything."""
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def child_environment(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> dict[str, str]:
-    """What a command may have of this environment, or of our own when none is given, and `more` of it by name.
+    """The variables of an environment (by default that of this process) that a command gets, and those named in `more`.
 
-    No key is among it, no proxy with a password, nothing that loads code, and no variable of ours. `PATH` keeps its
-    absolute folders only, so that a file in the workspace does not pass for a program of the system.
+    There is no key among them, no proxy with a password, nothing that loads code, and no variable of Outrider. `PATH`
+    keeps its absolute folders only, so that a file in the workspace cannot pass for a system program.
     """
     environ = os.environ if environ is None else environ
-    given = {name: environ[name] for name in sorted(_PASSED_VARIABLES.union(more)) if environ.get(name)}
-    return {**given, "PATH": _absolute_entries(environ.get("PATH", "")) or _DEFAULT_PATH, "TERM": "dumb"}
-
-
-def _absolute_entries(path: str) -> str:
-    return ":".join(folder for folder in path.split(":") if folder.startswith("/"))
+    passed = {name: environ[name] for name in sorted(_PASSED_VARIABLES.union(more)) if environ.get(name)}
+    path = ":".join(folder for folder in environ.get("PATH", "").split(":") if folder.startswith("/"))
+    return {**passed, "PATH": path or _DEFAULT_PATH, "TERM": "dumb"}
 
 
 def absolute_path(text: str) -> str:
-    """The absolute path, `~` expanded; links stay as they were named. Empty when it is not absolute."""
+    """The absolute path, with `~` expanded and links kept. Empty when the path is relative."""
     path = os.path.expanduser(text.strip())
     return os.path.abspath(path) if os.path.isabs(path) else ""
 
 
 def check_folder(text: str, home: Path, where: str) -> str:
-    """The absolute path of what commands may reach. Raises Refused, begun with `where`, when settings, keys or the
-    store of this home could be reached there."""
+    """The absolute path of a folder that commands may access.
+
+    Raises Refused, prefixed with `where`, when the settings, keys or store of this home would become accessible.
+    """
     path = absolute_path(text)
     if not path:
         raise Refused(f"{where}: {text} is not an absolute path")
     if _exposes_home(path, home):
-        raise Refused(f"{where}: Outrider's own files in {home} can be reached from {path}; name another folder")
+        raise Refused(f"{where}: {path} would give access to Outrider's own files in {home}; name another folder")
     return path
 
 
 def _exposes_home(path: str, home: Path) -> bool:
-    real, guarded = Path(os.path.realpath(path)), Path(os.path.realpath(home))
-    inside = guarded / "workspaces"
-    return guarded.is_relative_to(real) or (real.is_relative_to(guarded) and inside not in real.parents)
+    folder, home = Path(os.path.realpath(path)), Path(os.path.realpath(home))
+    return home.is_relative_to(folder) or (folder.is_relative_to(home) and home / "workspaces" not in folder.parents)

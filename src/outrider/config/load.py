@@ -1,4 +1,4 @@
-"""Reads what people set, from flags, the environment and config.toml, into one typed and frozen shape."""
+"""Loader of the configuration: flags, environment variables and config.toml merged into one frozen `Config`."""
 
 import os
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from outrider.config.schema import (
     SettingValue,
     build_sections,
     closest_match,
-    did_you_mean,
     find_setting,
     lookup_setting,
     parse_text,
     parse_value,
     printable_name,
+    unknown_setting,
 )
 from outrider.config.secrets import Secret, resolve_secret, secret_reference
 from outrider.core.errors import Refused
@@ -34,9 +34,9 @@ _VARIABLE_PREFIX = "OUTRIDER_"
 
 
 def find_home(environ: Mapping[str, str] | None = None) -> Path:
-    """`OUTRIDER_HOME`, else `.outrider` in the person's home folder."""
-    named = (os.environ if environ is None else environ).get("OUTRIDER_HOME", "").strip()
-    return Path(os.path.abspath(os.path.expanduser(named or "~/.outrider")))
+    """`OUTRIDER_HOME`, or `~/.outrider`."""
+    path = (os.environ if environ is None else environ).get("OUTRIDER_HOME", "").strip()
+    return Path(os.path.abspath(os.path.expanduser(path or "~/.outrider")))
 
 
 def load(
@@ -44,7 +44,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> Config:
-    """What is set: flags over the environment over config.toml over defaults. Raises Refused in one line."""
+    """Load the configuration: flags take precedence over the environment, config.toml and defaults.
+
+    Raises Refused with a one-line message.
+    """
     environ = os.environ if environ is None else environ
     home = find_home(environ) if home is None else home
     path = home / CONFIG_FILE
@@ -83,17 +86,18 @@ _Layer = dict[str, tuple[SettingValue, str]]
 
 
 def _from_flags(overrides: Mapping[str, str]) -> _Layer:
-    found = {find_setting(name): text for name, text in overrides.items() if text.strip()}
-    return {setting.name: (parse_text(setting, text, "flag"), "flag") for setting, text in found.items()}
+    settings = {find_setting(name): text for name, text in overrides.items() if text.strip()}
+    return {setting.name: (parse_text(setting, text, "flag"), "flag") for setting, text in settings.items()}
 
 
 def _from_environment(environ: Mapping[str, str]) -> _Layer:
-    found = {
-        setting: environ[setting.env_variable] for setting in SETTINGS if environ.get(setting.env_variable, "").strip()
-    }
     return {
-        setting.name: (parse_text(setting, text, setting.env_variable), f"environment {setting.env_variable}")
-        for setting, text in found.items()
+        setting.name: (
+            parse_text(setting, environ[setting.env_variable], setting.env_variable),
+            f"environment {setting.env_variable}",
+        )
+        for setting in SETTINGS
+        if environ.get(setting.env_variable, "").strip()
     }
 
 
@@ -102,14 +106,13 @@ def _from_tables(tables: Mapping[str, Any], path: Path) -> _Layer:
     for name, value in flatten(tables).items():
         setting = lookup_setting(name)
         if setting is None:
-            known = [*(setting.name for setting in SETTINGS), RULES_KEY]
-            raise Refused(f"{path}: no setting is called {printable_name(name)}{did_you_mean(name, known)}")
+            raise Refused(f"{path}: {unknown_setting(name)}")
         layer[setting.name] = (parse_value(setting, value, str(path)), CONFIG_FILE)
     return layer
 
 
 def read_file(path: Path) -> str:
-    """The text of config.toml, empty when there is none."""
+    """The text of config.toml; empty when there is no file."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -118,43 +121,43 @@ def read_file(path: Path) -> str:
     except OSError as error:
         raise Refused(f"{path}: cannot be read: {error.strerror}") from None
     if len(content) > _MAX_FILE_BYTES:
-        raise Refused(f"{path}: is longer than {_MAX_FILE_BYTES:,} bytes")
+        raise Refused(f"{path}: the file is larger than {_MAX_FILE_BYTES:,} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refused(f"{path}: line {line}: is not UTF-8") from None
+        raise Refused(f"{path}: line {line}: not valid UTF-8") from None
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Parsed, or Refused with the line and what is wrong there."""
+    """Parse TOML. Raises Refused with the line and the reason."""
     if not text:
         return {}
-    import tomllib  # Most homes have no file; its import is a good part of the start.
+    import tomllib  # Slow to import, and most homes have no config.toml.
 
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # A number of a million digits is a plain ValueError.
-        what, _, place = str(error).rpartition(" (at ")
-        line = place.removesuffix(")").partition(",")[0].replace("document", "file")
-        raise Refused(f"{path}: {line}: {what}" if what else f"{path}: {error}") from None
+        reason, _, position = str(error).rpartition(" (at ")
+        line = position.removesuffix(")").partition(",")[0].replace("document", "file")
+        raise Refused(f"{path}: {line}: {reason}" if reason else f"{path}: {error}") from None
 
 
-def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, object]:
-    """Nested tables as dotted names."""
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """The values of nested tables by dotted name."""
     flat: dict[str, object] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
-            flat |= flatten(value, f"{above}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+            flat |= flatten(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
         else:
-            flat[above + key] = value
+            flat[prefix + key] = value
     return flat
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    known = {setting.env_variable for setting in SETTINGS} | OTHER_VARIABLES
-    unknown = sorted(name for name in environ if name.startswith(_VARIABLE_PREFIX) and name not in known)
-    return [f"{printable_name(name)} is no setting{_variable_hint(name, known)}" for name in unknown]
+    variables = {setting.env_variable for setting in SETTINGS} | OTHER_VARIABLES
+    unknown = sorted(name for name in environ if name.startswith(_VARIABLE_PREFIX) and name not in variables)
+    return [f"{printable_name(name)} is not a setting{_variable_hint(name, variables)}" for name in unknown]
 
 
 def _origin(source: str, home: Path) -> str:
@@ -164,22 +167,22 @@ def _origin(source: str, home: Path) -> str:
 def _absolute_folders(
     values: Mapping[str, SettingValue], sources: Mapping[str, str], home: Path
 ) -> dict[str, SettingValue]:
-    """Lists of folders as absolute paths, all of them outside the home."""
-    named = {setting.name: values[setting.name] for setting in SETTINGS if setting.kind is SettingKind.FOLDERS}
+    """The settings that list folders, with absolute paths, all of them outside the home."""
+    lists = {setting.name: values[setting.name] for setting in SETTINGS if setting.kind is SettingKind.FOLDERS}
     return {
         name: tuple(check_folder(folder, home, f"{_origin(sources[name], home)}: {name}") for folder in folders)
-        for name, folders in named.items()
+        for name, folders in lists.items()
         if isinstance(folders, tuple) and folders
     }
 
 
-def _variable_hint(name: str, names: set[str]) -> str:
-    words = {variable.removeprefix(_VARIABLE_PREFIX): variable for variable in names}
+def _variable_hint(name: str, variables: set[str]) -> str:
     if name == f"{_VARIABLE_PREFIX}{RULES_KEY.upper()}":
-        return f"; rules stand in {CONFIG_FILE} only"
-    words |= {setting.name.replace(".", "_").upper(): setting.env_variable for setting in SETTINGS}
-    close = closest_match(name.removeprefix(_VARIABLE_PREFIX), words)
-    return f"; did you mean {words[close]}?" if close else ""
+        return f"; rules can only be set in {CONFIG_FILE}"
+    by_suffix = {variable.removeprefix(_VARIABLE_PREFIX): variable for variable in variables}
+    by_suffix |= {setting.name.replace(".", "_").upper(): setting.env_variable for setting in SETTINGS}
+    match = closest_match(name.removeprefix(_VARIABLE_PREFIX), by_suffix)
+    return f"; did you mean {by_suffix[match]}?" if match else ""
 
 
 def _resolve_secrets(
@@ -208,12 +211,12 @@ _MODEL_SPECIFIC_KEYS = ("url", "key", "window", "longest", "price_input", "price
 
 
 def _model_by_setting(layers: tuple[_Layer, ...]) -> dict[str, str]:
-    """Which model each such setting is about: a key in the file is not for a model named by a flag."""
+    """The model that each such setting belongs to: a key in the file is not for a model named by a flag."""
     names = [str(layer["model.name"][0]) if "model.name" in layer else "" for layer in layers]
     main = next((name for name in names if name), "")
-    described: dict[str, str] = {}
+    models: dict[str, str] = {}
     for name in (f"model.{key}" for key in _MODEL_SPECIFIC_KEYS):
         depth = next((depth for depth, layer in enumerate(layers) if name in layer), None)
         if depth is not None:
-            described[name] = next((name for name in names[depth:] if name), main)
-    return described
+            models[name] = next((name for name in names[depth:] if name), main)
+    return models

@@ -1,8 +1,6 @@
-"""Known providers: which wire each speaks, where, and where people usually keep its key.
+"""Providers, and the choice of models: a model's name is resolved to a wire, a URL and an API key.
 
-Which model to ask, and where: a name people write, resolved to a wire, an address and a key.
-
-Turns the names people write into models that can be opened: wire, address, key.
+A key is only ever sent to the provider it belongs to.
 """
 
 from collections.abc import Collection
@@ -18,21 +16,21 @@ PRACTICE = "practice"
 
 
 class ProviderPreset(Struct, frozen=True):
-    """A place that has models."""
+    """A known provider: its wire, URL and the usual variables for its key."""
 
     name: str
     wire: str
     url: str
     key_variables: tuple[str, ...] = ()
-    """The environment variables its key is usually in; empty when it needs none."""
+    """The usual environment variables for its key; empty when it needs none."""
     default_model: str = ""
-    """The model to take when only a key is found; empty when a key alone picks nothing."""
+    """The model to use when only a key is set; empty when a key alone selects nothing."""
     model_prefixes: tuple[str, ...] = ()
-    """How the names of its own models begin."""
+    """Prefixes of the names of its own models."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a program on this machine."""
+        """Whether it is a server on this machine."""
         return not self.key_variables
 
 
@@ -99,11 +97,11 @@ PROVIDERS: tuple[ProviderPreset, ...] = (
     ProviderPreset("llamacpp", "openai-chat", "http://127.0.0.1:8080/v1"),
     ProviderPreset("vllm", "openai-chat", "http://127.0.0.1:8000/v1"),
 )
-"""In the order in which a found key picks one."""
+"""In order of preference: the first one with a key supplies the default model."""
 PROVIDERS_BY_NAME = {provider.name: provider for provider in PROVIDERS}
 WIRES = ("openai-chat", "openai-responses", "anthropic", PRACTICE, "pydantic-ai")
 WIRE_PROVIDERS = {"openai-chat": "openai", "openai-responses": "openai", "anthropic": "anthropic"}
-"""Whose address and key a wire takes when nothing else is said."""
+"""The provider whose URL and key a wire uses by default."""
 KEY_VARIABLES = frozenset(key for provider in PROVIDERS for key in provider.key_variables)
 
 
@@ -111,36 +109,36 @@ class ModelChoice(Struct, frozen=True):
     """One model, ready to be opened."""
 
     name: str
-    """As people write it, e.g. `anthropic:claude-sonnet-5`."""
+    """The full name, e.g. `anthropic:claude-sonnet-5`."""
     wire: str
-    """`openai-chat`, `openai-responses`, `anthropic`, `practice`, or another wire that a plugin speaks."""
+    """`openai-chat`, `openai-responses`, `anthropic`, `practice`, or the wire of a plugin."""
     model: str
-    """As its provider calls it."""
+    """The provider's own name for it."""
     url: str = ""
-    """The base URL, without a trailing slash; the wire adds its own path to it."""
+    """The base URL, without a trailing slash; the wire appends its own path."""
     key: Secret = Secret("")
     context_window: int = 0
-    """Tokens it can read; 0 when unknown."""
+    """In tokens; 0 if unknown."""
     max_output_tokens: int = 0
-    """Tokens one reply may have; 0 for the wire's default."""
+    """0 for the wire's default."""
     effort: str = ""
-    """How hard it should think (`low`, `medium`, `high`), or empty for the provider's default."""
+    """Reasoning effort (`low`, `medium`, `high`), or empty for the provider's default."""
     prices: Prices | None = None
     idle_timeout: float = 120.0
-    """Seconds without a byte before the provider counts as silent."""
+    """Seconds without any data before a request times out."""
     attempts: int = 5
-    """How often one request is tried."""
+    """Maximum attempts for one request."""
 
 
 class ParsedModelName(Struct, frozen=True):
-    """A model's name, taken apart."""
+    """A parsed model name."""
 
     prefix: str
-    """The wire or provider as written."""
+    """The wire or provider, as written."""
     wire: str
     model: str
     provider: ProviderPreset | None
-    """Whose address and key it takes unless others are set."""
+    """The provider whose URL and key it uses unless others are set."""
 
     @property
     def name(self) -> str:
@@ -148,59 +146,57 @@ class ParsedModelName(Struct, frozen=True):
 
 
 class DefaultModel(Struct, frozen=True):
-    """The model that is asked when none is named, and why it is this one."""
+    """The model that is used when none is named, and the reason."""
 
     name: str
     reason: str
 
 
 def choose_models(config: Config, name: str = "", wires: Collection[str] = WIRES) -> tuple[ModelChoice, ...]:
-    """The main model, then its fallbacks. `name` takes the place of the main one. Raises Refused in one line."""
+    """The main model, then its fallbacks. `name` replaces the main one. Raises Refused with a one-line message."""
     main = _build_choice(config, name.strip() or default_model(config).name, wires, is_main=True)
-    chosen = {main.name: main}
+    choices = {main.name: main}
     for fallback in config.model.fallbacks:
         choice = _build_choice(config, fallback, wires, is_main=False)
-        chosen.setdefault(choice.name, choice)
-    return tuple(chosen.values())
+        choices.setdefault(choice.name, choice)
+    return tuple(choices.values())
 
 
 def default_model(config: Config) -> DefaultModel:
-    """The model that is set; else a good one of the first provider whose key is found; else practice."""
+    """The configured model, or the default model of the first provider with a key, or practice."""
     if config.model.name:
         return DefaultModel(config.model.name, config.source("model.name"))
     for name in ("model.url", "model.key"):
         if name in config.model_by_setting:
-            raise Refused(f"{name} is set, but no model: set OUTRIDER_MODEL, for example to openai-chat:<model>")
+            raise Refused(f"{name} is set, but no model is: set OUTRIDER_MODEL, for example to openai-chat:<model>")
     for provider in PROVIDERS:
         if provider.default_model and provider.key_variables and provider.key_variables[0] in config.keys:
             return DefaultModel(f"{provider.name}:{provider.default_model}", f"{provider.key_variables[0]} is set")
-    return DefaultModel(PRACTICE, "no model is set and no key was found")
+    return DefaultModel(PRACTICE, "no model is configured and no API key is set")
 
 
 def parse_model_name(name: str, has_url: bool = False, wires: Collection[str] = WIRES) -> ParsedModelName:
-    """Take a name apart, or raise Refused. With an address at hand, a bare name is a model that speaks openai-chat."""
+    """Parse a model name, or raise Refused. If a URL is set, a bare name is a model on the openai-chat wire."""
     name = name.strip()
-    prefix, mark, model = name.partition(":")
+    prefix, colon, model = name.partition(":")
     if prefix == PRACTICE:
         return ParsedModelName(PRACTICE, PRACTICE, model or PRACTICE, None)
-    if mark and model.strip() and (prefix in wires or prefix in PROVIDERS_BY_NAME):
-        home = PROVIDERS_BY_NAME.get(WIRE_PROVIDERS.get(prefix, prefix))
-        return ParsedModelName(
-            prefix, prefix if prefix in wires else PROVIDERS_BY_NAME[prefix].wire, model.strip(), home
-        )
+    if colon and model.strip() and (prefix in wires or prefix in PROVIDERS_BY_NAME):
+        provider = PROVIDERS_BY_NAME.get(WIRE_PROVIDERS.get(prefix, prefix))
+        wire = prefix if prefix in wires else PROVIDERS_BY_NAME[prefix].wire
+        return ParsedModelName(prefix, wire, model.strip(), provider)
     if prefix in wires or prefix in PROVIDERS_BY_NAME:
         example = PROVIDERS_BY_NAME[prefix].default_model if prefix in PROVIDERS_BY_NAME else ""
-        raise Refused(f"model {name!r} names no model: write {prefix}:{example or '<model>'}")
-    close = closest_match(prefix, (*PROVIDERS_BY_NAME, *wires), 0.75) if mark else ""
-    if close:
-        raise Refused(f"no provider or wire is called {prefix!r}; did you mean {close}:{model}?")
+        raise Refused(f"{name!r} is a provider or wire without a model: write {prefix}:{example or '<model>'}")
+    match = closest_match(prefix, (*PROVIDERS_BY_NAME, *wires), 0.75) if colon else ""
+    if match:
+        raise Refused(f"there is no provider or wire {prefix!r}; did you mean {match}:{model}?")
     if has_url:
         return ParsedModelName("openai-chat", "openai-chat", name, PROVIDERS_BY_NAME["openai"])
-    if mark and not _guess_provider(name):
-        raise Refused(
-            f"no provider or wire is called {prefix!r}; there are: {', '.join(dict.fromkeys((*PROVIDERS_BY_NAME, *wires)))}"
-        )
-    raise Refused(f"model {name!r} names no provider: write {_guess_provider(name) or 'ollama'}:{name}")
+    if colon and not _guess_provider(name):
+        names = ", ".join(dict.fromkeys((*PROVIDERS_BY_NAME, *wires)))
+        raise Refused(f"there is no provider or wire {prefix!r}; available: {names}")
+    raise Refused(f"{name!r} is a model without a provider: write {_guess_provider(name) or 'ollama'}:{name}")
 
 
 def _guess_provider(name: str) -> str:
@@ -210,7 +206,7 @@ def _guess_provider(name: str) -> str:
 
 
 class _ModelLookup(Struct, frozen=True):
-    """One model's name, read in the light of what is set."""
+    """A model name together with the configuration it is resolved in."""
 
     config: Config
     parsed: ParsedModelName
@@ -218,55 +214,55 @@ class _ModelLookup(Struct, frozen=True):
     is_main: bool
 
     def applies(self, setting: str, exactly: bool = True) -> bool:
-        """Whether this setting is meant for this model: an address and a key serve every model of one provider."""
-        described = self.config.model_by_setting.get(setting)
-        if not described:
-            return described == "" and self.is_main
-        other = parse_model_name(described, bool(self.config.model.url), self.wires)
+        """Whether a setting is for this model; unless `exactly`, it is also for other models of the same provider."""
+        name = self.config.model_by_setting.get(setting)
+        if not name:
+            return name == "" and self.is_main
+        other = parse_model_name(name, bool(self.config.model.url), self.wires)
         return other.name == self.parsed.name if exactly else other.prefix == self.parsed.prefix
 
 
 def _build_choice(config: Config, name: str, wires: Collection[str], is_main: bool) -> ModelChoice:
     model = config.model
-    spoken = parse_model_name(name, bool(model.url), wires)
-    reading = _ModelLookup(config, spoken, wires, is_main)
-    url = model.url if reading.applies("model.url", exactly=False) else ""
-    home_url = spoken.provider.url if spoken.provider else ""
+    parsed = parse_model_name(name, bool(model.url), wires)
+    lookup = _ModelLookup(config, parsed, wires, is_main)
+    url = model.url if lookup.applies("model.url", exactly=False) else ""
+    provider_url = parsed.provider.url if parsed.provider else ""
     return ModelChoice(
-        name=spoken.name,
-        wire=spoken.wire,
-        model=spoken.model,
-        url=url or home_url,
-        key=_find_key(reading, is_elsewhere=bool(url) and url != home_url),
-        context_window=model.window if reading.applies("model.window") else 0,
-        max_output_tokens=model.longest if reading.applies("model.longest") else 0,
+        name=parsed.name,
+        wire=parsed.wire,
+        model=parsed.model,
+        url=url or provider_url,
+        key=_find_key(lookup, is_other_url=bool(url) and url != provider_url),
+        context_window=model.window if lookup.applies("model.window") else 0,
+        max_output_tokens=model.longest if lookup.applies("model.longest") else 0,
         effort=model.effort if is_main else "",
-        prices=_find_prices(reading),
+        prices=_find_prices(lookup),
         idle_timeout=model.patience,
         attempts=model.attempts,
     )
 
 
-def _find_key(reading: _ModelLookup, is_elsewhere: bool) -> Secret:
-    config, spoken = reading.config, reading.parsed
-    if spoken.wire == PRACTICE:
+def _find_key(lookup: _ModelLookup, is_other_url: bool) -> Secret:
+    config, parsed = lookup.config, lookup.parsed
+    if parsed.wire == PRACTICE:
         return Secret("")
-    if reading.applies("model.key", exactly=False):
+    if lookup.applies("model.key", exactly=False):
         if not config.model.key:
             raise Refused(f"model.key is {config.references['model.key']}, which is not set in the environment")
         return config.model.key
-    usual = spoken.provider.key_variables if spoken.provider else ()
-    if not usual or is_elsewhere:  # A provider's usual key goes to that provider's own address and nowhere else.
+    variables = parsed.provider.key_variables if parsed.provider else ()
+    if not variables or is_other_url:  # A provider's usual key is sent to that provider's own URL only.
         return Secret("")
-    for name in usual:
+    for name in variables:
         if name in config.keys:
             return config.keys[name]
-    raise Refused(f"{spoken.name} needs a key: set {usual[0]} or OUTRIDER_MODEL_KEY")
+    raise Refused(f"{parsed.name} needs a key: set {variables[0]} or OUTRIDER_MODEL_KEY")
 
 
-def _find_prices(reading: _ModelLookup) -> Prices | None:
-    model = reading.config.model
-    if not any(reading.applies(f"model.price_{what}") for what in ("input", "output", "cached")):
+def _find_prices(lookup: _ModelLookup) -> Prices | None:
+    model = lookup.config.model
+    if not any(lookup.applies(f"model.price_{kind}") for kind in ("input", "output", "cached")):
         return None
     if model.price_input is None or model.price_output is None:
         raise Refused("model.price_input and model.price_output must be set together")

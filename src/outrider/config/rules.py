@@ -1,4 +1,4 @@
-"""Rules: what people decided beforehand, read strictly from the `[[rules]]` tables of config.toml."""
+"""Parser of approval rules: the `[[rules]]` tables of config.toml, checked strictly."""
 
 import os
 import re
@@ -12,12 +12,13 @@ from outrider.config.environment import absolute_path, check_folder
 from outrider.config.schema import did_you_mean, printable_name, quote_value
 from outrider.core.approvals import HOST, NETWORK, Rule, Verdict, simple_argv
 from outrider.core.errors import Refused
+from outrider.core.text import plural
 
 _VERDICTS: tuple[str, ...] = get_args(Verdict)
 _PATH_NEEDS = ("read:", "write:")
 _TOOL_NAME = re.compile(r"\*|[\w./:-]+")
 _ALLOWED = {
-    "verdict": " or ".join(_VERDICTS),
+    "verdict": f"{', '.join(_VERDICTS[:-1])} or {_VERDICTS[-1]}",
     "tool": 'the name of a tool, or "*" for every tool',
     "argv": 'the first words of a command without shell syntax, such as ["git", "push"]',
     "workspace": "a folder, beginning with / or ~",
@@ -26,7 +27,7 @@ _ALLOWED = {
 
 
 def parse_rules(tables: object, path: Path, home: Path) -> tuple[Rule, ...]:
-    """The rules of this file. Raises Refused with the file, the rule's number, the key and what is allowed."""
+    """Parse the rules of a file. Raises Refused with the file, the rule's number, the key and the allowed values."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in cast("list[object]", tables)):
         raise Refused(f"{path}: rules must be tables: write [[rules]] above each one")
     return tuple(
@@ -36,29 +37,28 @@ def parse_rules(tables: object, path: Path, home: Path) -> tuple[Rule, ...]:
 
 
 def ineffective_rule_warnings(rules: Iterable[Rule]) -> list[str]:
-    """What to say of rules that change nothing."""
+    """Warnings about rules that have no effect."""
     return [
-        f'rule {number} allows only what needs no approval; say what else, for example needs = ["network"]'
+        f'rule {number} has no effect: it allows only what needs no approval; add, for example, needs = ["network"]'
         for number, rule in enumerate(rules, 1)
         if rule.verdict == "allow" and not rule.needs
     ]
 
 
 def count_rules(rules: Sequence[Rule]) -> str:
-    """How many there are, in words."""
-    return f"{len(rules)} rule{'s' if len(rules) > 1 else ''}" if rules else "none"
+    return plural(len(rules), "rule") if rules else "none"
 
 
 def render_rule(rule: Rule) -> str:
-    """One line that says what it does."""
+    """A rule in one line."""
     command = f": {' '.join(rule.argv)} …" if rule.argv else ""
-    place = f", in {rule.workspace}" if rule.workspace else ""
+    workspace = f", in {rule.workspace}" if rule.workspace else ""
     needs = f", with {', '.join(rule.needs)}" if rule.needs else ""
-    return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{place}{needs}"
+    return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{workspace}{needs}"
 
 
 class _RuleParser(Struct, frozen=True):
-    """One table on its way to a rule."""
+    """Parses one table into a rule."""
 
     table: dict[str, Any]
     where: str
@@ -67,13 +67,15 @@ class _RuleParser(Struct, frozen=True):
     def parse(self) -> Rule:
         for key in self.table:
             if key not in _ALLOWED:
-                raise Refused(f"{self.where}: no key is called {printable_name(key)}{did_you_mean(key, _ALLOWED)}")
+                raise Refused(f"{self.where}: there is no key {printable_name(key)}{did_you_mean(key, _ALLOWED)}")
         if "verdict" not in self.table:
             raise Refused(f"{self.where}: verdict is missing; allowed: {_ALLOWED['verdict']}")
         verdict = cast("Verdict", self._text("verdict", lambda text: text in _VERDICTS))
         needs = tuple(self._need(need) for need in self._texts("needs"))
         if needs and verdict != "allow":
-            raise Refused(f"{self.where}: needs goes with allow only; {verdict} is about everything a call may need")
+            raise Refused(
+                f'{self.where}: needs is for verdict = "allow" only; {verdict} applies to whatever a call needs'
+            )
         workspace = self._text("workspace", lambda text: not text or bool(absolute_path(text)))
         return Rule(
             verdict=verdict,
@@ -101,7 +103,7 @@ class _RuleParser(Struct, frozen=True):
     def _argv(self) -> tuple[str, ...]:
         words = self._texts("argv")
         for word in words:
-            if simple_argv(word) != (word,):  # Such a word is in no command that a rule can match.
+            if simple_argv(word) != (word,):  # No command that a rule can match contains such a word.
                 raise self._invalid("argv", word)
         return tuple(words)
 

@@ -1,28 +1,41 @@
-"""The one registry of what people may set: names, kinds, defaults and what is allowed. Pure; reads nothing.
+"""The schema of config.toml: every setting declared once, with its type, default, limits and help text.
 
-Every setting as it may be shown: its value, where that came from, what it is for. Secrets are masked.
+Loading, environment variables, `outrider config`, validation and the reference page are all derived from these
+declarations. Pure: nothing here reads a file or the environment.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from outrider.config.secrets import Secret
 from outrider.core.approvals import Rule
 from outrider.core.errors import Refused
 
+CONFIG_FILE = "config.toml"
+RULES_KEY = "rules"
+"""The key of the approval rules in config.toml: an array of tables, not a setting."""
+RULES_DESCRIPTION = "Approval rules: which calls to allow, ask about or deny."
+OTHER_VARIABLES = frozenset(
+    {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
+)
+"""Environment variables of Outrider that are not settings."""
+OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
+"""Those of them that hold a secret."""
+
 SettingValue = str | int | float | bool | tuple[str, ...] | None
 
 
 class SettingKind(Enum):
-    """What a setting holds, in the words of an error message."""
+    """The type of a setting's value; its value is the wording used in errors and in the reference."""
 
     TEXT = "text"
-    URL = "an http:// or https:// address without a name or password in it"
+    URL = "an http:// or https:// URL without a user name or password"
     INTEGER = "a whole number"
     NUMBER = "a number"
     BOOLEAN = "true or false"
@@ -32,10 +45,10 @@ class SettingKind(Enum):
 
 
 class Setting(Struct, frozen=True):
-    """One thing people may set."""
+    """One setting, as derived from a field of its section."""
 
     name: str
-    """Dotted; the part before the dot is its table in config.toml."""
+    """Dotted: section and key, e.g. `limits.steps`."""
     kind: SettingKind
     default: SettingValue
     description: str
@@ -43,7 +56,7 @@ class Setting(Struct, frozen=True):
     minimum: float | None = None
     maximum: float | None = None
     alias: str = ""
-    """A shorter name that is taken as well."""
+    """A shorter name for the same setting."""
 
     @property
     def category(self) -> str:
@@ -59,263 +72,354 @@ class Setting(Struct, frozen=True):
 
     @property
     def env_variable(self) -> str:
-        """The environment variable that sets it."""
         return "OUTRIDER_" + (self.alias or self.name).replace(".", "_").upper()
 
     @property
     def allowed_text(self) -> str:
-        """What it takes, in words."""
+        """The allowed values in words, for errors and the reference."""
         if self.choices:
-            return " or ".join(choice or '""' for choice in self.choices)
-        match self.minimum, self.maximum:
-            case (None, _):
-                return self.kind.value
-            case (least, None):
-                return f"{self.kind.value}, at least {least:g}"
-            case (least, most):
-                return f"{self.kind.value} from {_format_number(least)} to {_format_number(most)}"
+            *others, last = (choice or '""' for choice in self.choices)
+            return f"{', '.join(others)} or {last}"
+        if self.minimum is None:
+            return self.kind.value
+        if self.maximum is None:
+            return f"{self.kind.value}, at least {self.minimum:g}"
+        return f"{self.kind.value} from {_format_number(self.minimum)} to {_format_number(self.maximum)}"
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        "model.name",
-        SettingKind.TEXT,
-        "",
-        "The model to ask: <provider>:<model> or <wire>:<model>, or practice.",
-        alias="model",
-    ),
-    Setting("model.url", SettingKind.URL, "", "Base URL of the server that has the model."),
-    Setting("model.key", SettingKind.SECRET, "", "The key for it: env:NAME, file:PATH, or the key itself."),
-    Setting("model.fallbacks", SettingKind.NAMES, (), "Models to ask, in this order, when the first is unavailable."),
-    Setting("model.window", SettingKind.INTEGER, 0, "Tokens the model can read; 0 when unknown.", minimum=0),
-    Setting(
-        "model.longest", SettingKind.INTEGER, 0, "Tokens one reply may have; 0 for the provider's default.", minimum=0
-    ),
-    Setting(
-        "model.effort",
-        SettingKind.TEXT,
-        "",
-        "How hard it should think; empty for its default.",
-        ("", "low", "medium", "high"),
-    ),
-    Setting(
-        "model.patience", SettingKind.NUMBER, 120.0, "Seconds without a byte before it counts as silent.", (), 0.1, 3600
-    ),
-    Setting("model.attempts", SettingKind.INTEGER, 5, "How often one request is tried.", (), 1, 20),
-    Setting("model.price_input", SettingKind.NUMBER, None, "Dollars for a million tokens read.", minimum=0),
-    Setting("model.price_output", SettingKind.NUMBER, None, "Dollars for a million tokens written.", minimum=0),
-    Setting(
-        "model.price_cached", SettingKind.NUMBER, None, "Dollars for a million tokens read from its cache.", minimum=0
-    ),
-    Setting("limits.steps", SettingKind.INTEGER, 60, "Steps one turn may take.", (), 1, 10_000),
-    Setting("limits.repeats", SettingKind.INTEGER, 3, "How often the very same call may be made in a row.", (), 1, 100),
-    Setting("limits.seconds", SettingKind.INTEGER, 3600, "Seconds one turn may take.", (), 1, 604_800),
-    Setting(
-        "limits.spend",
-        SettingKind.NUMBER,
-        5.0,
-        "Dollars one turn may cost where prices are known; 0 for no cap.",
-        minimum=0,
-    ),
-    Setting("limits.queue", SettingKind.INTEGER, 20, "Inputs that may wait in one session.", (), 1, 10_000),
-    Setting("limits.input", SettingKind.INTEGER, 1_000_000, "Characters one message may have.", (), 1, 100_000_000),
-    Setting("limits.turns", SettingKind.INTEGER, 8, "Turns that may go on at once.", (), 1, 1_000),
-    Setting(
-        "runtime.name",
-        SettingKind.TEXT,
-        "native",
-        "What carries turns: native, codex, acp or another.",
-        alias="runtime",
-    ),
-    Setting(
-        "codex.command", SettingKind.TEXT, "", "The codex program; empty for the one on PATH, or the one pip installed."
-    ),
-    Setting("codex.home", SettingKind.TEXT, "", "Codex's own home folder; empty for yours (CODEX_HOME, or ~/.codex)."),
-    Setting("codex.model", SettingKind.TEXT, "", "The model Codex asks; empty for what its own settings say."),
-    Setting(
-        "codex.sandbox",
-        SettingKind.TEXT,
-        "workspace-write",
-        "What commands of Codex may touch without asking.",
-        ("read-only", "workspace-write", "danger-full-access"),
-    ),
-    Setting(
-        "codex.approval",
-        SettingKind.TEXT,
-        "on-request",
-        "When Codex asks: for what leaves its sandbox, for everything, or never.",
-        ("on-request", "untrusted", "never"),
-    ),
-    Setting(
-        "codex.tools",
-        SettingKind.TEXT,
-        "auto",
-        "How Codex gets our tools: declared to it, over MCP on loopback, or (auto) over MCP when it takes no others.",
-        ("auto", "dynamic", "mcp"),
-    ),
-    Setting(
-        "codex.seconds",
-        SettingKind.INTEGER,
-        600,
-        "Seconds Codex may work on one turn; waiting is not counted.",
-        (),
-        1,
-        604_800,
-    ),
-    Setting(
-        "codex.quiet",
-        SettingKind.INTEGER,
-        90,
-        "Seconds of silence after a tool before it is looked into whether Codex still works.",
-        (),
-        1,
-        86_400,
-    ),
-    Setting(
-        "codex.env", SettingKind.NAMES, (), "Variables that Codex is given besides the usual, e.g. for its model's key."
-    ),
-    Setting(
-        "acp.command",
-        SettingKind.TEXT,
-        "",
-        "The agent that carries turns over ACP, as typed in a shell: a program, words.",
-    ),
-    Setting(
-        "acp.env",
-        SettingKind.NAMES,
-        (),
-        "Variables that the agent is given besides the usual, e.g. for its model's key.",
-    ),
-    Setting(
-        "acp.start",
-        SettingKind.INTEGER,
-        60,
-        "Seconds the agent may take to start, and to open a session.",
-        (),
-        30,
-        3600,
-    ),
-    Setting(
-        "acp.quiet",
-        SettingKind.INTEGER,
-        600,
-        "Seconds of silence before it is looked into whether the agent still works.",
-        (),
-        1,
-        86_400,
-    ),
-    Setting(
-        "shell.timeout",
-        SettingKind.INTEGER,
-        30,
-        "Seconds a command is waited for before it becomes a task.",
-        (),
-        1,
-        600,
-    ),
-    Setting("shell.ceiling", SettingKind.INTEGER, 86_400, "Seconds after which a command is ended.", (), 1, 2_592_000),
-    Setting(
-        "shell.output",
-        SettingKind.INTEGER,
-        50 * 1024 * 1024,
-        "Bytes of output kept of one command; one that writes more is ended.",
-        (),
-        4096,
-        10 * 1024**3,
-    ),
-    Setting("shell.tasks", SettingKind.INTEGER, 50, "Tasks one session may have open.", (), 1, 5_000),
-    Setting(
-        "sandbox.mode",
-        SettingKind.TEXT,
-        "auto",
-        "Where there is no sandbox: auto asks for every command, required refuses it.",
-        ("auto", "required"),
-    ),
-    Setting("sandbox.read", SettingKind.FOLDERS, (), "Folders that commands may read besides the system's."),
-    Setting("sandbox.network", SettingKind.BOOLEAN, False, "Let commands use the network without asking."),
-    Setting("sandbox.processes", SettingKind.INTEGER, 512, "Processes one command may have.", (), 16, 100_000),
-    Setting("sandbox.memory", SettingKind.INTEGER, 2048, "MiB of memory one command may have.", (), 64, 1_048_576),
-    Setting(
-        "sandbox.file", SettingKind.INTEGER, 10_240, "MiB the largest file a command writes may have.", (), 1, 1_048_576
-    ),
-    Setting(
-        "delegate.depth", SettingKind.INTEGER, 2, "How deep sessions may begin sessions; 0 for not at all.", (), 0, 10
-    ),
-    Setting(
-        "delegate.children", SettingKind.INTEGER, 5, "Child sessions that may go on at once in one session.", (), 1, 100
-    ),
-    Setting(
-        "asks.seconds",
-        SettingKind.INTEGER,
-        0,
-        "Seconds after which an unanswered question is a no; 0 to wait until it is answered.",
-        (),
-        0,
-        2_592_000,
-    ),
-    Setting("chat.markdown", SettingKind.BOOLEAN, True, "Render replies as Markdown in the terminal chat."),
-    Setting("chat.history", SettingKind.BOOLEAN, True, "Remember what was typed in the terminal chat."),
-    Setting("http.host", SettingKind.TEXT, "127.0.0.1", "Where `outrider up` listens; beyond loopback only by --host."),
-    Setting(
-        "http.port", SettingKind.INTEGER, 8642, "The port `outrider up` listens on; 0 takes a free one.", (), 0, 65_535
-    ),
-    Setting("http.names", SettingKind.NAMES, (), "Host names, besides its own address, under which clients reach it."),
-    Setting(
-        "webhook.url", SettingKind.URL, "", "Where to tell that a background response has ended; empty for nowhere."
-    ),
-    Setting(
-        "webhook.secret",
-        SettingKind.SECRET,
-        "",
-        "Signs webhooks: whsec_ and 24 to 64 bytes in base64. Without one, it is made when first needed.",
-    ),
-    Setting("log.level", SettingKind.TEXT, "info", "How much is logged.", ("debug", "info", "warning", "error")),
-)
-OTHER_VARIABLES = frozenset(
-    {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
-)
-"""Variables of ours that are no settings."""
-OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
-"""Those of them that hold a secret."""
-RULES_KEY = "rules"
-"""Stands in config.toml beside the settings, as an array of tables."""
-_MAX_NUMBER = 1e300
-"""Beyond any sense; also keeps infinity and NaN out."""
+class Section(Struct, frozen=True):
+    """One table of config.toml. Each field is a setting: its key, type, default, and a `Meta` with help and limits."""
+
+
+Url = Annotated[str, SettingKind.URL]
+Folders = Annotated[tuple[str, ...], SettingKind.FOLDERS]
+"""Absolute paths, once loaded."""
+
+
+class ModelSettings(Section, frozen=True):
+    name: Annotated[
+        str,
+        Meta(
+            description="The model to use: <provider>:<model>, <wire>:<model>, or practice.", extra={"alias": "model"}
+        ),
+    ] = ""
+    url: Annotated[Url, Meta(description="Base URL of the model server.")] = ""
+    key: Annotated[Secret, Meta(description="API key of the model: env:NAME, file:PATH, or the key itself.")] = Secret(
+        ""
+    )
+    fallbacks: Annotated[
+        tuple[str, ...], Meta(description="Models to try, in this order, when the first one is unavailable.")
+    ] = ()
+    window: Annotated[int, Meta(description="Context window of the model in tokens; 0 if unknown.", ge=0)] = 0
+    longest: Annotated[int, Meta(description="Maximum tokens in one reply; 0 for the provider's default.", ge=0)] = 0
+    effort: Annotated[
+        Literal["", "low", "medium", "high"], Meta(description="Reasoning effort; empty for the model's default.")
+    ] = ""
+    patience: Annotated[
+        float, Meta(description="Seconds without any data before a request times out.", ge=0.1, le=3600)
+    ] = 120.0
+    attempts: Annotated[int, Meta(description="Maximum attempts for one request.", ge=1, le=20)] = 5
+    price_input: Annotated[float | None, Meta(description="US dollars per million input tokens.", ge=0)] = None
+    price_output: Annotated[float | None, Meta(description="US dollars per million output tokens.", ge=0)] = None
+    price_cached: Annotated[float | None, Meta(description="US dollars per million cached input tokens.", ge=0)] = None
+
+
+class LimitSettings(Section, frozen=True):
+    steps: Annotated[int, Meta(description="Maximum steps in one turn.", ge=1, le=10_000)] = 60
+    repeats: Annotated[int, Meta(description="Maximum number of identical calls in a row.", ge=1, le=100)] = 3
+    seconds: Annotated[int, Meta(description="Maximum duration of one turn in seconds.", ge=1, le=604_800)] = 3600
+    spend: Annotated[
+        float,
+        Meta(description="Maximum cost of one turn in US dollars, if prices are known; 0 for no limit.", ge=0),
+    ] = 5.0
+    queue: Annotated[int, Meta(description="Maximum number of waiting inputs in one session.", ge=1, le=10_000)] = 20
+    input: Annotated[int, Meta(description="Maximum length of one message in characters.", ge=1, le=100_000_000)] = (
+        1_000_000
+    )
+    turns: Annotated[int, Meta(description="Maximum number of turns running at once.", ge=1, le=1_000)] = 8
+
+
+class RuntimeSettings(Section, frozen=True):
+    name: Annotated[
+        str,
+        Meta(
+            description="The runtime that runs turns: native, codex, acp, or one from a plugin.",
+            extra={"alias": "runtime"},
+        ),
+    ] = "native"
+
+
+class CodexSettings(Section, frozen=True):
+    command: Annotated[
+        str,
+        Meta(description="Path of the codex program; empty to use the one on PATH or the one installed with pip."),
+    ] = ""
+    home: Annotated[str, Meta(description="Codex's home folder; empty for your own (CODEX_HOME, or ~/.codex).")] = ""
+    model: Annotated[str, Meta(description="The model Codex uses; empty for the one in Codex's own settings.")] = ""
+    sandbox: Annotated[
+        Literal["read-only", "workspace-write", "danger-full-access"],
+        Meta(description="What commands run by Codex may access without an approval."),
+    ] = "workspace-write"
+    approval: Annotated[
+        Literal["on-request", "untrusted", "never"],
+        Meta(description="When Codex requests approval: to leave its sandbox, for everything, or never."),
+    ] = "on-request"
+    tools: Annotated[
+        Literal["auto", "dynamic", "mcp"],
+        Meta(
+            description="How Codex gets Outrider's tools: as dynamic tools, over MCP on loopback, "
+            "or (auto) over MCP if it does not support dynamic tools."
+        ),
+    ] = "auto"
+    seconds: Annotated[
+        int, Meta(description="Seconds Codex may work on one turn, not counting waits.", ge=1, le=604_800)
+    ] = 600
+    quiet: Annotated[
+        int,
+        Meta(description="Seconds of silence after a tool call before Codex is checked for a hang.", ge=1, le=86_400),
+    ] = 90
+    env: Annotated[
+        tuple[str, ...],
+        Meta(description="Additional environment variables to pass to Codex, e.g. for its model's key."),
+    ] = ()
+
+
+class AcpSettings(Section, frozen=True):
+    command: Annotated[str, Meta(description="Command line of the ACP agent: a program and its arguments.")] = ""
+    env: Annotated[
+        tuple[str, ...],
+        Meta(description="Additional environment variables to pass to the agent, e.g. for its model's key."),
+    ] = ()
+    start: Annotated[
+        int, Meta(description="Seconds the agent may take to start, and to open a session.", ge=30, le=3600)
+    ] = 60
+    quiet: Annotated[
+        int, Meta(description="Seconds of silence before the agent is checked for a hang.", ge=1, le=86_400)
+    ] = 600
+
+
+class ShellSettings(Section, frozen=True):
+    timeout: Annotated[
+        int, Meta(description="Seconds to wait for a command before it becomes a background task.", ge=1, le=600)
+    ] = 30
+    ceiling: Annotated[int, Meta(description="Seconds after which a command is killed.", ge=1, le=2_592_000)] = 86_400
+    output: Annotated[
+        int,
+        Meta(
+            description="Maximum output of one command in bytes; a command that writes more is killed.",
+            ge=4096,
+            le=10 * 1024**3,
+        ),
+    ] = 50 * 1024 * 1024
+    tasks: Annotated[int, Meta(description="Maximum number of open tasks in one session.", ge=1, le=5_000)] = 50
+
+
+class SandboxSettings(Section, frozen=True):
+    mode: Annotated[
+        Literal["auto", "required"],
+        Meta(description="Without a sandbox: auto asks before every command, required refuses them all."),
+    ] = "auto"
+    read: Annotated[Folders, Meta(description="Folders that commands may read in addition to system folders.")] = ()
+    network: Annotated[bool, Meta(description="Allow commands to use the network without an approval.")] = False
+    processes: Annotated[int, Meta(description="Maximum number of processes of one command.", ge=16, le=100_000)] = 512
+    memory: Annotated[int, Meta(description="Maximum memory of one command in MiB.", ge=64, le=1_048_576)] = 2048
+    file: Annotated[
+        int, Meta(description="Maximum size of a file written by a command in MiB.", ge=1, le=1_048_576)
+    ] = 10_240
+
+
+class DelegateSettings(Section, frozen=True):
+    depth: Annotated[
+        int, Meta(description="Maximum nesting depth of child sessions; 0 to disable delegation.", ge=0, le=10)
+    ] = 2
+    children: Annotated[
+        int, Meta(description="Maximum number of child sessions running at once in one session.", ge=1, le=100)
+    ] = 5
+
+
+class QuestionSettings(Section, frozen=True):
+    seconds: Annotated[
+        int,
+        Meta(
+            description="Seconds after which an unanswered question counts as a no; 0 to wait indefinitely.",
+            ge=0,
+            le=2_592_000,
+        ),
+    ] = 0
+
+
+class ChatSettings(Section, frozen=True):
+    markdown: Annotated[bool, Meta(description="Render replies as Markdown in the terminal chat.")] = True
+    history: Annotated[bool, Meta(description="Keep a history of what you type in the terminal chat.")] = True
+
+
+class HttpSettings(Section, frozen=True):
+    host: Annotated[
+        str,
+        Meta(description="The address `outrider up` listens on; an address beyond loopback also needs --host."),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(description="The port `outrider up` listens on; 0 to choose a free one.", ge=0, le=65_535)
+    ] = 8642
+    names: Annotated[
+        tuple[str, ...], Meta(description="Additional host names that clients may use to reach the server.")
+    ] = ()
+
+
+class WebhookSettings(Section, frozen=True):
+    url: Annotated[Url, Meta(description="URL to notify when a background response has ended; empty for none.")] = ""
+    secret: Annotated[
+        Secret,
+        Meta(
+            description="Signing secret for webhooks: whsec_ and 24 to 64 bytes in base64; "
+            "generated when first needed if not set."
+        ),
+    ] = Secret("")
+
+
+class LogSettings(Section, frozen=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Minimum level of log records.")
+    ] = "info"
+
+
+class Config(Struct, frozen=True):
+    """The loaded configuration, and the source of each value."""
+
+    home: Path
+    model: ModelSettings
+    limits: LimitSettings
+    runtime: RuntimeSettings
+    codex: CodexSettings
+    acp: AcpSettings
+    shell: ShellSettings
+    sandbox: SandboxSettings
+    delegate: DelegateSettings
+    asks: QuestionSettings
+    chat: ChatSettings
+    http: HttpSettings
+    webhook: WebhookSettings
+    log: LogSettings
+    sources: Mapping[str, str]
+    references: Mapping[str, str]
+    """Where each configured secret comes from, by setting."""
+    model_by_setting: Mapping[str, str]
+    """For `model.url` and other settings that belong to one model: the model name configured beside them."""
+    keys: Mapping[str, Secret]
+    """API keys in the environment, of providers and of Outrider, by variable."""
+    rules: tuple[Rule, ...] = ()
+    """Approval rules, in the order of the file."""
+    warnings: tuple[str, ...] = ()
+
+    def source(self, name: str) -> str:
+        """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
+        return self.sources.get(find_setting(name).name, "default")
+
+    def value(self, name: str) -> SettingValue | Secret:
+        setting = find_setting(name)
+        return getattr(getattr(self, setting.category), setting.key)
+
+    def display_value(self, name: str) -> str:
+        """The value for display; for a secret, only whether it is set and where it comes from."""
+        value, reference = self.value(name), self.references.get(find_setting(name).name)
+        if not isinstance(value, Secret):
+            return render_value(value)
+        return f"{'set' if value else 'not set'} (from {reference})" if reference else "not set"
+
+
+_KINDS: dict[Any, SettingKind] = {
+    str: SettingKind.TEXT,
+    int: SettingKind.INTEGER,
+    float: SettingKind.NUMBER,
+    bool: SettingKind.BOOLEAN,
+    tuple[str, ...]: SettingKind.NAMES,
+    Secret: SettingKind.SECRET,
+}
+
+
+def read_section(name: str, section: type[Section]) -> Iterator[Setting]:
+    """The settings that the fields of a section declare. Raises TypeError for a field that declares none."""
+    for key, default in zip(section.__struct_fields__, section.__struct_defaults__, strict=True):
+        field, *metadata = get_args(section.__annotations__[key]) or (None,)
+        meta = next((item for item in metadata if isinstance(item, Meta)), Meta())
+        if get_origin(field) is UnionType:
+            (field,) = (part for part in get_args(field) if part is not NoneType)
+        choices: tuple[str, ...] = get_args(field) if get_origin(field) is Literal else ()
+        kind = next((item for item in metadata if isinstance(item, SettingKind)), None)
+        kind = kind or _KINDS.get(str if choices else field)
+        if kind is None or not meta.description:
+            raise TypeError(f"{name}.{key}: a setting needs Annotated[type, Meta(description=…)] with a known type")
+        yield Setting(
+            name=f"{name}.{key}",
+            kind=kind,
+            default="" if isinstance(default, Secret) else default,
+            description=meta.description,
+            choices=choices,
+            minimum=meta.ge,
+            maximum=meta.le,
+            alias=(meta.extra or {}).get("alias", ""),
+        )
+
+
+_SECTIONS: dict[str, type[Section]] = {
+    name: section
+    for name, section in Config.__annotations__.items()
+    if isinstance(section, type) and issubclass(section, Section)
+}
+SETTINGS = tuple(setting for name, section in _SECTIONS.items() for setting in read_section(name, section))
+"""All settings, in the order of the sections in `Config` and of the fields in each section."""
 _SETTINGS_BY_NAME = {name: setting for setting in SETTINGS for name in (setting.name, setting.alias) if name}
+
+
+def build_sections(values: Mapping[str, SettingValue | Secret]) -> dict[str, Any]:
+    """The sections of `Config`, by field, from values by setting name."""
+    return {
+        name: section(**{key: values[f"{name}.{key}"] for key in section.__struct_fields__})
+        for name, section in _SECTIONS.items()
+    }
+
+
+_MAX_NUMBER = 1e300
+"""Larger than any sensible value; also excludes infinity and NaN."""
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def find_setting(name: str) -> Setting:
-    """The setting of this name or alias. Raises Refused with the nearest one."""
-    if found := _SETTINGS_BY_NAME.get(name):
-        return found
+    """The setting with this name or alias. Raises Refused with the closest match."""
+    if setting := _SETTINGS_BY_NAME.get(name):
+        return setting
     if name == RULES_KEY:
-        raise Refused("rules are not set one by one: write each under [[rules]] in config.toml")
-    raise Refused(f"no setting is called {printable_name(name)}{did_you_mean(name, (*_SETTINGS_BY_NAME, RULES_KEY))}")
+        raise Refused("rules cannot be set one by one: write each one under [[rules]] in config.toml")
+    raise unknown_setting(name)
 
 
 def lookup_setting(name: str) -> Setting | None:
     return _SETTINGS_BY_NAME.get(name)
 
 
-def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """The known word this one was probably meant to be, or an empty string."""
-    import difflib  # Only a mistake needs it, and it is slow to import.
+def unknown_setting(name: str) -> Refused:
+    suggestion = did_you_mean(name, (*_SETTINGS_BY_NAME, RULES_KEY))
+    return Refused(f"there is no setting {printable_name(name)}{suggestion}")
 
-    close = difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)
-    return close[0] if close else ""
+
+def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """The name that was probably meant, or an empty string."""
+    import difflib  # Slow to import, and only needed after a mistake.
+
+    matches = difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)
+    return matches[0] if matches else ""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing when nothing is near."""
-    close = closest_match(word, names)
-    return f"; did you mean {close}?" if close else ""
+    """`; did you mean …?`, or an empty string when no name is close."""
+    match = closest_match(word, names)
+    return f"; did you mean {match}?" if match else ""
 
 
 def parse_text(setting: Setting, text: str, where: str) -> SettingValue:
-    """A value given as text, in a variable, a flag or a command. A secret stays the reference it was given as.
+    """Parse a value from a variable, a flag or a command. A secret stays a reference.
 
-    `where`, if any, begins the error.
+    `where`, unless empty, precedes the error.
     """
     text = text.strip()
     value: object = text
@@ -338,13 +442,16 @@ def parse_text(setting: Setting, text: str, where: str) -> SettingValue:
 
 
 def parse_value(setting: Setting, value: object, where: str) -> SettingValue:
-    """A value given with a type, as TOML has them. Raises Refused with what is allowed."""
+    """Check a typed value, as TOML has them. Raises Refused with the allowed values."""
     parsed = _coerce(setting.kind, value)
     if parsed is None:
         raise _invalid_value(setting, value, where)
     if isinstance(parsed, str) and setting.choices and parsed not in setting.choices:
         raise _invalid_value(setting, parsed, where)
-    if isinstance(parsed, int | float) and not _is_in_range(setting, parsed):
+    if isinstance(parsed, int | float) and not (
+        (setting.minimum is None or parsed >= setting.minimum)
+        and (setting.maximum is None or parsed <= setting.maximum)
+    ):
         raise _invalid_value(setting, parsed, where)
     return parsed
 
@@ -391,26 +498,20 @@ def _parse_url(text: str) -> str | None:
     return text.rstrip("/")
 
 
-def _is_in_range(setting: Setting, value: float) -> bool:
-    return (setting.minimum is None or value >= setting.minimum) and (
-        setting.maximum is None or value <= setting.maximum
-    )
-
-
 def _invalid_value(setting: Setting, value: object, where: str) -> Refused:
     name = f"{where}: {setting.name}" if where else setting.name
-    if setting.is_secret or setting.kind is SettingKind.URL:  # An address may hold a password.
+    if setting.is_secret or setting.kind is SettingKind.URL:  # A URL may contain a password.
         return Refused(f"{name} is not valid; allowed: {setting.allowed_text}")
     return Refused(f"{name} = {quote_value(value)} is not valid; allowed: {setting.allowed_text}")
 
 
 def printable_name(name: str) -> str:
-    """A name as it can stand in one line."""
+    """A name, quoted and clipped unless it is short and printable."""
     return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
 
 
 def quote_value(value: object) -> str:
-    """A value as it can stand in an error."""
+    """A value for an error message, clipped."""
     if isinstance(value, int) and abs(value) > _MAX_NUMBER:
         return "this number"
     text = repr(value)
@@ -423,11 +524,23 @@ def _format_number(number: float | None) -> str:
     return f"{int(number):_}" if number == int(number) else f"{number:g}"
 
 
-RULES_DESCRIPTION = "What was decided beforehand about calls."
+def render_value(value: SettingValue) -> str:
+    """A value as it is written on the command line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:.15g}"
+        case tuple():
+            return ", ".join(value)
+        case _:
+            return str(value)
 
 
 class SettingReport(Struct, frozen=True):
-    """One setting."""
+    """One setting with its current value, as `config list --json` and the HTTP API return it."""
 
     name: str
     value: Any
@@ -438,146 +551,6 @@ class SettingReport(Struct, frozen=True):
     secret: bool
     variable: str
     """The environment variable that sets it."""
-
-
-class ModelSettings(Struct, frozen=True):
-    name: str
-    url: str
-    key: Secret
-    fallbacks: tuple[str, ...]
-    window: int
-    longest: int
-    effort: str
-    patience: float
-    attempts: int
-    price_input: float | None
-    price_output: float | None
-    price_cached: float | None
-
-
-class LimitSettings(Struct, frozen=True):
-    steps: int
-    repeats: int
-    seconds: int
-    spend: float
-    queue: int
-    input: int
-    turns: int
-
-
-class RuntimeSettings(Struct, frozen=True):
-    name: str
-
-
-class CodexSettings(Struct, frozen=True):
-    command: str
-    home: str
-    model: str
-    sandbox: str
-    approval: str
-    tools: str
-    seconds: int
-    quiet: int
-    env: tuple[str, ...]
-
-
-class AcpSettings(Struct, frozen=True):
-    command: str
-    env: tuple[str, ...]
-    start: int
-    quiet: int
-
-
-class ShellSettings(Struct, frozen=True):
-    timeout: int
-    ceiling: int
-    output: int
-    tasks: int
-
-
-class SandboxSettings(Struct, frozen=True):
-    mode: str
-    read: tuple[str, ...]
-    """Absolute paths."""
-    network: bool
-    processes: int
-    memory: int
-    """In MiB."""
-    file: int
-    """In MiB."""
-
-
-class DelegateSettings(Struct, frozen=True):
-    depth: int
-    children: int
-
-
-class QuestionSettings(Struct, frozen=True):
-    seconds: int
-
-
-class ChatSettings(Struct, frozen=True):
-    markdown: bool
-    history: bool
-
-
-class HttpSettings(Struct, frozen=True):
-    host: str
-    port: int
-    names: tuple[str, ...]
-
-
-class WebhookSettings(Struct, frozen=True):
-    url: str
-    secret: Secret
-
-
-class LogSettings(Struct, frozen=True):
-    level: str
-
-
-class Config(Struct, frozen=True):
-    """Everything that is set, and where each value came from."""
-
-    home: Path
-    model: ModelSettings
-    limits: LimitSettings
-    runtime: RuntimeSettings
-    codex: CodexSettings
-    acp: AcpSettings
-    shell: ShellSettings
-    sandbox: SandboxSettings
-    delegate: DelegateSettings
-    asks: QuestionSettings
-    chat: ChatSettings
-    http: HttpSettings
-    webhook: WebhookSettings
-    log: LogSettings
-    sources: Mapping[str, str]
-    references: Mapping[str, str]
-    """Of each secret that was given, the place it comes from."""
-    model_by_setting: Mapping[str, str]
-    """For `model.url` and others that belong to one model: the name that stood beside them where they were set."""
-    keys: Mapping[str, Secret]
-    """Keys in the environment, providers' and our own, by the name of the variable."""
-    rules: tuple[Rule, ...] = ()
-    """What was decided beforehand, in the order of the file."""
-    warnings: tuple[str, ...] = ()
-
-    def source(self, name: str) -> str:
-        """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
-        return self.sources.get(find_setting(name).name, "default")
-
-    def value(self, name: str) -> SettingValue | Secret:
-        setting = find_setting(name)
-        return getattr(getattr(self, setting.category), setting.key)
-
-    def display_value(self, name: str) -> str:
-        """The value as people may see it: a secret only tells whether it is set, and where it comes from."""
-        value, place = self.value(name), self.references.get(find_setting(name).name)
-        if not isinstance(value, Secret):
-            return render_value(value)
-        return f"{'set' if value else 'not set'} (from {place})" if place else "not set"
 
 
 def report_settings(config: Config) -> list[SettingReport]:
@@ -607,42 +580,3 @@ def report_rules(config: Config) -> SettingReport:
 
 def rules_source(config: Config) -> str:
     return CONFIG_FILE if config.rules else "default"
-
-
-CONFIG_FILE = "config.toml"
-
-
-def render_value(value: SettingValue) -> str:
-    """A value as people write it in a command."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return f"{value:.15g}"
-        case tuple():
-            return ", ".join(value)
-        case _:
-            return str(value)
-
-
-def build_sections(values: Mapping[str, SettingValue | Secret]) -> dict[str, Any]:
-    def of(section: str) -> dict[str, Any]:
-        return {setting.key: values[setting.name] for setting in SETTINGS if setting.category == section}
-
-    return {
-        "model": ModelSettings(**of("model")),
-        "limits": LimitSettings(**of("limits")),
-        "runtime": RuntimeSettings(**of("runtime")),
-        "codex": CodexSettings(**of("codex")),
-        "acp": AcpSettings(**of("acp")),
-        "shell": ShellSettings(**of("shell")),
-        "sandbox": SandboxSettings(**of("sandbox")),
-        "delegate": DelegateSettings(**of("delegate")),
-        "asks": QuestionSettings(**of("asks")),
-        "chat": ChatSettings(**of("chat")),
-        "http": HttpSettings(**of("http")),
-        "webhook": WebhookSettings(**of("webhook")),
-        "log": LogSettings(**of("log")),
-    }

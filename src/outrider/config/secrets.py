@@ -1,4 +1,7 @@
-"""Secrets by reference: where a key is kept, and the rules for keeping it there. No error here holds a value."""
+"""Secrets by reference: resolving `env:NAME` and `file:PATH`, and the file permissions they need.
+
+No error raised here contains the value of a secret.
+"""
 
 import os
 import stat
@@ -9,7 +12,7 @@ from outrider.core.errors import Refused
 
 
 class Secret:
-    """A value that never shows itself: not in `repr`, not in an error, not in a log."""
+    """A value that is not revealed by `repr`, errors or logs."""
 
     __slots__ = ("_value",)
 
@@ -32,32 +35,34 @@ _MAX_SECRET_BYTES = 64_000
 
 
 def secret_reference(text: str) -> str:
-    """The text itself when it names a place (`env:NAME`, `file:PATH`); empty when it is the secret."""
+    """The text, if it is a reference (`env:NAME` or `file:PATH`); empty if it is the secret itself."""
     return text if text.startswith(("env:", "file:")) else ""
 
 
 def resolve_secret(name: str, text: str, environ: Mapping[str, str], config: Path | None = None) -> Secret:
-    """The secret itself; empty when a variable it is in is not set.
+    """The secret itself; empty when it refers to a variable that is not set.
 
-    `config` is the file the text was read from, if it was read from one: a secret in it must be for its owner alone.
+    `config` is the file that the text was read from, if any: a file with a secret must be readable by its owner only.
     """
-    kind, _, place = text.partition(":")
+    kind, _, target = text.partition(":")
     if kind == "env" and secret_reference(text):
-        return Secret(environ.get(place.strip(), "").strip())
+        return Secret(environ.get(target.strip(), "").strip())
     if kind == "file" and secret_reference(text):
-        return _from_file(name, Path(os.path.expanduser(place.strip())))
+        return _from_file(name, Path(os.path.expanduser(target.strip())))
     if config is not None and _others_can_read(config):
-        raise Refused(f"{config}: holds {name}, and others can read it: chmod 600 it, or write env:NAME or file:PATH")
+        raise Refused(
+            f"{config}: contains {name}, but other users can read the file: chmod 600 it, or use env:NAME or file:PATH"
+        )
     return Secret(text)
 
 
 def check_reference(name: str, text: str) -> None:
-    """Refuse a reference that can never work, before it is written down."""
-    kind, _, place = text.partition(":")
-    if kind == "env" and secret_reference(text) and not place.strip().isidentifier():
+    """Raise Refused for a reference that cannot work, before it is saved."""
+    kind, _, target = text.partition(":")
+    if kind == "env" and secret_reference(text) and not target.strip().isidentifier():
         raise Refused(f"{name}: env: must be followed by the name of a variable")
     if kind == "file" and secret_reference(text):
-        _from_file(name, Path(os.path.expanduser(place.strip())))
+        _from_file(name, Path(os.path.expanduser(target.strip())))
 
 
 def _from_file(name: str, path: Path) -> Secret:
@@ -68,7 +73,7 @@ def _from_file(name: str, path: Path) -> Secret:
     except OSError as error:
         raise Refused(f"{name}: {path} cannot be read: {error.strerror}") from None
     if shared:
-        raise Refused(f"{name}: others can read {path}: chmod 600 it")
+        raise Refused(f"{name}: other users can read {path}: chmod 600 it")
     if not content.strip() or len(content) > _MAX_SECRET_BYTES:
         raise Refused(f"{name}: {path} is {'too long' if content.strip() else 'empty'}")
     try:

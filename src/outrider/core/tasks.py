@@ -151,6 +151,46 @@ def quoted_tail(output: str, longest: int = NOTICE_TAIL) -> list[str]:
     return [f"last output{' (cut)' if cut else ''}:", *(f"| {line}" for line in lines)]
 
 
+class TaskNotice(Struct, frozen=True, kw_only=True):
+    """A notice about a task, parsed from its text in the journal."""
+
+    task: str
+    state: TaskState | None
+    """None for output that matched the watch pattern."""
+    event: str
+    """What happened, in words."""
+    label: str = ""
+    command: str = ""
+    description: str = ""
+    exit_code: str = ""
+    reason: str = ""
+    duration: str = ""
+    output: tuple[str, ...] = ()
+
+
+def parse_notice(text: str) -> TaskNotice | None:
+    """Parse the text of `ended_notice`, `stalled_notice` or `watch_notice`; None for any other text."""
+    head, *lines = text.split("\n")
+    if not (head.startswith("[Task ") and head.endswith("]")):
+        return None
+    task, _, happened = head[len("[Task ") : -1].partition(" ")
+    event, _, label = (happened, "", "") if happened in _WORDS.values() else happened.partition(": ")
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(("| ", "last output")):
+            break  # What follows was written by the command.
+        name, _, value = line.partition(": ")
+        fields[name.replace(" ", "_")] = value
+    return TaskNotice(
+        task=task,
+        state=next((state for state, words in _WORDS.items() if words == event), None),
+        event=event,
+        label=label,
+        output=tuple(line[2:] for line in lines if line.startswith("| ")),
+        **{name: fields.get(name, "") for name in ("command", "description", "exit_code", "reason", "duration")},
+    )
+
+
 def running_summary(tasks: Sequence[Task], now: int, most: int = 10) -> str:
     """A few lines on the tasks that run now, for the tail of a prompt; empty when none does."""
     if not tasks:

@@ -1,4 +1,4 @@
-"""Sessions that are not open here but have something to do: tells in a line what happens in them."""
+"""Background sessions: sessions with work that are not open in the chat. Their events take a line each."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -19,30 +19,29 @@ from outrider.core.turn_result import TurnResult, turn_result
 
 
 async def child_session_ids(agent: AgentApi) -> set[str]:
-    """The sessions that are bodies of tasks: what they do is told where the task was begun."""
+    """Child sessions, which run as tasks: their progress is shown in the session that started the task."""
     return {task.child for task in await agent.tasks() if task.child}
 
 
 class BackgroundSessions:
-    """Follows such sessions until they rest, or until one is opened here."""
+    """Follows background sessions until they are idle, or opened in the chat."""
 
     def __init__(self, agent: AgentApi, ui: ChatUI, group: TaskGroup) -> None:
         self._agent = agent
         self._ui = ui
         self._group = group
         self._open_session_id = ""
-        """The session that is open."""
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._working: set[str] = set()
 
     @property
     def working_count(self) -> int:
-        """In how many of them a turn goes on."""
+        """The number of sessions with a running turn."""
         return len(self._working)
 
     async def resume_unfinished(self) -> None:
-        """Take up what was left unfinished, here too, and tell what comes of it in the others."""
-        # Tasks first: one that ends before the next line has left its session something to do.
+        """Resume unfinished turns, also of the open session, and report what happens in the others."""
+        # Tasks first: one that ends before the next line gives its session work.
         running = await self._agent.tasks(open_only=True)
         unfinished = await self._agent.resume_all()
         hidden = await child_session_ids(self._agent)
@@ -58,13 +57,13 @@ class BackgroundSessions:
         state = fold(journal)
         unseen = [entry.body for entry in journal if entry.seq > state.saw and isinstance(entry.body, Input)]
         if not state.questions and (state.is_open or any(body.source == "person" for body in unseen)):
-            self._ui.show([Note(f"taking up the unfinished turn of session {sanitize_line(session.name)}")])
+            self._ui.show([Note(f"Resuming the unfinished turn of session {sanitize_line(session.name)}")])
         self.watch(session, state.saw, is_working=True)
 
     async def _wait_for_tasks(self, name: str) -> None:
         try:
             session = await self._agent.find(name)
-        except Refused:  # It was deleted, and its tasks with it.
+        except Refused:  # It was deleted together with its tasks.
             return
         if session.has_work:
             await self._resume_session(session)
@@ -72,7 +71,7 @@ class BackgroundSessions:
             self.watch(session, session.head, is_working=False)
 
     def watch(self, session: Session, after: int, *, is_working: bool) -> None:
-        """Tell what happens in this session after that entry."""
+        """Report what happens in this session after an entry."""
         if session.id == self._open_session_id or session.id in self._scopes:
             return
         scope = self._scopes[session.id] = anyio.CancelScope()
@@ -81,7 +80,7 @@ class BackgroundSessions:
         self._group.start_soon(self._follow, session, after, scope)
 
     def set_open_session(self, session: Session | None) -> None:
-        """This session is open from now on, and no other."""
+        """Stop following the session that is now open in the chat."""
         self._open_session_id = session.id if session else ""
         if scope := self._scopes.get(self._open_session_id):
             scope.cancel()
@@ -132,16 +131,16 @@ class BackgroundSessions:
 
 def _question_note(session: Session) -> Note:
     name = sanitize_line(session.name)
-    return Note(f"? session {name} waits for your answer  (/switch {name})", "warn")
+    return Note(f"? Session {name} is waiting for your answer  (/switch {name})", "warn")
 
 
 def _turn_end_note(session: Session, turn: TurnResult) -> Note:
     name = sanitize_line(session.name)
     match turn:
         case TurnResult(outcome="done", text=text):
-            said = f": {sanitize_line(text, 100)}" if text else ""
-            return Note(f"● session {name} is done{said}  (/switch {name})", "good")
+            reply = f": {sanitize_line(text, 100)}" if text else ""
+            return Note(f"● Session {name} is done{reply}  (/switch {name})", "good")
         case TurnResult(outcome="interrupted"):
-            return Note(f"● session {name} was stopped", "warn")
+            return Note(f"● Session {name} was stopped", "warn")
         case TurnResult(error=error):
-            return Note(f"● session {name} failed: {sanitize_line(error, 160)}  (/switch {name})", "bad")
+            return Note(f"● Session {name} failed: {sanitize_line(error, 160)}  (/switch {name})", "bad")

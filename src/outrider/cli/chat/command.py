@@ -1,7 +1,4 @@
-"""`outrider chat`, which is also `outrider` alone: checks what was typed, opens the home, and hands over.
-
-What was typed after `outrider chat`.
-"""
+"""The command `outrider chat`, which is also `outrider` alone: checks the options and opens the home."""
 
 import sys
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ from outrider.ipc.takeover import open_home_client
 
 
 class ChatOptions(Struct, frozen=True):
-    """Which session to open, and how."""
+    """The options of `outrider chat`."""
 
     session: str = ""
     model: str = ""
@@ -32,23 +29,25 @@ class ChatOptions(Struct, frozen=True):
 
 
 @click.command("chat")
-@click.option("--session", "-s", default="", metavar="NAME", help="Go on with the session of this name, or begin it.")
-@click.option("--continue", "-c", "is_continued", is_flag=True, help="Go on with the latest session of this folder.")
-@click.option("--new", "is_new", is_flag=True, help="Begin a new session, as without options.")
-@click.option("--model", "-m", default="", metavar="NAME", help="The model this session is to use from now on.")
-@click.option("--runtime", "-r", metavar="NAME", help="What carries its turns from now on, e.g. codex.")
-@click.option("--workspace", "-w", default="", metavar="PATH", help="The folder a new session works in.")
+@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session with this name, or start it.")
+@click.option("--continue", "-c", "is_continued", is_flag=True, help="Continue the latest session of this folder.")
+@click.option("--new", "is_new", is_flag=True, help="Start a new session (the default).")
+@click.option("--model", "-m", default="", metavar="NAME", help="Use this model in the session from now on.")
+@click.option("--runtime", "-r", metavar="NAME", help="Use this runtime in the session from now on, e.g. codex.")
+@click.option(
+    "--workspace", "-w", default="", metavar="PATH", help="Use this folder as the workspace of a new session."
+)
 def command(**typed: object) -> int:
-    """Talk to the agent in this terminal."""
-    wish = ChatOptions(**typed)  # pyright: ignore[reportArgumentType]
+    """Chat with the agent in this terminal."""
+    options = ChatOptions(**typed)  # pyright: ignore[reportArgumentType]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused('the chat needs a terminal; without one: outrider run "…"')
-    if wish.is_continued and (wish.session or wish.is_new):
-        raise Refused("--continue goes on with the latest session; leave out --session and --new")
-    check_text(wish.session, "--session")
+        raise Refused('the chat needs a terminal; without one, use: outrider run "…"')
+    if options.is_continued and (options.session or options.is_new):
+        raise Refused("--continue cannot be combined with --session or --new")
+    check_text(options.session, "--session")
     config = open_config()
-    settings = session_settings(config, wish.model, wish.runtime, is_new=True)
-    return run_async(partial(_open_chat, config, wish, settings, resolve_workspace(config, wish.workspace)))
+    settings = session_settings(config, options.model, options.runtime, is_new=True)
+    return run_async(partial(_open_chat, config, options, settings, resolve_workspace(config, options.workspace)))
 
 
 async def _open_chat(config: Config, options: ChatOptions, settings: Mapping[str, str], root: Path | None) -> int:

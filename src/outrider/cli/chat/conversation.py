@@ -1,4 +1,4 @@
-"""The conversation at a terminal: which session is open, what is typed into it, what comes back."""
+"""The conversation at a terminal: the open session, the lines typed into it, and the events that come back."""
 
 import math
 import time
@@ -8,17 +8,16 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
-from msgspec import Struct
 
 from outrider.app.addresses import TERMINAL
 from outrider.app.api import AgentApi
 from outrider.app.runtimes import RuntimeChoice, apply_settings, can_steer, runtime_of
 from outrider.app.slash_commands import ArgumentKind, InvalidCommand, PlainMessage, SlashCommand, parse_line
-from outrider.cli.chat import slash
 from outrider.cli.chat.background import BackgroundSessions
-from outrider.cli.chat.display import Note, TypedCommand, parse_answer
+from outrider.cli.chat.display import DisplayItem, Note, TypedCommand, parse_answer
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import ChatSessionView, StyledLine, recap
+from outrider.cli.chat.slash import run_command
 from outrider.cli.chat.status import StatusInfo, Suggestion, render_status, suggestions
 from outrider.cli.chat.task_panel import TaskPanel
 from outrider.cli.chat.ui import ChatUI
@@ -29,45 +28,44 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import task_label
 
 CHAT_ADDRESS = f"{TERMINAL}:chat"
-"""Where what is said here is answered, now or when the chat is opened again."""
+"""The address of messages from the chat: replies appear here, now or when the chat is opened again."""
 _MAX_RETRY_DELAY = 30.0
 _POLL_INTERVAL = 0.5
-"""Seconds between two looks for a session that was named and is not there yet."""
-
-
-class ChatStart(Struct, frozen=True):
-    """How the chat was opened."""
-
-    workspace: Path | None = None
-    """Where new sessions work; None gives each a folder of its own."""
-    settings: Mapping[str, str] = {}
-    """What the person asked for by flags, for the session that is open."""
-    session_name: str = ""
-    """What the first session is to be called, if it is new."""
+"""Seconds between two checks whether a named session exists yet."""
 
 
 class ChatConversation:
-    """The `Talk` of a terminal. A session is made with the first words said in it: looking in leaves no trace."""
+    """The `ChatController` of a terminal. A session is created with its first message, not when the chat is opened."""
 
-    def __init__(self, agent: AgentApi, ui: ChatUI, start: ChatStart, group: TaskGroup) -> None:
+    def __init__(
+        self,
+        agent: AgentApi,
+        ui: ChatUI,
+        group: TaskGroup,
+        *,
+        root: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        session_name: str = "",
+    ) -> None:
+        """`root` is the workspace of new sessions (None: a folder of its own for each); `settings` come from flags and
+        are for the first session, whose name is `session_name` if it is new."""
         self.agent = agent
         self.ui = ui
-        self.start = start
         self.session: Session | None = None
         self.view = ChatSessionView()
-        self._new_session_name = start.session_name
+        self._root = root
+        self._flag_settings = settings or {}
+        self._new_session_name = session_name
         self._group = group
         self._follow_scope = anyio.CancelScope()
         self.task_panel = TaskPanel(agent, ui, group)
         self.background = BackgroundSessions(agent, ui, group)
-        self.question_when_typed: Asked | None = None
-        """The question that was on the screen when the line that is being carried out was typed."""
         self._suggestions_by_kind: dict[ArgumentKind, Sequence[Suggestion]] = {}
         self._line_sender, self._line_receiver = anyio.create_memory_object_stream[tuple[str, Asked | None]](math.inf)
         self._input_drained = anyio.Event()
         self._open_lock = anyio.Lock()
 
-    # What the terminal asks, at any moment.
+    # ChatController: called by the terminal at any moment.
 
     def submit(self, text: str) -> None:
         self._line_sender.send_nowait((text, self.view.open_question))
@@ -78,7 +76,7 @@ class ChatConversation:
         elif self.is_working:
             self._group.start_soon(self._stop)
         elif is_empty:
-            self.ui.show([Note("nothing runs; Ctrl-D leaves")])
+            self.ui.show([Note("Nothing is running. Press Ctrl-D to leave.")])
         else:
             return True
         return False
@@ -92,8 +90,8 @@ class ChatConversation:
 
     def suggestions(self, line: str) -> Iterable[Suggestion]:
         running = [(task.id, sanitize_line(task_label(task), 40)) for task in self.task_panel.tasks]
-        listed = [known for known in self._suggestions_by_kind.get("task", ()) if known not in running]
-        return suggestions(line, {**self._suggestions_by_kind, "task": [*running, *listed]})
+        others = [each for each in self._suggestions_by_kind.get("task", ()) if each not in running]
+        return suggestions(line, {**self._suggestions_by_kind, "task": [*running, *others]})
 
     @property
     def is_working(self) -> bool:
@@ -105,18 +103,17 @@ class ChatConversation:
 
     @property
     def runtime(self) -> RuntimeChoice:
-        """What carries the turns of this session."""
         return runtime_of(self._settings, self.agent.default_runtime)
 
     @property
     def _settings(self) -> Mapping[str, str]:
-        return {**self.start.settings, **self.view.state.settings}
+        return {**self._flag_settings, **self.view.state.settings}
 
     @property
     def workspace(self) -> str:
         if self.session:
             return self.session.workspace
-        return str(self.start.workspace) if self.start.workspace else "a folder of its own"
+        return str(self._root) if self._root else "a folder of its own"
 
     def status_info(self) -> StatusInfo:
         view = self.view
@@ -133,39 +130,36 @@ class ChatConversation:
             is_asking=view.open_question is not None,
         )
 
-    # What goes on in the background, all of it owned by the task group.
+    # Background work, all of it in the task group.
 
     async def process_input(self) -> None:
-        """Take every line that is typed, in order, until `hear_out`."""
-        async for line, asked in self._line_receiver:
-            self.question_when_typed = asked
+        """Handle the lines that are typed, in order, until `drain_input`."""
+        async for line, question in self._line_receiver:
             try:
-                await self._handle_line(line)
+                await self._handle_line(line, question)
             except (Refused, Unavailable) as error:
                 self.ui.show([Note(f"✗ {error}", "bad")])
             self.ui.invalidate()
         self._input_drained.set()
 
     async def drain_input(self) -> None:
-        """Wait until everything typed so far is dealt with; nothing more is taken."""
+        """Accept no more lines, and wait until those typed so far are handled."""
         self._line_sender.close()
         await self._input_drained.wait()
 
     async def resume_unfinished(self) -> None:
-        """Take up what was left unfinished, here and in other sessions, and tell when those end."""
+        """Resume unfinished turns in this and other sessions."""
         await self.background.resume_unfinished()
         await self.load_session_names()
 
     async def watch_owner(self) -> None:
-        """Tell when the home has another owner who asks another model, and take up what the last one left."""
+        """Report when another process takes over the home with another model, and resume what the last one left."""
         while True:
             before = self._answerer_name
             await self.agent.wait_owner_changed()
             if self._answerer_name != before:
-                who = "this chat" if not self.agent.is_client else "another process"
-                self.ui.show(
-                    [Note(f"{who} carries the turns from now on, with {sanitize_line(self._answerer_name)}", "warn")]
-                )
+                owner = "Another process" if self.agent.is_client else "This chat"
+                self.ui.show([Note(f"{owner} now runs the turns, with {sanitize_line(self._answerer_name)}", "warn")])
             self.ui.invalidate()
             try:
                 await self.background.resume_unfinished()
@@ -177,19 +171,15 @@ class ChatConversation:
         return model_or_runtime_name(self.runtime, self.model)
 
     async def load_session_names(self) -> None:
-        """Have the sessions that are there at hand when one is typed."""
-        found = await self.agent.sessions(50)
-        self.add_suggestions({"session": [(session.name, sanitize_line(session.title, 40)) for session in found]})
+        """Suggest recent sessions when the name of one is typed."""
+        sessions = await self.agent.sessions(50)
+        self.add_suggestions({"session": [(session.name, sanitize_line(session.title, 40)) for session in sessions]})
 
-    def add_suggestions(self, words: Mapping[ArgumentKind, Sequence[Suggestion]]) -> None:
-        """Suggest these when an argument of their kind is typed."""
-        for kind, found in words.items():
-            kept = (
-                [known for known in self._suggestions_by_kind.get(kind, ()) if known not in found]
-                if kind == "model"
-                else []
-            )
-            self._suggestions_by_kind[kind] = [*kept, *found]
+    def add_suggestions(self, by_kind: Mapping[ArgumentKind, Sequence[Suggestion]]) -> None:
+        """Suggest these when an argument of their kind is typed; models are added to those suggested before."""
+        for kind, words in by_kind.items():
+            before = self._suggestions_by_kind.get(kind, ()) if kind == "model" else ()
+            self._suggestions_by_kind[kind] = [*(word for word in before if word not in words), *words]
 
     async def _stop(self) -> None:
         try:
@@ -198,16 +188,17 @@ class ChatConversation:
         except (Refused, Unavailable) as error:
             self.ui.show([Note(f"✗ {error}", "bad")])
 
-    async def _handle_line(self, line: str) -> None:
+    async def _handle_line(self, line: str, question: Asked | None) -> None:
+        """`question` was open when the line was typed: the line may answer that one, and no later one."""
         match parse_line(line):
             case PlainMessage(text=text):
-                if self.question_when_typed and (answer := parse_answer(text, self.question_when_typed.choices)):
-                    await self.answer(self.question_when_typed, answer)
+                if question and (answer := parse_answer(text, question.choices)):
+                    await self.answer(question, answer)
                 else:
                     await self._send_message(text, line)
-            case SlashCommand() as given:
+            case SlashCommand() as command:
                 self.ui.show([TypedCommand(line)])
-                self.ui.show(await slash.run_command(self, given))
+                self.ui.show(await run_command(self, command, question))
             case InvalidCommand(reason=reason):
                 self.ui.show([TypedCommand(line), Note(reason, "warn")])
 
@@ -218,17 +209,17 @@ class ChatConversation:
             self.ui.restore_input(line)
             raise
         if self.view.open_question:
-            self.ui.show([Note("this waits behind the question; /yes or /no answers it")])
+            self.ui.show([Note("This message waits until the question is answered (/yes or /no)")])
 
-    async def answer(self, asked: Asked, answer: str) -> None:
-        """Answer this question. What it means is shown when it is in the journal."""
-        if self.session is None or not await self.agent.answer(self.session, asked, answer):
-            self.ui.show([Note("that question does not wait any more", "warn")])
+    async def answer(self, question: Asked, answer: str) -> None:
+        """Answer a question. The outcome is shown when it is in the journal."""
+        if self.session is None or not await self.agent.answer(self.session, question, answer):
+            self.ui.show([Note("That question is no longer open", "warn")])
 
-    # Which session is open.
+    # The open session.
 
     async def ensure_session(self) -> Session:
-        """The open session, made now if this is its beginning."""
+        """The open session, created now if it is new."""
         async with self._open_lock:
             if self.session is None:
                 await self.open(await self.agent.session(self._new_session_name))
@@ -236,34 +227,34 @@ class ChatConversation:
             return self.session
 
     async def open_when_created(self, name: str) -> None:
-        """Open the session of this name as soon as somebody else has begun it; until then, nothing is made."""
+        """Open the session of this name as soon as another process has created it."""
         while self.session is None and self._new_session_name == name:
-            with suppress(Refused, Unavailable):  # Whoever speaks is told of the store's trouble.
-                found = await self.agent.find(name)
+            with suppress(Refused, Unavailable):  # An error of the store is shown when a message is sent.
+                session = await self.agent.find(name)
                 async with self._open_lock:
-                    if self.session is None and self._new_session_name == name == found.name:
-                        await self.open(found)
+                    if self.session is None and self._new_session_name == name == session.name:
+                        await self.open(session)
             await anyio.sleep(_POLL_INTERVAL)
 
-    async def open(self, session: Session) -> None:
-        """Go on with this session; the one that was open goes on in the background."""
+    async def open(self, session: Session, *heading: DisplayItem) -> None:
+        """Show this session below the heading; the last one continues in the background."""
         journal = await self.agent.journal(session)
         self._move_to_background()
         self.session, self.view = session, ChatSessionView(journal, can_steer)
         self.background.set_open_session(session)
-        self.ui.show([*recap(journal, can_steer), *self.view.question_items()])
-        if self.start.settings:
-            await apply_settings(self.agent, session, self.start.settings)
+        self.ui.show([*heading, *recap(journal, can_steer), *self.view.question_items()])
+        if self._flag_settings:
+            await apply_settings(self.agent, session, self._flag_settings)
         await self.task_panel.set_open_session(session, self.view)
         self._follow_scope = anyio.CancelScope()
         self._group.start_soon(self._follow, session, self.view, self._follow_scope)
 
     async def start_new_session(self, name: str = "") -> None:
-        """Make room for a new session; it is made with the first words said in it."""
+        """Show an empty session; it is created with its first message."""
         self._move_to_background()
         self.session, self.view, self._new_session_name = None, ChatSessionView(), name
         await self.task_panel.set_open_session(None, self.view)
-        self.start = ChatStart(self.start.workspace)
+        self._flag_settings = {}
         if name:
             self._group.start_soon(self.open_when_created, name)
 
@@ -274,21 +265,21 @@ class ChatConversation:
             self.background.watch(self.session, self.view.head, is_working=self.is_working)
 
     async def _follow(self, session: Session, view: ChatSessionView, scope: anyio.CancelScope) -> None:
-        pause, told = 1.0, ""
+        delay, last_error = 1.0, ""
         with scope:
             while True:
                 try:
                     async with aclosing(self.agent.follow(session, view.head)) as stream:
                         async for event in stream:
-                            if shows := view.apply(event):
-                                self.ui.show(shows)
+                            if items := view.apply(event):
+                                self.ui.show(items)
                             await self.task_panel.handle_event(event)
                             self.ui.invalidate()
-                            pause, told = 1.0, ""
+                            delay, last_error = 1.0, ""
                 except (Refused, Unavailable) as error:
                     view.mark_stalled()
-                    if str(error) != told:
-                        self.ui.show([Note(f"✗ {error}. The turn stands still until your next message", "bad")])
-                    told = str(error)
-                await anyio.sleep(pause)
-                pause = min(_MAX_RETRY_DELAY, pause * 2)
+                    if str(error) != last_error:
+                        self.ui.show([Note(f"✗ {error}. The turn is stalled until your next message.", "bad")])
+                    last_error = str(error)
+                await anyio.sleep(delay)
+                delay = min(_MAX_RETRY_DELAY, delay * 2)

@@ -1,7 +1,4 @@
-"""What a chat can put on the screen, in closed and frozen shapes. Pure.
-
-What a person may answer to a question, and what they meant by what they typed. Pure.
-"""
+"""Display items: everything the chat can print, as a closed union of values; and the answers to questions. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,19 +11,19 @@ Tone = Literal["plain", "dim", "good", "warn", "bad"]
 
 
 class UserText(Struct, frozen=True):
-    """What a person said."""
+    """A message of the user."""
 
     text: str
 
 
 class ReplyBlock(Struct, frozen=True):
-    """A finished block of what the model says, in Markdown."""
+    """A finished block of a reply, in Markdown."""
 
     text: str
 
 
 class ToolLine(Struct, frozen=True):
-    """A call and what came of it."""
+    """A tool call and its outcome."""
 
     call: str
     outcome: str
@@ -35,13 +32,13 @@ class ToolLine(Struct, frozen=True):
 
 
 class OutputLines(Struct, frozen=True):
-    """The last lines of what a command wrote."""
+    """The last lines of a command's output."""
 
     lines: tuple[str, ...]
 
 
 class QuestionText(Struct, frozen=True):
-    """What a person is asked, and what they may answer."""
+    """A question to the user, and the possible answers."""
 
     question_id: str
     text: str
@@ -49,14 +46,14 @@ class QuestionText(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """A remark of the chat itself."""
+    """A notice of the chat itself."""
 
     text: str
     tone: Tone = "dim"
 
 
 class TypedCommand(Struct, frozen=True):
-    """A /command as it was typed."""
+    """A slash command, as typed."""
 
     text: str
 
@@ -64,14 +61,14 @@ class TypedCommand(Struct, frozen=True):
 DisplayItem = UserText | ReplyBlock | ToolLine | OutputLines | QuestionText | Note | TypedCommand
 _CHOICE_LABELS = {ONCE: "once", SESSION: "this session", WORKSPACE: "this workspace", NO: "no"}
 _ANSWER_TEXTS = {
-    ONCE: "✓ allowed, this once",
-    SESSION: "✓ allowed in this session from now on (/permissions)",
-    WORKSPACE: "✓ allowed in this workspace from now on (/permissions)",
+    ONCE: "✓ Allowed once",
+    SESSION: "✓ Allowed for this session (see /permissions)",
+    WORKSPACE: "✓ Allowed for this workspace (see /permissions)",
 }
 
 
 def parse_answer(text: str, choices: Sequence[str]) -> str | None:
-    """The choice that was typed, as a word or as its letter; None when this is no answer. A bare yes reaches least."""
+    """The choice that was typed, as a word or a letter; None when the text is not an answer. A bare yes means once."""
     typed = text.strip().lower()
     if typed in ("y", "yes") and ONCE in choices:
         return ONCE
@@ -82,26 +79,25 @@ def parse_answer(text: str, choices: Sequence[str]) -> str | None:
 
 
 def answer_hint(choices: Sequence[str]) -> str:
-    """The choices in one line, the letter of each marked."""
+    """The choices in one line, with the letter of each marked."""
     return " · ".join(_label_with_shortcut(choice, choices) for choice in choices)
 
 
 def answer_note(answer: str, person: str) -> Note:
-    """What an answer means, in a line."""
     if answer == NO:
-        return Note("✗ not allowed" if person else "✗ not allowed: nobody was there to answer", "warn")
-    return Note(_ANSWER_TEXTS.get(answer, f"✓ answered: {answer}"), "good")
+        return Note("✗ Denied" if person else "✗ Denied: nobody answered", "warn")
+    return Note(_ANSWER_TEXTS.get(answer, f"✓ Answered: {answer}"), "good")
 
 
 def _shortcut(choice: str, choices: Sequence[str]) -> str:
-    """Its first letter, where no other choice begins with it."""
+    """The first letter, if no other choice begins with it."""
     first = choice[:1].lower()
     return first if sum(other[:1].lower() == first for other in choices) == 1 else ""
 
 
 def _label_with_shortcut(choice: str, choices: Sequence[str]) -> str:
-    words = _CHOICE_LABELS.get(choice, choice)
+    label = _CHOICE_LABELS.get(choice, choice)
     if not _shortcut(choice, choices):
-        return words
-    before, _, last = words.rpartition(" ") if choice in _CHOICE_LABELS else ("", "", words)
+        return label
+    before, _, last = label.rpartition(" ") if choice in _CHOICE_LABELS else ("", "", label)
     return f"{before} [{last[0]}]{last[1:]}".strip()

@@ -1,4 +1,4 @@
-"""The chat on a terminal that cannot move its cursor (`TERM=dumb`): a line is read, what happens is printed."""
+"""Chat UI for a terminal that cannot move its cursor (`TERM=dumb`): reads lines and prints lines."""
 
 import os
 import signal
@@ -15,15 +15,15 @@ _MAX_READ_BYTES = 65_536
 
 
 class DumbTerminalUI:
-    """The `Face` of such a terminal. The terminal itself echoes and edits."""
+    """A `ChatUI` that leaves echo and editing to the terminal."""
 
-    def __init__(self, painter: TerminalRenderer) -> None:
-        self._painter = painter
+    def __init__(self, renderer: TerminalRenderer) -> None:
+        self._renderer = renderer
         self._run_scope = anyio.CancelScope()
 
-    def show(self, shows: Iterable[DisplayItem]) -> None:
-        """What the person said is on the screen already, as they typed it."""
-        text = self._painter.render([show for show in shows if not isinstance(show, UserText | TypedCommand)], 80)
+    def show(self, items: Iterable[DisplayItem]) -> None:
+        # The terminal has already echoed what the user typed.
+        text = self._renderer.render([item for item in items if not isinstance(item, UserText | TypedCommand)], 80)
         sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
         sys.stdout.flush()
 
@@ -32,7 +32,7 @@ class DumbTerminalUI:
         sys.stdout.flush()
 
     def invalidate(self) -> None:
-        """There is no place for what is under way."""
+        """Nothing to do: there are no live lines."""
 
     def exit(self) -> None:
         self._run_scope.cancel()

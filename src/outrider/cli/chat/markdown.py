@@ -1,4 +1,4 @@
-"""Markdown for a terminal: headings at the left, code in the terminal's own colours, links written out."""
+"""Markdown rendering for a terminal: headings at the left, code in the terminal's own colours, links written out."""
 
 from typing import ClassVar
 
@@ -19,5 +19,5 @@ class _Markdown(Markdown):
 
 
 def render_markdown(text: str) -> Markdown:
-    """One block, ready to be printed. Links are written out: what is shown is where they lead."""
+    """One block, ready to print. Links are written out, so that the real target is visible."""
     return _Markdown(text, code_theme="ansi_dark", hyperlinks=False)

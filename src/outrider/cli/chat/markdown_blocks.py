@@ -1,28 +1,28 @@
-"""Cuts Markdown that is still being written into blocks that are finished and one that is not. Pure."""
+"""Splitter of streamed Markdown into finished blocks and a pending rest. Pure."""
 
 import re
 
 _FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 _LIST_CONTINUATION = " \t-*+0123456789"
-"""How a line may begin that goes on with a list after a blank line."""
+"""First characters of a line that may continue a list after a blank line."""
 _HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
 
 
 class MarkdownSplitter:
-    """Takes text as it comes. The blocks it gives back and `rest`, joined, are exactly what it took."""
+    """Splits a stream of text. The blocks it returns and `pending_text`, joined, are exactly its input."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._blank_lines: list[str] = []
-        """Blank lines that belong to the open list if it goes on."""
+        """Blank lines that belong to the open list if it continues."""
         self._partial_line = ""
         self._fence = ""
         self._in_list = False
 
     @property
     def pending_text(self) -> str:
-        """What is not part of a finished block yet."""
+        """The text that is not part of a finished block yet."""
         return "".join((*self._lines, *self._blank_lines, self._partial_line))
 
     def feed(self, text: str) -> list[str]:
@@ -37,7 +37,7 @@ class MarkdownSplitter:
         return done
 
     def finish(self) -> list[str]:
-        """The last blocks: nothing more will come."""
+        """The last blocks, at the end of the text."""
         done: list[str] = []
         line, self._partial_line = self._partial_line, ""
         if line:
@@ -63,9 +63,9 @@ class MarkdownSplitter:
         if self._in_list:
             self._blank_lines.append(line)
             return
-        has_words = any(known.strip() for known in self._lines)
+        has_text = self._has_text
         self._lines.append(line)
-        if has_words:
+        if has_text:
             self._finish_block(done)
 
     def _feed_text_line(self, line: str, done: list[str]) -> None:
@@ -78,15 +78,19 @@ class MarkdownSplitter:
                 self._finish_block(done)
         fence, heading = _FENCE.match(line), _HEADING.match(line)
         ends_list = self._in_list and not line[:1].isspace() and bool(heading or fence) and not is_item
-        if (ends_list or (not self._in_list and (heading or fence))) and any(known.strip() for known in self._lines):
+        if (ends_list or (not self._in_list and (heading or fence))) and self._has_text:
             self._finish_block(done)
-        if is_item and not any(known.strip() for known in self._lines):
+        if is_item and not self._has_text:
             self._in_list = True
         self._lines.append(line)
         if fence:
             self._fence = fence[1]
         elif heading and not self._in_list:
             self._finish_block(done)
+
+    @property
+    def _has_text(self) -> bool:
+        return any(line.strip() for line in self._lines)
 
     def _finish_block(self, done: list[str]) -> None:
         done.append("".join((*self._lines, *self._blank_lines)))
@@ -99,6 +103,6 @@ def _closes_fence(line: str, fence: str) -> bool:
 
 
 def split_blocks(text: str) -> list[str]:
-    """All blocks of a finished text."""
+    """All blocks of a complete text."""
     blocks = MarkdownSplitter()
     return [*blocks.feed(text), *blocks.finish()]

@@ -1,4 +1,4 @@
-"""Makes words from models, tools and files safe to print: nothing in them can steer the terminal. Pure."""
+"""Sanitizing of text for the terminal: removes escape sequences and control characters of models and tools. Pure."""
 
 import re
 import unicodedata
@@ -24,7 +24,7 @@ def sanitize(text: str) -> str:
 
 
 def sanitize_line(text: str, longest: int = 100) -> str:
-    """The text, cleaned, on one line that is at most so many cells wide."""
+    """The sanitized text on one line that is at most `longest` cells wide."""
     flat = " ".join(sanitize(text[: longest * 8]).split())
     if cell_width(flat) <= longest and len(text) <= longest * 8:
         return flat
@@ -32,12 +32,12 @@ def sanitize_line(text: str, longest: int = 100) -> str:
 
 
 def cell_width(text: str) -> int:
-    """How many cells this takes in a terminal."""
+    """The width of a text in terminal cells."""
     return len(text) if text.isascii() else sum(_char_width(char) for char in text)
 
 
 def split_at_width(text: str, cells: int) -> tuple[str, str]:
-    """The beginning that fits into so many cells, and what follows it."""
+    """The beginning that fits into so many cells, and the rest."""
     if text.isascii():
         return text[:cells], text[cells:]
     used = 0
@@ -49,7 +49,7 @@ def split_at_width(text: str, cells: int) -> tuple[str, str]:
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """The lines of a text, each broken where it is wider than so many cells, between words where that is near."""
+    """The lines of a text, wrapped to so many cells, between words if possible."""
     lines: list[str] = []
     for line in text.expandtabs(4).split("\n"):
         part, rest = _break_line(line, max(2, cells))

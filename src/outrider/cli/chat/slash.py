@@ -1,9 +1,4 @@
-"""Two columns of text, for what /commands show. Pure.
-
-What the /commands about tasks, questions and grants do in the terminal.
-
-What the /commands do in the terminal.
-"""
+"""Handlers of the slash commands in the terminal chat."""
 
 import os
 import time
@@ -26,92 +21,85 @@ from outrider.cli.output import time_ago
 from outrider.cli.render import markdown_page
 from outrider.core.approvals import NO, ONCE
 from outrider.core.errors import Refused
+from outrider.core.events import Asked
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
-from outrider.core.text import duration
+from outrider.core.text import duration, plural
 
 if TYPE_CHECKING:
     from outrider.cli.chat.conversation import ChatConversation
 
 
 def two_columns(rows: Sequence[tuple[str, str]]) -> Note:
-    """One line for each row."""
-    wide = max(len(left) for left, _ in rows)
-    return Note("\n".join(f"{left:<{wide}}  {right}" for left, right in rows), "plain")
+    width = max(len(left) for left, _ in rows)
+    return Note("\n".join(f"{left:<{width}}  {right}" for left, right in rows), "plain")
 
 
 _MAX_ENDED_TASKS = 10
-"""Tasks that have ended are listed up to so many."""
+_MAX_SESSIONS = 15
 _TASK_OUTPUT_LINES = 20
-"""Lines of a task's output."""
 
 
 async def _stop(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
-    everything = argument.lower() == "all"
-    if chat.session and await chat.agent.stop(chat.session, tasks=everything):
-        if everything:  # Nor is the model to begin anew because it was told that its tasks are gone.
+    with_tasks, count = argument.lower() == "all", chat.task_panel.background_count
+    if chat.session and await chat.agent.stop(chat.session, tasks=with_tasks):
+        if with_tasks:  # The notices about the killed tasks must not start another turn.
             await chat.agent.stop(chat.session)
-        return []
-    hint = (
-        f"; /stop all ends its {chat.task_panel.background_count} in the background"
-        if chat.task_panel.background_count
-        else ""
-    )
-    return [Note(f"nothing runs in this session{hint}")]
+        return [Note(f"Stopped {plural(count, 'background task')}", "warn")] if with_tasks and count else []
+    hint = f"; /stop all stops its {plural(count, 'background task')}" if count else ""
+    return [Note(f"Nothing is running in this session{hint}")]
 
 
 async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if name:
         return await _show_task(chat, await chat.agent.find_task(name))
-    everything = await chat.agent.tasks()
-    here = chat.session.id if chat.session else ""
-    own = [task for task in everything if task.session == here]
+    tasks = await chat.agent.tasks()
+    session_id = chat.session.id if chat.session else ""
+    own = [task for task in tasks if task.session == session_id]
     ended = [task for task in own if not (task.is_open or task.spec.is_awaited)]
-    shown = [*(task for task in own if task.is_open), *ended[:_MAX_ENDED_TASKS]]
-    others = [task for task in everything if task.is_open and task.session != here]
-    chat.add_suggestions({"task": [(task.id, sanitize_line(task_label(task), 40)) for task in (*shown, *others)]})
-    if not shown and not others:
-        return [Note("there are no tasks; the agent begins them with commands that take long")]
-    shows: list[DisplayItem] = [two_columns(_task_rows(shown)) if shown else Note("there are no tasks in this session")]
+    own = [*(task for task in own if task.is_open), *ended[:_MAX_ENDED_TASKS]]
+    others = [task for task in tasks if task.is_open and task.session != session_id]
+    chat.add_suggestions({"task": [(task.id, sanitize_line(task_label(task), 40)) for task in (*own, *others)]})
+    if not own and not others:
+        return [Note("There are no tasks. The agent starts one for a command that takes long.")]
+    items: list[DisplayItem] = [two_columns(_task_rows(own)) if own else Note("There are no tasks in this session")]
     if others:
-        shows += [Note("in other sessions:"), two_columns(_task_rows(others))]
-    return shows
+        items += [Note("In other sessions:"), two_columns(_task_rows(others))]
+    return items
 
 
-def _task_rows(found: Sequence[Task]) -> Sequence[tuple[str, str]]:
+def _task_rows(tasks: Sequence[Task]) -> Sequence[tuple[str, str]]:
     now = _now_ms()
-    return [
-        (
-            task.id,
-            f"{describe_state(task) if task.ended else task.state:<28} "
-            f"{'for ' + duration(now - task.created) if task.is_open else time_ago(task.ended, now):<12} {sanitize_line(task_label(task))}",
-        )
-        for task in found
-    ]
+    rows: list[tuple[str, str]] = []
+    for task in tasks:
+        state = describe_state(task) if task.ended else task.state
+        when = f"for {duration(now - task.created)}" if task.is_open else time_ago(task.ended, now)
+        rows.append((task.id, f"{state:<28} {when:<12} {sanitize_line(task_label(task))}"))
+    return rows
 
 
 async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayItem]:
-    wish, now = task.spec, _now_ms()
+    spec = task.spec
     rows = [
         ("task", task.id),
-        ("command" if wish.kind == "command" else "work", wish.command),
-        ("for", wish.description),
-        ("state", describe_state(task) + (f", for {duration(now - task.created)}" if task.is_open else "")),
+        ("command" if spec.kind == "command" else "prompt", spec.command),
+        ("description", spec.description),
+        ("state", describe_state(task) + (f", for {duration(_now_ms() - task.created)}" if task.is_open else "")),
         ("reason", task.why),
-        ("folder", task.workspace + (f"/{wish.workdir}" if wish.workdir else "")),
-        ("allowed", ", ".join(wish.grants)),
-        ("output", chat.agent.commands.output_file(task) if wish.kind == "command" else ""),
+        ("folder", task.workspace + (f"/{spec.workdir}" if spec.workdir else "")),
+        ("allowed", ", ".join(spec.grants)),
+        ("output", chat.agent.commands.output_file(task) if spec.kind == "command" else ""),
     ]
-    shown = two_columns([(left, sanitize_line(right, 300)) for left, right in rows if right])
+    table = two_columns([(left, sanitize_line(right, 300)) for left, right in rows if right])
     lines = last_lines(await read_tail(chat.agent, task), _TASK_OUTPUT_LINES)
-    return [shown, OutputLines(lines)] if lines else [shown]
+    return [table, OutputLines(lines)] if lines else [table]
 
 
 async def _tail(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     task = await chat.agent.find_task(name)
     if task.spec.kind == "session":
-        raise Refused(f"{task.id} is a session of its own: /switch {sanitize_line(f'child {task.id}')} shows it")
+        raise Refused(f"{task.id} is a child session; open it with /switch {sanitize_line(f'child {task.id}')}")
     chat.task_panel.follow(task)
     return []
 
@@ -120,62 +108,47 @@ async def _write_input(chat: "ChatConversation", argument: str) -> Sequence[Disp
     name, _, text = argument.partition(" ")
     task = await chat.agent.find_task(name)
     if not task.is_open or task.spec.kind == "session":
-        raise Refused(f"{task.id} reads nothing: {'a session' if task.is_open else 'it ' + describe_state(task)}")
+        raise Refused(f"{task.id} takes no input: {'it is a session' if task.is_open else describe_state(task)}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
-    return [Note(f"written to {task.id}", "good")]
+    return [Note(f"Sent to {task.id}", "good")]
 
 
 async def _kill(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     task = await chat.agent.find_task(name)
     if not task.is_open:
-        return [Note(f"{task.id} has ended already: {describe_state(task)}")]
+        return [Note(f"{task.id} has already ended: {describe_state(task)}")]
     ended = await chat.agent.kill_task(task)
     if ended.is_delivered and chat.session and ended.session == chat.session.id:
         return []  # Its notice says so.
-    return [Note(f"{ended.id} and all it started are gone: {describe_state(ended)}", "good")]
+    return [Note(f"Killed {ended.id} and all its processes: {describe_state(ended)}", "good")]
 
 
-async def _yes(chat: "ChatConversation", reach: str) -> Sequence[DisplayItem]:
-    return await _answer(chat, reach.lower() or ONCE)
-
-
-async def _no(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
-    return await _answer(chat, NO)
-
-
-async def _answer(chat: "ChatConversation", answer: str) -> Sequence[DisplayItem]:
-    if chat.question_when_typed is None:
-        return [Note("no question waits in this session")]
-    await chat.answer(chat.question_when_typed, answer)
+async def _answer(chat: "ChatConversation", question: Asked | None, answer: str) -> Sequence[DisplayItem]:
+    if question is None:
+        return [Note("There is no open question in this session")]
+    await chat.answer(question, answer)
     return []
 
 
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
-    found = await chat.agent.permissions()
-    chat.add_suggestions({"permission": [(f"forget {grant.id}", grant.need) for grant in found]})
+    permissions = await chat.agent.permissions()
+    chat.add_suggestions({"permission": [(f"forget {permission.id}", permission.need) for permission in permissions]})
     verb, _, name = argument.partition(" ")
     if verb == "forget" and name:
         if await chat.agent.revoke_permission(name.strip()):
-            return [Note(f"{sanitize_line(name)} is taken back: it will be asked for again", "good")]
+            return [Note(f"Revoked {sanitize_line(name)}", "good")]
         raise Refused(f"there is no permission {sanitize_line(name)!r}; /permissions lists them")
     if argument:
-        raise Refused("say /permissions, or /permissions forget PERMISSION")
-    if not found:
-        return [Note("nothing is allowed beyond what every command may do")]
+        raise Refused("type /permissions, or /permissions forget PERMISSION")
+    if not permissions:
+        return [Note("There are no permissions beyond what the sandbox allows")]
     names = {session.id: session.name for session in await chat.agent.sessions(10_000)}
-    rows = [
-        (
-            grant.id,
-            f"{sanitize_line(grant.need, 60)}, in {grant.scope} "
-            + (
-                sanitize_line(names.get(grant.applies_to, grant.applies_to))
-                if grant.scope == "session"
-                else short_path(grant.applies_to, 60)
-            )
-            + f"  ({time_ago(grant.created, _now_ms())})",
-        )
-        for grant in found
-    ]
+    rows: list[tuple[str, str]] = []
+    for permission in permissions:
+        target = permission.applies_to
+        where = sanitize_line(names.get(target, target)) if permission.scope == "session" else short_path(target, 60)
+        when = time_ago(permission.created, _now_ms())
+        rows.append((permission.id, f"{sanitize_line(permission.need, 60)}, in {permission.scope} {where}  ({when})"))
     return [two_columns(rows)]
 
 
@@ -184,106 +157,108 @@ def _now_ms() -> int:
 
 
 _KEY_HELP = (
-    ("Enter", "send; while the agent works, it reads it in its next step"),
-    ("Alt-Enter, Ctrl-J", "begin a new line"),
-    ("Up, Down, Ctrl-R", "what was typed before"),
-    ("o, s, w, n", "answer a question that waits: once, this session, this workspace, no"),
+    ("Enter", "send; during a turn, the agent reads the message in its next step"),
+    ("Alt-Enter, Ctrl-J", "insert a new line"),
+    ("Up, Down, Ctrl-R", "browse or search the input history"),
+    ("Tab", "complete a command or its argument"),
+    ("o, s, w, n", "answer an open question: once, this session, this workspace, no"),
     ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )
-_RUNTIME_HINT = f"/runtime NAME has another carry them, /runtime {NATIVE} our own loop"
+_RUNTIME_HINT = f"/runtime NAME uses another, /runtime {NATIVE} the built-in loop"
 
 
-async def run_command(chat: "ChatConversation", command: SlashCommand) -> Sequence[DisplayItem]:
-    """Do it, and say what to show. Raises Refused or Unavailable in one line."""
-    return await COMMAND_HANDLERS[command.command.name](chat, command.argument)
+async def run_command(chat: "ChatConversation", command: SlashCommand, question: Asked | None) -> Sequence[DisplayItem]:
+    """Run a command and return what to show. `question` was open when it was typed. Raises Refused or Unavailable."""
+    match command.command.name:
+        case "yes":
+            return await _answer(chat, question, command.argument.lower() or ONCE)
+        case "no":
+            return await _answer(chat, question, NO)
+        case name:
+            return await COMMAND_HANDLERS[name](chat, command.argument)
 
 
 async def _help(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     rows = [(command.usage, command.description) for command in COMMANDS]
-    rows += [("//TEXT", "say something that begins with a slash")]
-    return [two_columns(rows), Note(""), two_columns(_KEY_HELP)]
+    rows += [("//TEXT", "send a message that begins with a slash")]
+    return [Note(f"{two_columns(rows).text}\n\n{two_columns(_KEY_HELP).text}", "plain")]
 
 
 async def _new(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if name and any(session.name == name for session in await chat.agent.sessions(10_000)):
-        raise Refused(f"there is a session {name!r} already; /switch {name} goes on with it")
-    goes_on = ""
+        raise Refused(f"session {name!r} already exists; open it with /switch {name}")
+    hint = ""
     if chat.session and chat.view.open_question:
-        goes_on = f"; the question before waits in its own (/switch {sanitize_line(chat.session.name)})"
+        hint = f"; the open question waits in the last one (/switch {sanitize_line(chat.session.name)})"
     elif chat.is_working:
-        goes_on = "; the turn before goes on, and you will be told when it ends"
+        hint = "; the running turn continues in the background"
     await chat.start_new_session(name)
-    return [Note(f"a new session{goes_on}")]
+    return [Note(f"New session{hint}")]
 
 
 async def _status(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
-    standing, view, session = chat.status_info(), chat.view, chat.session
+    info, view, session = chat.status_info(), chat.view, chat.session
     usage = view.usage
+    activity = "idle" if info.seconds is None else f"working for {short_time(info.seconds)}"
+    activity = "waiting for your answer" if info.is_asking else activity
     rows = [
-        ("session", f"{session.name} ({session.id})" if session else "new; it is made with your first message"),
+        ("session", f"{session.name} ({session.id})" if session else "new (created with your first message)"),
         *([("runtime", str(chat.runtime))] if chat.runtime.name != NATIVE else [("model", chat.model)]),
         ("workspace", chat.workspace),
-        ("state", "waits for you" if standing.is_asking else _describe_activity(standing.seconds)),
-        ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} from the cache), {usage.output:,} out"),
+        ("state", activity),
+        ("tokens", f"{usage.input:,} in ({short_count(usage.cached)} cached), {usage.output:,} out"),
     ]
     rows += [("context", f"{view.state.context:,} tokens in the last prompt and reply")] if view.state.context else []
-    rows += [("cost", f"${standing.cost:.4f}")] if standing.cost is not None else []
-    rows += [("queued", str(standing.queued))] if standing.queued else []
-    rows += [("tasks", f"{standing.tasks} in the background")] if standing.tasks else []
+    rows += [("cost", f"${info.cost:.4f}")] if info.cost is not None else []
+    rows += [("queued", plural(info.queued, "message"))] if info.queued else []
+    rows += [("tasks", f"{info.tasks} in the background")] if info.tasks else []
     return [two_columns([(left, sanitize_line(right, 200)) for left, right in rows])]
-
-
-def _describe_activity(seconds: int | None) -> str:
-    return "idle" if seconds is None else f"working for {short_time(seconds)}"
 
 
 async def _model(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if not name and chat.runtime.name != NATIVE:
-        return [Note(f"{chat.runtime} carries the turns and asks a model of its own · {_RUNTIME_HINT}", "plain")]
+        return [Note(f"{chat.runtime} runs the turns with its own model · {_RUNTIME_HINT}", "plain")]
     if not name:
-        return [Note(f"{chat.model} · /model NAME uses another in this session", "plain")]
+        return [Note(f"{chat.model} · /model NAME uses another one in this session", "plain")]
     settings, before = model_settings(chat.agent.config, name), chat.runtime
     await apply_settings(chat.agent, await chat.ensure_session(), settings)
-    back = f", and {NATIVE} carries its turns in place of {before}" if before.name != NATIVE else ""
-    return [Note(f"this session uses {settings['model']}{_when_applied(chat)}{back}", "good")]
+    runtime = f", with the {NATIVE} runtime instead of {before}" if before.name != NATIVE else ""
+    return [Note(f"This session uses {settings['model']}{_when_applied(chat)}{runtime}", "good")]
 
 
 async def _runtime(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if not name:
-        there = [f"{'›' if known == chat.runtime.name else ' '} {known}" for known in runtime_names()]
-        return [
-            Note("\n".join((*there, f"{chat.runtime} carries the turns of this session · {_RUNTIME_HINT}")), "plain")
-        ]
-    wanted, before = parse_runtime(name), chat.runtime
-    find_program(chat.agent.config, wanted.name)
-    has_past = chat.view.head > 0
-    if not await apply_settings(chat.agent, await chat.ensure_session(), wanted.settings):
-        return [Note(f"{wanted} carries the turns of this session already")]
-    told = ""
-    if has_past and wanted.name != before.name:
-        told = "; it knows all of the session" if wanted.name == NATIVE else "; it is told first what it has not seen"
-    return [Note(f"{wanted} carries the turns of this session{_when_applied(chat)}{told}", "good")]
+        names = [f"{'›' if each == chat.runtime.name else ' '} {each}" for each in runtime_names()]
+        return [Note("\n".join((*names, f"{chat.runtime} runs the turns of this session · {_RUNTIME_HINT}")), "plain")]
+    choice, before = parse_runtime(name), chat.runtime
+    find_program(chat.agent.config, choice.name)
+    has_history = chat.view.head > 0
+    if not await apply_settings(chat.agent, await chat.ensure_session(), choice.settings):
+        return [Note(f"{choice} already runs the turns of this session")]
+    history = ""
+    if has_history and choice.name != before.name:
+        history = "; it has the whole session" if choice.name == NATIVE else "; it first receives what it has not seen"
+    return [Note(f"{choice} runs the turns of this session{_when_applied(chat)}{history}", "good")]
 
 
 def _when_applied(chat: "ChatConversation") -> str:
-    return ", from the next turn on" if chat.is_working else ""
+    return " from the next turn on" if chat.is_working else ""
 
 
 async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     hidden = await child_session_ids(chat.agent)
-    found = [session for session in await chat.agent.sessions(100) if session.id not in hidden][:15]
-    if not found:
-        return [Note("there are no sessions yet")]
+    sessions = [session for session in await chat.agent.sessions(100) if session.id not in hidden][:_MAX_SESSIONS]
+    if not sessions:
+        return [Note("There are no sessions yet")]
     await chat.load_session_names()
-    now = int(time.time() * 1000)
-    here = chat.session.id if chat.session else ""
+    now, open_id = _now_ms(), chat.session.id if chat.session else ""
     rows = [
         (
-            f"{'›' if session.id == here else ' '} {sanitize_line(session.name, 30)}",
+            f"{'›' if session.id == open_id else ' '} {sanitize_line(session.name, 30)}",
             f"{time_ago(session.updated, now):<10} {session_status(session):<10} {sanitize_line(session.title, 50)}",
         )
-        for session in found
+        for session in sessions
     ]
     return [two_columns(rows)]
 
@@ -291,36 +266,37 @@ async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[Display
 async def _switch(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
-        return [Note("this is that session")]
-    await chat.open(session)
-    return [Note(f"session {sanitize_line(session.name)}, in {short_path(session.workspace, 60)}")]
+        return [Note("This session is already open")]
+    heading = Note(f"Session {sanitize_line(session.name)} in {short_path(session.workspace, 60)}")
+    await chat.open(session, heading)
+    return []
 
 
 async def _compact(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     if chat.session is None or chat.view.head == 0:
-        return [Note("there is nothing to summarise yet")]
+        return [Note("There is nothing to summarise yet")]
     if chat.runtime.name != NATIVE:
-        return [Note(f"{chat.runtime.name} keeps its own memory of the session, and shortens it by itself")]
+        return [Note(f"{chat.runtime.name} manages its own context and compacts it automatically")]
     session = await chat.agent.find(chat.session.id)
     await chat.agent.change(session, {"compact": str(session.head)})
-    return [Note("the earlier part of this session will be summarised before the next reply")]
+    return [Note("Earlier messages will be summarised before the next reply")]
 
 
 async def _search(chat: "ChatConversation", words: str) -> Sequence[DisplayItem]:
-    found = await chat.agent.search(words, 10)
-    if not found:
-        return [Note(f"nothing was found for {sanitize_line(words, 60)}")]
-    return [two_columns([(sanitize_line(place.name, 30), sanitize_line(place.excerpt, 100)) for place in found])]
+    hits = await chat.agent.search(words, 10)
+    if not hits:
+        return [Note(f"No matches for {sanitize_line(words, 60)}")]
+    return [two_columns([(sanitize_line(hit.name, 30), sanitize_line(hit.excerpt, 100)) for hit in hits])]
 
 
 async def _export(chat: "ChatConversation", file: str) -> Sequence[DisplayItem]:
     if chat.session is None:
-        return [Note("there is nothing to export yet")]
+        return [Note("There is nothing to export yet")]
     session = await chat.agent.find(chat.session.id)
     page = markdown_page(session, await chat.agent.journal(session))
-    return [
-        Note(f"written to {await run_sync(_write_new_file, file or _export_file_name(session.name), page)}", "good")
-    ]
+    name = "".join(char if char.isalnum() or char in "-_" else "-" for char in session.name)[:60]
+    path = await run_sync(_write_new_file, file or f"{name}.md", page)
+    return [Note(f"Exported to {path}", "good")]
 
 
 async def _quit(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
@@ -328,19 +304,15 @@ async def _quit(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem
     return []
 
 
-def _export_file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60] + ".md"
-
-
 def _write_new_file(file: str, page: str) -> Path:
-    """Write a new file, for its owner alone. Raises Refused when there is one of this name."""
+    """Write a file that only its owner can read. Raises Refused when it exists."""
     path = Path(file).expanduser().absolute()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as out:
             out.write(page)
     except FileExistsError:
-        raise Refused(f"{path} is there already; name another file: /export FILE") from None
+        raise Refused(f"{path} already exists; name another file: /export FILE") from None
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -354,8 +326,6 @@ COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Seq
     "tail": _tail,
     "write": _write_input,
     "kill": _kill,
-    "yes": _yes,
-    "no": _no,
     "permissions": _permissions,
     "status": _status,
     "model": _model,
@@ -367,4 +337,4 @@ COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Seq
     "export": _export,
     "quit": _quit,
 }
-"""One for each command of the registry."""
+"""The handlers by command; `yes` and `no` also need the question, see `run_command`."""

@@ -1,7 +1,4 @@
-"""The status line and other figures in few words. Pure.
-
-How a /command that is being typed may go on. Pure.
-"""
+"""The status line, short forms of numbers and paths, and completions of slash commands. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,30 +7,30 @@ from msgspec import Struct
 
 from outrider.app.slash_commands import COMMANDS, ArgumentKind, SlashCommandSpec
 from outrider.cli.chat.sanitize import sanitize_line
+from outrider.core.text import plural
 
 
 class StatusInfo(Struct, frozen=True):
-    """All that the status line tells."""
+    """The content of the status line."""
 
     model: str
     workspace: str
     session: str = ""
-    """Empty before anything was said."""
+    """Empty for a session that does not exist yet."""
     tokens: int = 0
     cost: float | None = None
     seconds: int | None = None
-    """How long the open turn has been going on; None when there is none."""
+    """Duration of the open turn; None when there is none."""
     queued: int = 0
     background_turns: int = 0
-    """Turns that go on in other sessions."""
+    """Turns running in other sessions."""
     tasks: int = 0
-    """Tasks of this session that run in the background."""
+    """Background tasks of this session."""
     is_asking: bool = False
-    """Whether a question waits for the person."""
 
 
 def render_status(info: StatusInfo, width: int = 200) -> str:
-    """One line; when it gets too wide, the workspace and the names give way first."""
+    """The status in one line; names and the workspace are clipped first when it gets too wide."""
     for longest in (40, 24, 12):
         line = _render_status_line(info, longest)
         if len(line) <= width:
@@ -49,16 +46,16 @@ def _render_status_line(info: StatusInfo, longest: int) -> str:
         f"{short_count(info.tokens)} tokens" if info.tokens else "",
         "" if info.cost is None else f"${info.cost:.4f}",
         _activity_text(info),
-        f"{info.tasks} task{'s' if info.tasks > 1 else ''}" if info.tasks else "",
-        f"queued {info.queued}" if info.queued else "",
-        f"+{info.background_turns} elsewhere" if info.background_turns else "",
+        plural(info.tasks, "task") if info.tasks else "",
+        f"{info.queued} queued" if info.queued else "",
+        f"+{plural(info.background_turns, 'session')}" if info.background_turns else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
 def _activity_text(info: StatusInfo) -> str:
     if info.is_asking:
-        return "waits for you"
+        return "waiting for your answer"
     return "idle" if info.seconds is None else f"working {short_time(info.seconds)}"
 
 
@@ -78,7 +75,7 @@ def short_time(seconds: int) -> str:
 
 
 def short_path(path: str, longest: int = 40, home: str | None = None) -> str:
-    """A path with `~` for the person's home folder, its beginning left out where it is too long."""
+    """A path with `~` for the home folder; a long one is clipped at its beginning."""
     home = str(Path.home()) if home is None else home
     if path == home or path.startswith(home.rstrip("/") + "/"):
         path = "~" + path[len(home.rstrip("/")) :]
@@ -87,15 +84,15 @@ def short_path(path: str, longest: int = 40, home: str | None = None) -> str:
 
 
 Suggestion = tuple[str, str]
-"""A word, and what it means."""
+"""A word and its description."""
 
 
 def suggestions(line: str, by_kind: Mapping[ArgumentKind, Sequence[Suggestion]]) -> Iterable[Suggestion]:
-    """Whole words that the last word of this line may become. `known` has what arguments there are."""
+    """Completions of the last word of a line. `by_kind` has the possible arguments."""
     if not line.startswith("/") or line.startswith("//"):
         return []
-    name, mark, argument = line[1:].partition(" ")
-    if not mark:
+    name, space, argument = line[1:].partition(" ")
+    if not space:
         return _command_suggestions(name)
     command = next((command for command in COMMANDS if command.name == name), None)
     return _argument_suggestions(command, argument.lstrip(), by_kind) if command else []
@@ -110,6 +107,6 @@ def _command_suggestions(start: str) -> Iterator[Suggestion]:
 def _argument_suggestions(
     command: SlashCommandSpec, start: str, by_kind: Mapping[ArgumentKind, Sequence[Suggestion]]
 ) -> Iterator[Suggestion]:
-    for word, meaning in command.choices or by_kind.get(command.argument_kind, ()):
+    for word, description in command.choices or by_kind.get(command.argument_kind, ()):
         if start.lower() in word.lower() and word != start:
-            yield word, meaning
+            yield word, description

@@ -1,10 +1,7 @@
-"""The screen: a prompt that is always there, what is under way above it, the status below it, and print above all.
+"""Chat UI for a terminal that can move its cursor: the prompt, live lines above it, the status line below it.
 
-One application lives as long as the chat. Printing never hands the terminal back to line mode, so no key is lost.
-
-What was typed before, kept in the home for its owner alone, and bounded.
-
-The keys of the chat that differ from those of any line editor.
+One prompt_toolkit application runs as long as the chat. Output is printed above it without leaving raw mode, so that no
+key is lost. The input history is bounded, and only its owner can read it.
 """
 
 import os
@@ -29,9 +26,10 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
 from prompt_toolkit.layout.menus import CompletionsMenuControl
-from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import get_term_environment_variable
 from prompt_toolkit.widgets import SearchToolbar
 
 from outrider.cli.chat.display import DisplayItem
@@ -44,7 +42,7 @@ _MAX_HISTORY_ENTRIES = 1_000
 
 
 class InputHistory(History):
-    """One JSON string a line, oldest first. A file that cannot be read or written costs the history, not the chat."""
+    """One JSON string per line, oldest first. A file that cannot be read or written is ignored."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -61,7 +59,7 @@ class InputHistory(History):
             self._rewrite(lines)
         texts: list[str] = []
         for line in lines:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):  # A line cut by a crash.
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):  # A line truncated by a crash.
                 texts.append(msgspec.json.decode(line, type=str))
         return reversed(texts)
 
@@ -70,16 +68,16 @@ class InputHistory(History):
             file.write(msgspec.json.encode(string.encode(errors="replace").decode()) + b"\n")
 
     def _rewrite(self, lines: list[bytes]) -> None:
-        kept = b"\n".join(lines)[-_MAX_HISTORY_BYTES // 2 :].partition(b"\n")[2]
+        recent = b"\n".join(lines)[-_MAX_HISTORY_BYTES // 2 :].partition(b"\n")[2]
         with suppress(OSError), os.fdopen(self._open(os.O_TRUNC), "wb") as file:
-            file.write(kept + b"\n")
+            file.write(recent + b"\n")
 
-    def _open(self, how: int) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o600)
+    def _open(self, flags: int) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)
 
 
 def key_bindings(buffer: Buffer, interrupt: Callable[[], None]) -> KeyBindings:
-    """Enter sends, Alt-Enter and Ctrl-J begin a new line, Ctrl-C stops, Ctrl-D on an empty line leaves."""
+    """The keys of the chat: Enter sends, Alt-Enter and Ctrl-J insert a line, Ctrl-C stops, Ctrl-D leaves."""
     keys = KeyBindings()
     is_typing = has_focus(buffer)
     is_empty = Condition(lambda: not buffer.text)
@@ -93,7 +91,7 @@ def key_bindings(buffer: Buffer, interrupt: Callable[[], None]) -> KeyBindings:
 
     @keys.add(Keys.Escape, Keys.Enter, filter=is_typing)
     @keys.add(Keys.ControlJ, filter=is_typing)
-    def begin_line(event: KeyPressEvent) -> None:
+    def insert_line(event: KeyPressEvent) -> None:
         buffer.newline(copy_margin=False)
 
     @keys.add(Keys.ControlC, filter=is_typing)
@@ -111,7 +109,7 @@ def key_bindings(buffer: Buffer, interrupt: Callable[[], None]) -> KeyBindings:
     def pause(event: KeyPressEvent) -> None:
         event.app.suspend_to_background()
 
-    _ = (send, begin_line, stop, leave, pause)
+    _ = (send, insert_line, stop, leave, pause)
     return keys
 
 
@@ -150,17 +148,19 @@ _STYLE = Style.from_dict(
     }
 )
 _REFRESH_INTERVAL = 0.05
-"""Seconds between two looks at what is under way."""
+"""Minimum seconds between two redraws."""
 
 
 class TerminalUI:
-    """The `Face` of a terminal that can move its cursor."""
+    """A `ChatUI` on prompt_toolkit."""
 
-    def __init__(self, painter: TerminalRenderer, history: Path | None) -> None:
-        self._painter = painter
+    def __init__(self, renderer: TerminalRenderer, history: Path | None) -> None:
+        self._renderer = renderer
         self._controller: ChatController | None = None
         self._changed = anyio.Event()
-        self._output = _create_output()
+        self._output = _TerminalOutput.from_pty(
+            sys.stdout, term=get_term_environment_variable(), default_color_depth=ColorDepth.from_env()
+        )
         self._buffer = Buffer(
             history=InputHistory(history) if history else InMemoryHistory(),
             multiline=True,
@@ -178,8 +178,8 @@ class TerminalUI:
             erase_when_done=True,
         )
 
-    def show(self, shows: Iterable[DisplayItem]) -> None:
-        text = self._painter.render(shows, self._width)
+    def show(self, items: Iterable[DisplayItem]) -> None:
+        text = self._renderer.render(items, self._width)
         if not text:
             return
         if self._app.is_running:
@@ -190,8 +190,8 @@ class TerminalUI:
         self._app.invalidate()
 
     def restore_input(self, text: str) -> None:
-        typed = self._buffer.text
-        self._buffer.document = Document(f"{text}\n{typed}" if typed else text)
+        draft = self._buffer.text
+        self._buffer.set_document(Document(f"{text}\n{draft}" if draft else text))
 
     def invalidate(self) -> None:
         self._changed.set()
@@ -204,7 +204,7 @@ class TerminalUI:
         self._controller = controller
         async with anyio.create_task_group() as group:
             group.start_soon(self._refresh_loop)
-            with suppress(EOFError, OSError):  # The terminal is gone.
+            with suppress(EOFError, OSError):  # The terminal was closed.
                 await self._app.run_async()
             group.cancel_scope.cancel()
 
@@ -233,8 +233,8 @@ class TerminalUI:
             self._buffer.reset()
 
     def _layout(self) -> Layout:
-        search = SearchToolbar(forward_search_prompt="search: ", backward_search_prompt="search back: ")
-        typing = Window(
+        search = SearchToolbar(forward_search_prompt="search forward: ", backward_search_prompt="search history: ")
+        prompt = Window(
             BufferControl(self._buffer, search_buffer_control=search.control, preview_search=True),
             height=lambda: Dimension(min=1, max=max(3, self._output.get_size().rows // 2)),
             wrap_lines=True,
@@ -254,12 +254,12 @@ class TerminalUI:
         rows = [
             Window(height=1, dont_extend_height=True),
             ConditionalContainer(live, Condition(lambda: bool(self._live_lines()))),
-            typing,
+            prompt,
             ConditionalContainer(menu, has_completions),
             search,
             status,
         ]
-        return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=typing)
+        return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=prompt)
 
     def _live_lines(self) -> Sequence[StyledLine]:
         size = self._output.get_size()
@@ -276,20 +276,20 @@ class TerminalUI:
 
 
 class _SlashCompleter(Completer):
-    def __init__(self, screen: TerminalUI) -> None:
-        self._screen = screen
+    def __init__(self, ui: TerminalUI) -> None:
+        self._ui = ui
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         line = document.text_before_cursor
-        name, mark, argument = line.partition(" ")
-        typed = argument.lstrip() if mark else name
-        for word, meaning in self._screen.suggestions(line):
-            yield Completion(word, start_position=-len(typed), display_meta=meaning)
+        name, space, argument = line.partition(" ")
+        last_word = argument.lstrip() if space else name
+        for word, description in self._ui.suggestions(line):
+            yield Completion(word, start_position=-len(last_word), display_meta=description)
 
 
-def _create_output() -> Output:
-    """The terminal, never asked where its cursor is: answers to that would be typed into whatever comes after us."""
-    output = create_output(sys.stdout)
-    if isinstance(output, Vt100_Output):
-        output.enable_cpr = False
-    return output
+class _TerminalOutput(Vt100_Output):
+    """A terminal without cursor position requests: a late response would end up in the input of the next program."""
+
+    @property
+    def responds_to_cpr(self) -> bool:
+        return False

@@ -1,4 +1,4 @@
-"""What the chat needs from a terminal, and what a terminal needs from the chat."""
+"""The two sides of the chat: `ChatUI`, a terminal that prints and reads, and `ChatController`, which handles input."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -8,18 +8,18 @@ from outrider.cli.chat.session_view import StyledLine
 
 
 class ChatUI(Protocol):
-    """Where the chat is seen and typed. Nothing here waits."""
+    """A terminal for the chat. Except for `run`, no method waits."""
 
-    def show(self, shows: Iterable[DisplayItem]) -> None:
-        """Print above the prompt, without disturbing what is being typed."""
+    def show(self, items: Iterable[DisplayItem]) -> None:
+        """Print above the prompt without disturbing the input line."""
         ...
 
     def restore_input(self, text: str) -> None:
-        """Give back what was typed and could not be taken."""
+        """Put back input that could not be accepted."""
         ...
 
     def invalidate(self) -> None:
-        """What is under way changed: show it soon."""
+        """Schedule a redraw of the live lines and the status."""
         ...
 
     def exit(self) -> None:
@@ -27,23 +27,23 @@ class ChatUI(Protocol):
         ...
 
     async def run(self, controller: "ChatController") -> None:
-        """Let the person type until they leave."""
+        """Read input until the user leaves."""
         ...
 
 
 class ChatController(Protocol):
-    """What the person at the terminal may do, and what they are shown meanwhile. Nothing here waits either."""
+    """The source of what a `ChatUI` shows, and the receiver of its input. No method waits."""
 
     def submit(self, text: str) -> None:
-        """Something was typed and sent off."""
+        """Handle a line that was sent."""
         ...
 
     def interrupt(self, *, is_empty: bool) -> bool:
-        """Ctrl-C was pressed, on an empty line or not. True when the line should be cleared."""
+        """Handle Ctrl-C, on an empty input line or not. True when the line should be cleared."""
         ...
 
     def live_lines(self, width: int, height: int) -> Sequence[StyledLine]:
-        """What is under way."""
+        """The lines above the prompt: running calls, the partial reply, queued messages."""
         ...
 
     def status(self, width: int) -> str: ...
@@ -52,5 +52,5 @@ class ChatController(Protocol):
     def is_working(self) -> bool: ...
 
     def suggestions(self, line: str) -> Iterable[tuple[str, str]]:
-        """How the word at the end of this line may go on, each with a description."""
+        """Completions of the last word of a line, each with a description."""
         ...

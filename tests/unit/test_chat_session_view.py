@@ -1,4 +1,4 @@
-"""A session as a person sees it: deltas hurry it along, entries decide what is on the screen in the end."""
+"""The view of a session: deltas make text appear sooner, entries decide what is printed in the end."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -35,25 +35,25 @@ def journal(*bodies: Body) -> list[Entry]:
     return [Entry(seq, 1_000 * seq, body) for seq, body in enumerate(bodies, 1)]
 
 
-def begun() -> ChatSessionView:
+def working_view() -> ChatSessionView:
     return follow(ChatSessionView(), journal(Input("go"), Started()))[0]
 
 
 def follow(view: ChatSessionView, events: Iterable[Event]) -> tuple[ChatSessionView, Sequence[DisplayItem]]:
-    shows = [show for event in events for show in view.apply(event)]
-    return view, shows
+    items = [item for event in events for item in view.apply(event)]
+    return view, items
 
 
 def entry(view: ChatSessionView, body: Body) -> Entry:
     return Entry(view.head + 1, 1_000 * (view.head + 1), body)
 
 
-def printed(shows: Iterable[DisplayItem]) -> str:
-    return "".join(show.text for show in shows if isinstance(show, ReplyBlock))
+def printed(items: Iterable[DisplayItem]) -> str:
+    return "".join(item.text for item in items if isinstance(item, ReplyBlock))
 
 
-def test_a_reply_is_printed_block_by_block_and_its_end_when_it_is_recorded() -> None:
-    view = begun()
+def test_a_reply_is_printed_block_by_block_and_its_last_block_when_it_is_recorded() -> None:
+    view = working_view()
     _, early = follow(view, [Delta(piece) for piece in TEXT.splitlines(keepends=True)])
     assert early == [ReplyBlock(text) for text in BLOCKS[:-1]]
     assert [line for _, line in view.live_lines(40, 10)] == ["The end."]
@@ -67,17 +67,19 @@ def test_a_reply_is_printed_block_by_block_and_its_end_when_it_is_recorded() -> 
     late=st.integers(0, 9),
     with_reset=st.booleans(),
 )
-def test_what_is_printed_is_the_reply_whatever_deltas_were_lost_or_came_late(
+def test_the_whole_reply_is_printed_whatever_deltas_are_lost_or_late(
     cuts: list[int], lost: int, late: int, with_reset: bool
 ) -> None:
     ends = sorted({0, *cuts, len(TEXT)})
     deltas: list[Event] = [Delta(TEXT[a:b]) for a, b in pairwise(ends)]
-    kept: list[Event] = [*deltas[:lost], Delta("fell behind", "reset"), *deltas[lost + 1 :]] if with_reset else deltas
-    late = min(late, len(kept))
-    view = begun()
-    _, shows = follow(view, kept[: len(kept) - late])
-    _, rest = follow(view, [entry(view, Reply(TEXT, saw=2)), *kept[len(kept) - late :]])
-    assert printed([*shows, *rest]) == TEXT
+    received: list[Event] = (
+        [*deltas[:lost], Delta("fell behind", "reset"), *deltas[lost + 1 :]] if with_reset else deltas
+    )
+    late = min(late, len(received))
+    view = working_view()
+    _, items = follow(view, received[: len(received) - late])
+    _, rest = follow(view, [entry(view, Reply(TEXT, saw=2)), *received[len(received) - late :]])
+    assert printed([*items, *rest]) == TEXT
     _, next_turn = follow(view, [entry(view, Ended("done", 2))])
     _, again = follow(view, [entry(view, Input("more"))])
     _, second = follow(view, [entry(view, Started()), Delta("Yes, "), Delta("done.\n\nBye.")])
@@ -85,32 +87,32 @@ def test_what_is_printed_is_the_reply_whatever_deltas_were_lost_or_came_late(
     assert [*next_turn, *again, *second, *end] == [UserText("more"), ReplyBlock("Yes, done.\n\n"), ReplyBlock("Bye.")]
 
 
-def test_a_reply_that_was_begun_anew_with_other_words_is_printed_whole_and_said_to_be_so() -> None:
-    view = begun()
+def test_a_reply_that_restarts_with_other_text_is_printed_whole_after_a_note() -> None:
+    view = working_view()
     _, early = follow(view, [Delta("One way.\n\nTo"), Delta("the connection broke", "reset"), Delta("Another")])
-    _, shows = follow(view, [entry(view, Reply("Another way.", saw=2))])
-    assert [*early, *shows] == [
+    _, items = follow(view, [entry(view, Reply("Another way.", saw=2))])
+    assert [*early, *items] == [
         ReplyBlock("One way.\n\n"),
-        Note("the reply was begun anew:"),
+        Note("The reply was restarted:"),
         ReplyBlock("Another way."),
     ]
 
 
-def test_what_is_typed_while_the_model_writes_waits_and_stands_after_its_reply() -> None:
-    view = begun()
-    _, shows = follow(view, [Delta("Work"), entry(view, Input("and tests"))])
-    assert (shows, view.queued) == ([], ["and tests"])
+def test_a_message_typed_during_a_reply_is_queued_and_printed_after_it() -> None:
+    view = working_view()
+    _, items = follow(view, [Delta("Work"), entry(view, Input("and tests"))])
+    assert (items, view.queued) == ([], ["and tests"])
     assert [line for _, line in view.live_lines(60, 10)] == ["Work", "› and tests  (queued)"]
-    shows = view.apply(entry(view, Reply("Working.", saw=2)))
-    assert (shows, view.queued) == ([ReplyBlock("Working."), UserText("and tests")], [])
+    items = view.apply(entry(view, Reply("Working.", saw=2)))
+    assert (items, view.queued) == ([ReplyBlock("Working."), UserText("and tests")], [])
 
 
-def test_what_is_typed_between_two_steps_stands_before_the_reply_that_answers_it() -> None:
-    view = begun()
-    _, shows = follow(view, [entry(view, Reply("Done.", saw=2))])
+def test_a_message_typed_between_two_steps_is_printed_before_the_next_reply() -> None:
+    view = working_view()
+    _, items = follow(view, [entry(view, Reply("Done.", saw=2))])
     late = view.apply(entry(view, Input("one more")))
     _, end = follow(view, [Delta("Sure.\n\n"), entry(view, Reply("Sure.\n\nDone.", saw=view.head))])
-    assert [*shows, *late, *end] == [
+    assert [*items, *late, *end] == [
         ReplyBlock("Done."),
         UserText("one more"),
         ReplyBlock("Sure.\n\n"),
@@ -118,15 +120,15 @@ def test_what_is_typed_between_two_steps_stands_before_the_reply_that_answers_it
     ]
 
 
-def test_calls_are_seen_while_they_run_and_told_in_a_line_each() -> None:
-    view = begun()
+def test_calls_are_shown_while_they_run_and_printed_in_a_line_each() -> None:
+    view = working_view()
     calls = (Call("a", "read", {"path": "x.txt"}), Call("b", "read", {"path": "y.txt"}))
-    shows = list(view.apply(entry(view, Reply("", saw=2, calls=calls))))
+    items = list(view.apply(entry(view, Reply("", saw=2, calls=calls))))
     assert [line for _, line in view.live_lines(60, 10)] == ["⚙ read x.txt …", "⚙ read y.txt …"]
-    shows += view.apply(entry(view, Result("b", "no file called y.txt", failed=True)))
+    items += view.apply(entry(view, Result("b", "no file called y.txt", failed=True)))
     queued = view.apply(entry(view, Input("hurry")))
-    shows += view.apply(entry(view, Result("a", "…", details="3 lines")))
-    assert shows == [
+    items += view.apply(entry(view, Result("a", "…", details="3 lines")))
+    assert items == [
         ToolLine("read y.txt", "no file called y.txt", failed=True),
         ToolLine("read x.txt", "3 lines"),
         UserText("hurry"),
@@ -134,67 +136,67 @@ def test_calls_are_seen_while_they_run_and_told_in_a_line_each() -> None:
     assert queued == []
 
 
-def test_a_turn_that_failed_or_was_stopped_says_so() -> None:
-    view = begun()
+def test_a_failed_or_stopped_turn_prints_the_reason() -> None:
+    view = working_view()
     assert view.apply(entry(view, Ended("failed", 2, "no key"))) == [Note("✗ no key", "bad")]
-    view = begun()
-    _, shows = follow(
+    view = working_view()
+    _, items = follow(
         view, [Delta("One.\n\nTw"), entry(view, Ended("interrupted", 2, "stopped", partial="One.\n\nTw"))]
     )
-    assert shows == [ReplyBlock("One.\n\n"), ReplyBlock("Tw"), Note("■ stopped", "warn")]
+    assert items == [ReplyBlock("One.\n\n"), ReplyBlock("Tw"), Note("■ Stopped", "warn")]
     assert view.live_lines(40, 10) == []
 
 
-def test_a_delta_that_comes_after_the_end_of_its_turn_is_dropped() -> None:
-    view = begun()
-    _, shows = follow(view, [entry(view, Ended("failed", 2, "no key")), Delta("late words\n\n"), Delta("a", "call")])
-    assert (shows, view.live_lines(40, 10)) == ([Note("✗ no key", "bad")], [])
+def test_a_delta_after_the_end_of_its_turn_is_dropped() -> None:
+    view = working_view()
+    _, items = follow(view, [entry(view, Ended("failed", 2, "no key")), Delta("late words\n\n"), Delta("a", "call")])
+    assert (items, view.live_lines(40, 10)) == ([Note("✗ no key", "bad")], [])
 
 
-def test_who_looks_in_on_a_running_turn_sees_its_reply_whole_when_it_is_there() -> None:
+def test_a_view_opened_during_a_turn_prints_the_reply_when_it_is_complete() -> None:
     view = ChatSessionView(journal(Input("go"), Started()))
-    _, shows = follow(view, [Delta("middle of it.\n\n"), Delta("The e"), entry(view, Reply(TEXT, saw=2))])
-    assert printed(shows) == TEXT
+    _, items = follow(view, [Delta("middle of it.\n\n"), Delta("The e"), entry(view, Reply(TEXT, saw=2))])
+    assert printed(items) == TEXT
 
 
-def test_a_turn_that_was_taken_up_and_a_session_that_was_summarised_are_told() -> None:
+def test_a_resumed_turn_and_a_summary_are_reported() -> None:
     view = ChatSessionView(journal(Input("go"), Started()))
-    _, shows = follow(view, [entry(view, Resumed())])
+    _, items = follow(view, [entry(view, Resumed())])
     _, more = follow(view, [entry(view, Compacted(1, "all of it", Usage(10, 5), 0.5))])
-    _, words = follow(view, [Delta("One.\n\n"), entry(view, Reply("One.\n\nTwo.", 3, usage=Usage(7, 3), cost=0.25))])
-    assert [*shows, *more, *words] == [
-        Note("taken up again after a crash"),
-        Note("the earlier part of the session was summarised"),
+    _, reply = follow(view, [Delta("One.\n\n"), entry(view, Reply("One.\n\nTwo.", 3, usage=Usage(7, 3), cost=0.25))])
+    assert [*items, *more, *reply] == [
+        Note("Resumed after a crash"),
+        Note("Earlier messages were summarised"),
         ReplyBlock("One.\n\n"),
         ReplyBlock("Two."),
     ]
     assert (view.usage, view.cost) == (Usage(17, 8), 0.75)
 
 
-def test_what_waited_when_a_turn_was_taken_up_stands_before_the_reply_that_answers_it() -> None:
+def test_messages_queued_when_a_turn_is_resumed_are_printed_before_its_reply() -> None:
     view = ChatSessionView(journal(Input("go"), Started(), Input("and more")))
-    _, shows = follow(view, [entry(view, Resumed(crashed=False))])
+    _, items = follow(view, [entry(view, Resumed(crashed=False))])
     _, rest = follow(view, [entry(view, Reply("Both done.", saw=view.head))])
-    assert [*shows, *rest] == [UserText("and more"), Note("taken up again"), ReplyBlock("Both done.")]
+    assert [*items, *rest] == [UserText("and more"), Note("Resumed"), ReplyBlock("Both done.")]
 
 
-def test_what_is_under_way_fits_the_room_it_has() -> None:
-    view = begun()
+def test_the_live_lines_fit_their_width_and_height() -> None:
+    view = working_view()
     follow(view, [Delta("会話 " * 500), Delta("read", "call"), *(entry(view, Input(f"q{n} " * 50)) for n in range(9))])
     lines = [line for _, line in view.live_lines(30, 6)]
     assert (len(lines), [line for line in lines if cell_width(line) > 30]) == (6, [])
 
 
-def test_what_the_model_is_at_is_said_until_it_speaks() -> None:
-    view = begun()
-    seen = [view.activity]
+def test_the_activity_of_the_model_is_shown_until_it_replies() -> None:
+    view = working_view()
+    activities = [view.activity]
     for delta in (Delta("hm", "reasoning"), Delta("asked again in 2 s", "note"), Delta("read", "call"), Delta("So")):
         view.apply(delta)
-        seen.append(view.activity)
-    assert seen == ["waiting for the model …", "thinking …", "asked again in 2 s", "about to read …", ""]
+        activities.append(view.activity)
+    assert activities == ["waiting for the model …", "thinking …", "asked again in 2 s", "calling read …", ""]
 
 
-def test_a_call_reads_as_its_tool_and_what_it_is_about() -> None:
+def test_a_call_is_shown_as_its_tool_and_main_argument() -> None:
     calls = [
         Call("1", "read", {"limit": 5, "path": "a.txt"}),
         Call("2", "search", {"pattern": "x\x1b[2J", "path": ""}),
@@ -204,55 +206,55 @@ def test_a_call_reads_as_its_tool_and_what_it_is_about() -> None:
     assert [call_line(call, 20) for call in calls] == ["read a.txt", "search x", "odd", "write " + "b" * 13 + "…"]
 
 
-def test_who_comes_back_is_shown_the_last_exchanges() -> None:
-    said = [
+def test_the_recap_shows_the_last_exchanges() -> None:
+    bodies = [
         body
         for n in range(1, 4)
         for body in (Input(f"q{n}"), Started(), Reply(f"a{n}", saw=1), Ended("done", 1), Changed("model", "x"))
     ]
-    assert recap(journal(*said)) == [
-        Note("earlier in this session:"),
+    assert recap(journal(*bodies)) == [
+        Note("Earlier in this session:"),
         UserText("q2"),
         ReplyBlock("a2"),
         UserText("q3"),
         ReplyBlock("a3"),
     ]
-    assert recap(journal(*said[:4])) == [UserText("q1"), ReplyBlock("a1")]
+    assert recap(journal(*bodies[:4])) == [UserText("q1"), ReplyBlock("a1")]
     assert recap([]) == []
 
 
 def steered(*events: Event) -> tuple[ChatSessionView, Sequence[DisplayItem]]:
-    view = ChatSessionView(steers=lambda runtime: runtime == "other")
+    view = ChatSessionView(can_steer=lambda runtime: runtime == "other")
     follow(view, journal(Input("go"), Started("other")))
     return follow(view, events)
 
 
-def test_what_reaches_a_runtime_in_the_midst_of_its_words_stands_where_it_was_typed() -> None:
-    begun, also = [Delta("One.\n\nTw"), Entry(3, 3_000, Input("and tests"))], UserText("and tests")
-    view, shows = steered(*begun)
-    assert (shows, view.queued) == ([ReplyBlock("One.\n\n"), ReplyBlock("Tw"), also], [])
-    _, goes_on = follow(view, [Delta("o.\n\nThr"), entry(view, Reply("One.\n\nTwo.\n\nThree.", saw=2))])
-    assert goes_on == [ReplyBlock("o.\n\n"), ReplyBlock("Three.")]
-    view, _ = steered(*begun)
-    _, anew = follow(view, [Delta("Tests first.\n\nThe"), entry(view, Reply("Tests first.\n\nThen this.", saw=3))])
-    assert anew == [ReplyBlock("Tests first.\n\n"), ReplyBlock("Then this.")]
-    view, _ = steered(*begun)
+def test_a_steering_message_is_printed_where_it_was_typed() -> None:
+    partial, message = [Delta("One.\n\nTw"), Entry(3, 3_000, Input("and tests"))], UserText("and tests")
+    view, items = steered(*partial)
+    assert (items, view.queued) == ([ReplyBlock("One.\n\n"), ReplyBlock("Tw"), message], [])
+    _, continued = follow(view, [Delta("o.\n\nThr"), entry(view, Reply("One.\n\nTwo.\n\nThree.", saw=2))])
+    assert continued == [ReplyBlock("o.\n\n"), ReplyBlock("Three.")]
+    view, _ = steered(*partial)
+    _, restarted = follow(view, [Delta("Tests first.\n\nThe"), entry(view, Reply("Tests first.\n\nThen this.", saw=3))])
+    assert restarted == [ReplyBlock("Tests first.\n\n"), ReplyBlock("Then this.")]
+    view, _ = steered(*partial)
     assert view.apply(entry(view, Reply("Tests.", saw=3))) == [ReplyBlock("Tests.")]
 
 
-def test_a_command_that_runs_when_its_turn_is_stopped_leaves_a_line() -> None:
-    view = begun()
+def test_a_command_running_when_its_turn_is_stopped_is_shown_as_interrupted() -> None:
+    view = working_view()
     call = Call("a", "shell", {"command": "make"})
-    shows = list(view.apply(entry(view, Reply("", saw=2, calls=(call,)))))
+    items = list(view.apply(entry(view, Reply("", saw=2, calls=(call,)))))
     assert [line for _, line in view.live_lines(60, 10)] == ["$ make …"]
-    shows += view.apply(entry(view, Begun("a")))
-    shows += view.apply(entry(view, Ended("interrupted", 2, "stopped")))
-    assert shows == [ToolLine("make", "cut off", failed=True, symbol="$"), Note("■ stopped", "warn")]
+    items += view.apply(entry(view, Begun("a")))
+    items += view.apply(entry(view, Ended("interrupted", 2, "stopped")))
+    assert items == [ToolLine("make", "interrupted", failed=True, symbol="$"), Note("■ Stopped", "warn")]
 
 
-def test_what_another_runtime_was_given_is_told_once() -> None:
+def test_the_history_sent_to_another_runtime_is_reported_once() -> None:
     view = ChatSessionView()
-    _, shows = follow(
+    _, items = follow(
         view,
         journal(
             *(Input("a"), Started(), Reply("b", 1), Ended("done", 1)),
@@ -267,5 +269,5 @@ def test_what_another_runtime_was_given_is_told_once() -> None:
             *(Input("f"), Started("codex"), Bound("codex", "t", saw=5), Bound("codex", "t", "2", saw=14)),
         ),
     )
-    told = [show.text for show in shows if isinstance(show, Note)]
-    assert told == [f"codex was given what it had not seen of this session, up to #{seq}" for seq in (4, 13)]
+    notes = [item.text for item in items if isinstance(item, Note)]
+    assert notes == [f"codex received the earlier part of this session, up to #{seq}" for seq in (4, 13)]

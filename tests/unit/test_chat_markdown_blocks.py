@@ -1,4 +1,4 @@
-"""Cutting Markdown that is still being written: nothing is lost, and nothing is cut in its middle."""
+"""Splitting streamed Markdown: nothing is lost, and no block is split."""
 
 import pytest
 from hypothesis import given
@@ -28,16 +28,16 @@ LINES = st.sampled_from(
 
 @given(st.lists(st.text() | LINES.map(lambda line: line + "\n")))
 def test_the_blocks_joined_are_the_text(pieces: list[str]) -> None:
-    blocks, done, heard = MarkdownSplitter(), list[str](), ""
+    blocks, done, received = MarkdownSplitter(), list[str](), ""
     for piece in pieces:
         done += blocks.feed(piece)
-        heard += piece
-        assert "".join(done) + blocks.pending_text == heard
+        received += piece
+        assert "".join(done) + blocks.pending_text == received
     assert "".join([*done, *blocks.finish()]) == "".join(pieces)
 
 
 @given(st.lists(LINES).map("\n".join), st.integers(1, 7))
-def test_how_a_text_is_dealt_out_does_not_change_its_blocks(text: str, size: int) -> None:
+def test_the_size_of_the_pieces_does_not_change_the_blocks(text: str, size: int) -> None:
     blocks, done = MarkdownSplitter(), list[str]()
     for at in range(0, len(text), size):
         done += blocks.feed(text[at : at + size])
@@ -64,11 +64,11 @@ def test_how_a_text_is_dealt_out_does_not_change_its_blocks(text: str, size: int
         ("", []),
     ],
 )
-def test_a_block_ends_where_its_reader_would_say_so(text: str, blocks: list[str]) -> None:
+def test_a_text_is_split_into_its_markdown_blocks(text: str, blocks: list[str]) -> None:
     assert split_blocks(text) == blocks
 
 
-def test_a_block_is_given_as_soon_as_it_is_finished() -> None:
+def test_a_block_is_returned_as_soon_as_it_is_finished() -> None:
     blocks = MarkdownSplitter()
     fed = ["first ", "line\n", "\nsec", "ond\n\n```", "\ncode\n\n", "```\n"]
     assert [blocks.feed(text) for text in fed] == [

@@ -1,4 +1,4 @@
-"""Nothing a model, a tool or a file says can steer the terminal it is printed on."""
+"""Sanitizing: no text of a model, a tool or a file can control the terminal."""
 
 import unicodedata
 
@@ -12,7 +12,7 @@ from outrider.cli.chat.sanitize import cell_width, sanitize, sanitize_line, wrap
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "sanitized"),
     [
         ("plain words", "plain words"),
         ("a\tb\nc", "a\tb\nc"),
@@ -31,38 +31,38 @@ from outrider.cli.chat.sanitize import cell_width, sanitize, sanitize_line, wrap
         ("日本語 👩\u200d💻 é", "日本語 👩\u200d💻 é"),
     ],
 )
-def test_what_is_shown_of_what_was_said(said: str, shown: str) -> None:
-    assert sanitize(said) == shown
+def test_escape_sequences_and_control_characters_are_removed(text: str, sanitized: str) -> None:
+    assert sanitize(text) == sanitized
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
-def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
+def test_no_control_character_is_left(text: str) -> None:
     left = {char for char in sanitize(text) if unicodedata.category(char) in ("Cc", "Cs")}
     assert left <= {"\n", "\t"}
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\\r")))
-def test_nothing_that_is_painted_has_a_sequence_of_its_own(text: str) -> None:
-    shows = [UserText(text), ReplyBlock(text), ToolLine(text, text), Note(text), TypedCommand(text)]
-    painted = TerminalRenderer(is_plain=True).render(shows, 80)
-    assert {char for char in painted if unicodedata.category(char) in ("Cc", "Cs")} <= {"\n"}
+def test_no_rendered_item_contains_control_characters(text: str) -> None:
+    items = [UserText(text), ReplyBlock(text), ToolLine(text, text), Note(text), TypedCommand(text)]
+    rendered = TerminalRenderer(is_plain=True).render(items, 80)
+    assert {char for char in rendered if unicodedata.category(char) in ("Cc", "Cs")} <= {"\n"}
 
 
 @given(st.text(), st.integers(2, 60))
-def test_no_line_is_wider_than_the_screen(text: str, cells: int) -> None:
+def test_no_wrapped_line_is_wider_than_the_screen(text: str, cells: int) -> None:
     assert [line for line in wrap(sanitize(text), cells) if cell_width(line) > cells] == []
 
 
 @given(st.text(min_size=1), st.integers(2, 60))
-def test_one_line_is_one_and_fits(text: str, cells: int) -> None:
+def test_a_sanitized_line_is_one_line_and_fits(text: str, cells: int) -> None:
     line = sanitize_line(text, cells)
     assert ("\n" in line, cell_width(line) <= cells) == (False, True)
 
 
-def test_a_line_is_broken_between_words_where_that_is_near() -> None:
+def test_a_line_is_wrapped_between_words_if_possible() -> None:
     assert wrap("some words here\nx" + "y" * 12, 10) == ["some words", "here", "x" + "y" * 9, "yyy"]
     assert wrap("some longer words", 9) == ["some", "longer", "words"]
 
 
-def test_a_wide_character_is_not_cut_in_half() -> None:
+def test_a_wide_character_is_not_split() -> None:
     assert (wrap("日本語", 5), sanitize_line("日本語日本語", 6)) == (["日本", "語"], "日本…")

@@ -1,4 +1,4 @@
-"""What is painted: Markdown as its writer meant it, things set off from each other, or nothing but text."""
+"""Rendering of display items: Markdown, blank lines between items, and plain text."""
 
 import re
 
@@ -11,8 +11,8 @@ from outrider.cli.chat.slash import COMMAND_HANDLERS
 from tests.shape.repository import ROOT
 
 
-def painted(*shows: DisplayItem, is_plain: bool = False, is_markdown: bool = True) -> list[str]:
-    text = TerminalRenderer(is_markdown=is_markdown, is_plain=is_plain).render(shows, 40)
+def rendered(*items: DisplayItem, is_plain: bool = False, is_markdown: bool = True) -> list[str]:
+    text = TerminalRenderer(is_markdown=is_markdown, is_plain=is_plain).render(items, 40)
     return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
 
@@ -29,11 +29,11 @@ def painted(*shows: DisplayItem, is_plain: bool = False, is_markdown: bool = Tru
     ],
 )
 def test_a_block_of_markdown_is_rendered_without_blank_lines_around_it(block: str, lines: list[str]) -> None:
-    assert painted(ReplyBlock(block)) == lines
+    assert rendered(ReplyBlock(block)) == lines
 
 
-def test_things_are_set_off_from_each_other_and_what_belongs_together_is_not() -> None:
-    assert painted(
+def test_blank_lines_separate_items_that_do_not_belong_together() -> None:
+    assert rendered(
         UserText("two\nlines"),
         ReplyBlock("An answer."),
         ToolLine("read a.txt", "3 lines"),
@@ -62,17 +62,17 @@ def test_things_are_set_off_from_each_other_and_what_belongs_together_is_not() -
     ]
 
 
-def test_markdown_is_left_as_it_is_where_that_is_wanted_or_where_it_is_very_long() -> None:
-    assert painted(ReplyBlock("some **words**\n"), is_markdown=False) == ["some **words**"]
-    assert painted(ReplyBlock("**x** " * 6_000))[0].startswith("**x**")
+def test_markdown_is_not_rendered_when_it_is_switched_off_or_very_long() -> None:
+    assert rendered(ReplyBlock("some **words**\n"), is_markdown=False) == ["some **words**"]
+    assert rendered(ReplyBlock("**x** " * 6_000))[0].startswith("**x**")
 
 
-def test_plain_text_has_no_escape_sequence_at_all() -> None:
+def test_plain_text_has_no_escape_sequences() -> None:
     text = TerminalRenderer(is_plain=True).render([UserText("hi"), ReplyBlock("# T"), Note("bad", "bad")], 40)
     assert text == "› hi\n\n# T\n\nbad\n"
 
 
-def test_every_command_of_the_registry_is_carried_out_here_and_told_on_the_page() -> None:
+def test_every_command_has_a_handler_and_is_documented() -> None:
     page = (ROOT / "docs" / "chat.md").read_text(encoding="utf-8")
-    assert list(COMMAND_HANDLERS) == [command.name for command in COMMANDS]
+    assert {*COMMAND_HANDLERS, "yes", "no"} == {command.name for command in COMMANDS}
     assert [command.usage for command in COMMANDS if f"| `{command.usage}` |" not in page] == []
