@@ -23,8 +23,8 @@ LONG = 30.0
 
 _STARTER = """
 import os, pickle, sys
-from outrider.workspaces.process import start
-sys.stdout.buffer.write(pickle.dumps(start(pickle.load(sys.stdin.buffer))))
+from outrider.workspaces.supervisor import start_detached
+sys.stdout.buffer.write(pickle.dumps(start_detached(pickle.load(sys.stdin.buffer))))
 sys.stdout.flush()
 os.kill(os.getpid(), 9)
 """
