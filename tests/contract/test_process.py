@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.system import proc, ps
+from outrider.system.processes import ProcFilesystem, PsCommand
 from outrider.workspaces.process_end import interrupt, remove_folder
 from outrider.workspaces.supervisor import start_detached
 from outrider.workspaces.task_folder import (
@@ -346,9 +346,9 @@ def _status_of(number: int) -> int:
     return subprocess.run(["/bin/sh", "-c", f"exit {number}"], timeout=LONG, check=False).returncode
 
 
-@pytest.mark.skipif(not shutil.which("ps") or not os.path.exists(proc.STAT), reason="needs both ways to look")
+@pytest.mark.skipif(not shutil.which("ps") or not os.path.exists("/proc/self/stat"), reason="needs both ways to look")
 def test_both_ways_to_look_at_processes_agree() -> None:
-    own = os.getpid()
+    own, ps, proc = os.getpid(), PsCommand(), ProcFilesystem()
     there, here = ps.find_process(own), proc.find_process(own)
     assert there
     assert here

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
 from outrider.system.processes import boot_id
 from outrider.workspaces.task_folder import Exit, close_stdin, poll_exit, read_output, write_stdin
 from tests.support.tasks import Task, Tasks, is_gone, open_tasks, until_gone

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
 from outrider.workspaces.process_end import kill, wait_for_exit
 from outrider.workspaces.supervisor import adopt, start_detached
 from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output

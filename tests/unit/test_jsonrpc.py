@@ -195,7 +195,7 @@ async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
         (Program(("/none/such",), Path("/"), {}), "/none/such was not started: No such file or directory"),
         (Program(("sh\0",), Path("/"), {}), "this cannot be started: embedded null byte"),
         (Program(("sh",), Path("/none/such"), {}), "there is no folder /none/such to start sh in"),
-        (Program(("sh",), Path("/"), {}, marker=""), "a mark of at least 16"),
+        (Program(("sh",), Path("/"), {}, marker=""), "a marker of at least 16"),
     ],
 )
 async def test_what_cannot_be_started_is_refused(what: Program, why: str) -> None:

@@ -1,14 +1,12 @@
 """Long contents as files named by their hash. A name that is there holds the whole content."""
 
-import os
 import re
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
 from outrider.core.errors import Refused
 from outrider.store.errors import explain
-from outrider.system.files import fsync_folder
+from outrider.system.files import fsync_folder, write_atomic
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -56,15 +54,4 @@ class FileBlobs:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fsync_folder(self._folder)
-        descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".")
-        temporary = Path(made)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        fsync_folder(path.parent)
+        write_atomic(path, content)

@@ -13,7 +13,6 @@ The store's writes of keys, each one function that runs inside the writer's tran
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import sqlite3
@@ -29,7 +28,7 @@ from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.store_port import Key, KeyScope, KeySpec, KeyStore, Person, SpendLimit, SpendPeriod
 from outrider.store.database import Clock
 from outrider.store.errors import explain
-from outrider.system.files import fsync_folder
+from outrider.system.files import write_atomic
 
 # The columns of a key, in the order of the table and of `read_keys.KeyRow`.
 _KEY_COLUMNS = "id, name, person, scopes, rate, concurrent, digest, created, used, revoked, spend, per"
@@ -361,14 +360,7 @@ def _key_text(id: str, secret: str) -> str:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file with this line: all or nothing, and readable by its owner from the first byte on."""
-    making = path.with_name(path.name + ".new")
     try:
-        making.unlink(missing_ok=True)
-        with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        making.replace(path)
-        fsync_folder(path.parent)
+        write_atomic(path, f"{text}\n".encode("ascii"))
     except OSError as error:
         raise explain(error, path.parent) from error

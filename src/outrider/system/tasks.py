@@ -1,35 +1,43 @@
-"""A task group for what goes on beside its body: it ends with the body, and the body's error leaves as it is."""
+"""Task groups whose errors arrive as they were raised, not wrapped in an exception group."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
 import anyio
 from anyio.abc import TaskGroup
 
 
+@contextmanager
+def unwrap_errors() -> Generator[None]:
+    """Raise the one error inside an exception group in place of the group.
+
+    Several errors of the same type and text count as one. A group of different errors is raised as it is.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = _single_error(group)
+        if error is None:
+            raise
+        raise error from error.__cause__
+
+
 @asynccontextmanager
 async def background_group() -> AsyncGenerator[TaskGroup]:
-    """Its tasks are cancelled when the body ends, in whatever way. They must not raise errors of their own."""
-    try:
+    """A task group whose tasks are cancelled when the body ends, in whatever way. They must not raise errors."""
+    with unwrap_errors():
         async with anyio.create_task_group() as group:
             try:
                 yield group
             finally:
                 group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        if len(several.exceptions) != 1:
-            raise
-        raise several.exceptions[0] from several.exceptions[0].__cause__
 
 
-def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error behind a task group's wrapping, when it is a single one, or the same one met several times."""
+def _single_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
     if len({(type(error), str(error)) for error in group.exceptions}) != 1:
-        return group
+        return None
     error = group.exceptions[0]
-    return (
-        unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
-        if isinstance(error, BaseExceptionGroup)
-        else error
-    )
+    if isinstance(error, BaseExceptionGroup):
+        return _single_error(cast("BaseExceptionGroup[BaseException]", error))
+    return error

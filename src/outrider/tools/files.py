@@ -7,7 +7,7 @@ from outrider.core.events import Result
 from outrider.core.ports import ToolContext, WorkspaceItem
 from outrider.core.text import plural, size
 from outrider.core.types import Image, Replay
-from outrider.system.images import image_media_type
+from outrider.system.images import sniff_media_type
 from outrider.tools.define import result, tool
 from outrider.tools.text_files import (
     LineRange,
@@ -52,7 +52,7 @@ def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> 
     first, limit = max(1, offset), max(1, limit)
     with context.workspace.open_read(path) as file:
         head = file.read(_SNIFFED)
-        media = image_media_type(head)
+        media = sniff_media_type(head)
         if media:
             return _image(context, path, file, head, media)
         if bom_of(head)[1].startswith("utf-16"):

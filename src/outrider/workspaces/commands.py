@@ -18,7 +18,6 @@ from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
-from outrider.system import proc
 from outrider.workspaces import process_end, supervisor, task_folder
 from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
@@ -86,7 +85,7 @@ class LocalCommands:
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            started = supervisor.start_detached(
+            return supervisor.start_detached(
                 task_folder.CommandSpec(
                     argv=argv,
                     folder=folder,
@@ -103,15 +102,13 @@ class LocalCommands:
         except OSError as error:
             self._remove_cgroups(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
-        return ProcessIdentity(started.pid, started.started, started.boot)
 
     def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         root = Path(workspace)
         self._require_sandbox().wrap(("true",), root, root, {}, self._sandbox_grant(tuple(needs)))
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
-        found = supervisor.adopt(self._folder(task))
-        return ProcessIdentity(found.pid, found.started, found.boot) if found else None
+        return supervisor.adopt(self._folder(task))
 
     def boot_time(self) -> int:
         since = time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
@@ -172,10 +169,6 @@ class LocalCommands:
         except FileNotFoundError:
             return 0
 
-    def remove(self, task: Task) -> None:
-        """Remove what is left of a task that is over."""
-        process_end.remove_folder(self._folder(task))
-
     def _folder(self, task: Task) -> Path:
         return self._settings.folder / task.id
 
@@ -225,10 +218,10 @@ def _checked_workdir(root: Path, workdir: str) -> Path:
     return cwd
 
 
-def _process_of(task: Task) -> proc.ProcessIdentity:
+def _process_of(task: Task) -> ProcessIdentity:
     if task.process is None:
         raise Refused(f"task {task.id} has not started")
-    return proc.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
+    return task.process
 
 
 def _stdin_of(spec: TaskSpec) -> Literal["closed", "open"] | bytes:

@@ -14,8 +14,18 @@ from pathlib import Path
 import anyio
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.system.proc import ProcessIdentity, ProcessRow
-from outrider.system.processes import boot_id, is_alive, process_table, send_signal
+from outrider.core.tasks import ProcessIdentity
+from outrider.system.files import write_private
+from outrider.system.processes import (
+    ProcessRow,
+    boot_id,
+    end_process,
+    is_alive,
+    living_processes,
+    process_table,
+    send_signal,
+    with_relatives,
+)
 from outrider.workspaces.task_folder import TASK_VARIABLE, Exit, TaskFiles, poll_exit, read_record
 
 
@@ -32,39 +42,29 @@ def all_processes(folder: Path, mark: ProcessIdentity) -> list[ProcessRow]:
     """
     if mark.boot != boot_id():
         return []
-    everyone = [row for row in process_table.list_processes() if not row.is_zombie and row.pid not in (1, os.getpid())]
+    rows = living_processes()
     variable = os.fsencode(f"{TASK_VARIABLE}={folder}")
     facts = read_record(folder)
     found = {
         row.pid
-        for row in everyone
+        for row in rows
         if process_table.has_variable(row.pid, variable)
         or (facts.pipe and process_table.writes_to(row.pid, facts.pipe))
     }
     if is_alive(mark):
         found.add(mark.pid)
-    if first := _find_first(facts.first_process, everyone):
+    if first := _find_first(facts.first_process, rows):
         found.add(first.pid)
-    return _with_descendants(found, everyone)
+    return with_relatives(rows, found)
 
 
-def _find_first(line: bytes, everyone: list[ProcessRow]) -> ProcessRow | None:
+def _find_first(line: bytes, rows: list[ProcessRow]) -> ProcessRow | None:
     """The command's first process, if it still runs."""
     try:
         then = process_table.parse_process(line)
     except ValueError:
         return None
-    return next((row for row in everyone if (row.pid, row.started) == (then.pid, then.started)), None)
-
-
-def _with_descendants(found: set[int], everyone: list[ProcessRow]) -> list[ProcessRow]:
-    while True:
-        # Never the session of the kernel's threads, nor the one we live in, whoever else has found a way into them.
-        sessions = {row.session for row in everyone if row.pid in found} - {0, os.getsid(0)}
-        kin = {row.pid for row in everyone if row.parent in found or row.session in sessions}
-        if kin <= found:
-            return [row for row in everyone if row.pid in found]
-        found = found | kin
+    return next((row for row in rows if (row.pid, row.started) == (then.pid, then.started)), None)
 
 
 _KILL_PAUSE = 0.03
@@ -97,7 +97,7 @@ async def kill(folder: Path, mark: ProcessIdentity, grace: float = 2.0) -> Exit:
     """
     if poll_exit(folder, mark) is None:
         with suppress(FileExistsError):
-            os.close(os.open(TaskFiles(folder).killed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            write_private(TaskFiles(folder).killed, b"")
     asked: set[tuple[int, int]] = set()
     begun, pause = time.monotonic(), _KILL_PAUSE
     while True:
@@ -160,9 +160,7 @@ def _signal_remaining(
     rest = [row for row in all_processes(folder, mark) if is_over or row.session != mark.pid]
     for row in rest:
         if number == signal.SIGKILL or (row.pid, row.started) not in asked:
-            send_signal(row, number)
-            # One that is stopped would never notice.
-            send_signal(row, signal.SIGCONT)
+            end_process(row, number)
     asked.update((row.pid, row.started) for row in rest)
     return rest
 

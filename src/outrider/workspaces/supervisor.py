@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
+from outrider.system.files import write_private
 from outrider.system.processes import identity_of
 from outrider.workspaces.task_folder import TASK_VARIABLE, CommandSpec, TaskFiles, recorded_supervisor
 
@@ -150,7 +151,6 @@ def _find_program(name: str) -> str:
     return found
 
 
-_CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
@@ -194,7 +194,7 @@ def _spawn(spec: CommandSpec, argv: Sequence[str]) -> ProcessIdentity:
     stdin = _open_stdin(spec, files)
     reads, writes = os.pipe()
     try:
-        _create_private(files.record, f"pipe pipe:[{os.fstat(reads).st_ino}]\n".encode())
+        write_private(files.record, f"pipe pipe:[{os.fstat(reads).st_ino}]\n".encode())
         process = subprocess.Popen(
             argv,
             stdin=stdin,
@@ -214,7 +214,7 @@ def _spawn(spec: CommandSpec, argv: Sequence[str]) -> ProcessIdentity:
 
 def _open_stdin(spec: CommandSpec, files: TaskFiles) -> int:
     if isinstance(spec.stdin, bytes):
-        _create_private(files.stdin_text, spec.stdin)
+        write_private(files.stdin_text, spec.stdin)
         descriptor = os.open(files.stdin_text, os.O_RDONLY)
         files.stdin_text.unlink()
         return descriptor
@@ -222,11 +222,6 @@ def _open_stdin(spec: CommandSpec, files: TaskFiles) -> int:
         os.mkfifo(files.stdin, 0o600)
         os.mkfifo(files.hold, 0o600)
     return os.open(os.devnull, os.O_RDONLY)
-
-
-def _create_private(path: Path, content: bytes) -> None:
-    with open(os.open(path, _CREATE_NEW, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _start_error(error: OSError | ValueError, spec: CommandSpec) -> Refused | Unavailable:

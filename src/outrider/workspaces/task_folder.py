@@ -22,8 +22,7 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.core.errors import Refused
-from outrider.system import ps
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
 from outrider.system.processes import UNKNOWN_PROCESS, boot_id, is_alive, process_table
 
 
@@ -37,7 +36,7 @@ def recorded_supervisor(folder: Path) -> ProcessIdentity | None:
         row = process_table.parse_process(facts.supervisor)
     except ValueError:
         return UNKNOWN_PROCESS
-    if process_table is ps and row.started > files.started.stat().st_mtime + 1:
+    if process_table.starts_by_clock and row.started > files.started.stat().st_mtime + 1:
         return UNKNOWN_PROCESS
     return ProcessIdentity(row.pid, row.started, facts.boot or boot_id())
 

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.runtimes.jsonrpc.errors import ProcessExited
-from outrider.system.processes import MARKER_VARIABLE, ProcessTree, new_marker
+from outrider.system.processes import MARKER_VARIABLE, ProcessTree, check_marker, new_marker
 from outrider.system.tasks import background_group
 
 PIPE_SIZE = 1024 * 1024
@@ -363,9 +363,9 @@ async def open_child(program: Program) -> AsyncGenerator[Child]:
     Where there is no /proc, only its process group is ended. Raises Refused when it cannot be started as told, and
     Unavailable when the system has no room for it now.
     """
-    kin = ProcessTree(program.marker)
+    check_marker(program.marker)
     started = spawn(program)
-    kin.leader_pid = started.process.pid
+    kin = ProcessTree(program.marker, started.process.pid)
     child = Child(program, started)
     try:
         async with background_group() as group:

@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+from outrider.system.processes import process_table
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxGrant, SandboxLimits
 
@@ -258,14 +259,9 @@ def command_group(pid: int) -> int | None:
 
     SIGTERM or SIGINT to this group asks the command to stop in its own way; SIGKILL to `pid` ends all of it.
     """
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-        first = int(children[0])
-        fields = Path(f"/proc/{first}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (OSError, IndexError):
-        return None
-    group = int(fields[2])
-    return group if group == first else None
+    children = [row for row in process_table.list_processes() if row.parent == pid]
+    first = min(children, key=lambda row: (row.started, row.pid), default=None)
+    return first.group if first and first.group == first.pid else None
 
 
 NO_GRANT = SandboxGrant()
