@@ -36,7 +36,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def touch_private(path: Path) -> None:
-    """Create an empty file that only its owner can read, unless it exists. SQLite gives its side files the same mode."""
+    """Create an empty, private file unless it exists. SQLite gives its side files the same mode."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
 

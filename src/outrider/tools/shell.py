@@ -17,6 +17,7 @@ from outrider.core.ports import Tasks, ToolContext
 from outrider.core.tasks import Notify, Task, TaskSpec
 from outrider.core.text import duration
 from outrider.core.types import Replay
+from outrider.system.regex import check_pattern
 from outrider.tools.define import result, tool
 
 _SLEEP = re.compile(r"^(?:\S+=\S*\s+)*(?:(?:command|exec|time|nice|nohup|env)\s+)*sleep\s+(.+)$")
@@ -111,7 +112,7 @@ async def _resume(context: ToolContext, arguments: ShellCall) -> Result:
 
 @shell.requests_approval
 async def _approval_request(context: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
-    _check(arguments)
+    await _check(arguments)
     traits = await _tasks(context).traits()
     if traits.refusal:
         raise Refused(traits.refusal)
@@ -135,7 +136,7 @@ def _tasks(context: ToolContext) -> Tasks:
     return context.tasks
 
 
-def _check(arguments: ShellCall) -> None:
+async def _check(arguments: ShellCall) -> None:
     if not arguments.background and sleep_seconds(arguments.command) >= 2:
         raise Refused(
             "a command that only sleeps is not run. To wait for a task use tasks(action=wait); to do something later, "
@@ -143,9 +144,9 @@ def _check(arguments: ShellCall) -> None:
         )
     if arguments.watch:
         try:
-            re.compile(arguments.watch)
-        except re.error as error:
-            raise Refused(f"watch is not a regular expression: {error}") from None
+            await check_pattern(arguments.watch)
+        except Refused as error:
+            raise Refused(f"watch: {error}") from None
     if "\0" in arguments.command:
         raise Refused("a command cannot hold a NUL character")
 

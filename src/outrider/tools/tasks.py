@@ -1,6 +1,5 @@
 """Looks after background tasks: list, read, wait, write, kill."""
 
-import re
 from typing import Annotated, Literal
 
 import anyio
@@ -13,7 +12,7 @@ from outrider.core.ports import Tasks, ToolContext
 from outrider.core.tasks import Task, task_label
 from outrider.core.text import clip, duration
 from outrider.core.types import Replay
-from outrider.system.regex import matches_any_line
+from outrider.system.regex import check_pattern, matches_any_line
 from outrider.tools.define import result, tool
 
 LONGEST_WAIT = 600
@@ -97,7 +96,12 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if arguments.until == "done" or task.spec.kind == "session":
         task = await tasks.wait(task, arguments.limit)
         return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
-    pattern = None if arguments.until == "idle" else _check_pattern(arguments.until)
+    pattern = None if arguments.until == "idle" else arguments.until
+    if pattern:
+        try:
+            await check_pattern(pattern)
+        except Refused as error:
+            raise Refused(f"until is neither done, idle nor a usable pattern: {error}") from None
     looked = -1
     with anyio.move_on_after(arguments.limit):
         while True:
@@ -111,14 +115,6 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
                 return _render(task, status="idle", output=await _tail(tasks, task))
             task = await tasks.wait(task, POLL_SECONDS)
     return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
-
-
-def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"until is neither done, idle nor a regular expression: {error}") from None
-    return text
 
 
 async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
