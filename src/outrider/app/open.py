@@ -34,7 +34,7 @@ from outrider.models.resilience import open_models
 from outrider.runtimes.base import OpenRuntime, RuntimeContext
 from outrider.store.sqlite import SqliteStore, open_store
 from outrider.system.regex import match_lines
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
 from outrider.workspaces.commands import LocalCommands
@@ -140,7 +140,7 @@ async def open_agent(
         models = _Models(config, store.blobs, stack, model if model and not isinstance(model, str) else None)
         parts = _build_services(config, store, models, _tools(tools), presence)
         home_ = Home(config, store, store.blobs, parts.commands, parts.inbox, store.notices, root)
-        with unwrap_errors():
+        try:
             # The runtimes outlive the turns they carry.
             async with anyio.create_task_group() as around, anyio.create_task_group() as group:
                 parts.runtimes.task_group = around
@@ -160,6 +160,8 @@ async def open_agent(
                 yield Agent(home_, parts.hub, parts.worker, parts.task_supervisor)
                 group.cancel_scope.cancel()
                 around.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise unwrap_single(several) from several
 
 
 class Services(Struct, frozen=True):

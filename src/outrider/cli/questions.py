@@ -41,7 +41,7 @@ from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 
 _MAX_QUEUED = 1_000
 
@@ -98,11 +98,13 @@ class QuestionPrompter:
         with self._send, self._questions:
             for asked in await self._agent.questions(self._session):
                 self._send.send_nowait(asked)
-            with unwrap_errors():
+            try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._run)
                     yield
                     group.cancel_scope.cancel()
+            except BaseExceptionGroup as several:
+                raise unwrap_single(several) from several
 
     async def _run(self) -> None:
         async for asked in self._questions:
@@ -154,10 +156,12 @@ async def wait_or_suspend(agent: AgentApi, session: Session) -> TurnResult | Seq
         found.append(await _wait_until_suspended(agent, session))
         group.cancel_scope.cancel()
 
-    with unwrap_errors():
+    try:
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             group.start_soon(watch)
+    except BaseExceptionGroup as several:
+        raise unwrap_single(several) from several
     return found[0]
 
 

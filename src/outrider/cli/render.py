@@ -36,7 +36,7 @@ from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.core.types import Call, Image, Usage
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -111,11 +111,12 @@ class ProgressLine:
     async def animated(self) -> AsyncGenerator[None, None]:
         """Keep the line moving while the block runs; nothing of it is left afterwards."""
         try:
-            with unwrap_errors():
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._animate)
-                    yield
-                    group.cancel_scope.cancel()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._animate)
+                yield
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            raise unwrap_single(several) from several
         finally:
             self._clear_line()
 

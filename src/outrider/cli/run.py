@@ -28,7 +28,7 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 
 _MAX_KEY_LENGTH = 90
 
@@ -151,13 +151,15 @@ async def _run_turn_with_timeout(
         late.append(seconds)
         await agent.stop(session, f"stopped after {seconds} s (--timeout)")
 
-    with unwrap_errors():
+    try:
         async with anyio.create_task_group() as group:
             if options.timeout:
                 group.start_soon(stop_when_late, options.timeout)
             outcome = await _run_turn(agent, session, order, options, begun)
             group.cancel_scope.cancel()
             return replace(outcome, outcome="failed") if late and outcome.outcome == "interrupted" else outcome
+    except BaseExceptionGroup as several:
+        raise unwrap_single(several) from several
     raise AssertionError("the turn was waited for, or an error was raised")
 
 

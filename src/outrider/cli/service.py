@@ -7,6 +7,7 @@ The log of a home, as people read it: its last lines, and those that are added.
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +26,6 @@ from outrider.cli.output import encode_json, print_line
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.tasks import ProcessIdentity
 from outrider.store.keys import first_key_file
-from outrider.system.files import write_atomic
 from outrider.system.processes import identity_of, is_alive, process_table, send_signal
 
 SERVER_FILE = "up.json"
@@ -78,7 +78,14 @@ def advertise_server(home: Path, url: str) -> Generator[RunningServer]:
 def _write_server_file(path: Path, content: bytes) -> None:
     """All at once, and for the owner's eyes only."""
     try:
-        write_atomic(path, content)
+        descriptor, name = tempfile.mkstemp(prefix=".up-", dir=path.parent)  # 0600 from the first moment
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 

@@ -23,7 +23,6 @@ from outrider.config.schema import (
 )
 from outrider.config.secrets import check_reference
 from outrider.core.errors import Refused
-from outrider.system.files import write_atomic
 
 
 class _Statement(Struct, frozen=True):
@@ -223,11 +222,27 @@ def _save(path: Path, text: str, expected: dict[str, object]) -> None:
     if outcome is None or _flat_settings(outcome) != expected:
         raise _not_editable(path, "this setting")
     target = Path(os.path.realpath(path))
+    fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(target, text.encode())
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+        _sync_folder(target.parent)
     except OSError as error:
         raise Refused(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # Elsewhere a folder can not be opened.
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _not_editable(path: Path, name: str) -> Refused:

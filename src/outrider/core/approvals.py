@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from outrider.core.text import replace_unprintable
+
 Verdict = Literal["allow", "ask", "deny"]
 PermissionScope = Literal["once", "session", "workspace"]
 ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
@@ -90,15 +92,13 @@ def simple_argv(command: str) -> tuple[str, ...] | None:
 def render_approval(request: ApprovalRequest) -> str:
     """What the person is asked. The model's words stand behind a bar, so that they cannot pass for ours."""
     wants = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
-    lines = [f"May {request.tool} run this with {wants or 'your approval'}, in {_plain(request.workspace)}?"]
-    lines += [f"| {_plain(line)}" for line in request.command.split("\n")]
+    lines = [
+        f"May {request.tool} run this with {wants or 'your approval'}, in {replace_unprintable(request.workspace)}?"
+    ]
+    lines += [f"| {replace_unprintable(line)}" for line in request.command.split("\n")]
     if request.why:
-        lines += ["The model's reason:", *(f"| {_plain(line)}" for line in request.why.split("\n"))]
+        lines += ["The model's reason:", *(f"| {replace_unprintable(line)}" for line in request.why.split("\n"))]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 _NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it", "codex": "Codex's sandbox around it"}

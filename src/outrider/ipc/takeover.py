@@ -18,7 +18,7 @@ from outrider.core.errors import HomeBusy
 from outrider.ipc.client import HomeClient, OwnerWait, connect_to_owner
 from outrider.ipc.protocol import model_fingerprint, owner_info, process_label
 from outrider.system.lock import HomeLock, lock_home
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 
 DRAIN_SECONDS = 10.0
 """Seconds that a reply or a call in progress has when the owner goes and others stay."""
@@ -146,7 +146,7 @@ async def open_home_client(
     """
     joined = HomeClient(config, takes_over=presence.runs == "own")
     member = HomeMember(joined, presence, workspace)
-    with unwrap_errors():
+    try:
         async with anyio.create_task_group() as group:
             await group.start(member.run)
             try:
@@ -154,3 +154,5 @@ async def open_home_client(
             finally:
                 await member.close()
             group.cancel_scope.cancel()
+    except BaseExceptionGroup as several:
+        raise unwrap_single(several) from several

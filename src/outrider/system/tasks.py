@@ -17,8 +17,8 @@ def unwrap_errors() -> Generator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        error = _single_error(group)
-        if error is None:
+        error = unwrap_single(group)
+        if error is group:
             raise
         raise error from error.__cause__
 
@@ -34,10 +34,11 @@ async def background_group() -> AsyncGenerator[TaskGroup]:
                 group.cancel_scope.cancel()
 
 
-def _single_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error inside an exception group, or the group itself when there are several."""
     if len({(type(error), str(error)) for error in group.exceptions}) != 1:
-        return None
+        return group
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
-        return _single_error(cast("BaseExceptionGroup[BaseException]", error))
+        return unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
     return error

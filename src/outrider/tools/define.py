@@ -23,13 +23,14 @@ from outrider.core.text import head_and_tail, replace_lone_surrogates
 from outrider.core.types import Call, Image, Replay, ToolSpec
 
 MAX_RESULT_CHARS = 30_000
-"""Characters of any result's text."""
+"""Characters of the text of any result."""
+_HINT = "ask for a smaller part to see it"
 
 
-def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint: str = "") -> tuple[str, str]:
+def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint: str = _HINT) -> tuple[str, str]:
     """The text, or its head and tail with a line between that says what is missing; and the blob that holds it all.
 
-    The blob is empty when nothing was cut. `hint` tells the model how to come by the rest.
+    The blob is empty when nothing was cut. `hint` tells the model how to get the rest.
     """
     text = replace_lone_surrogates(text)
     if len(text) <= head + tail:
@@ -172,10 +173,8 @@ def _shorten(finished: Result, blobs: Blobs) -> Result:
     try:
         text, blob = bounded(finished.text, blobs)
     except (Refused, OSError) as error:  # what the tool did is done: its result must not be lost over this
-        text, blob = (
-            f"{head_and_tail(replace_lone_surrogates(finished.text))}\n[the whole of it could not be kept: {error}]",
-            "",
-        )
+        short = head_and_tail(replace_lone_surrogates(finished.text), 20_000, 8_000, _HINT)
+        text, blob = f"{short}\n[the whole text could not be stored: {error}]", ""
     return replace(finished, text=text, blob=finished.blob or blob, details=replace_lone_surrogates(finished.details))
 
 

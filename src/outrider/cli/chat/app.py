@@ -25,7 +25,7 @@ from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
-from outrider.system.tasks import unwrap_errors
+from outrider.system.tasks import unwrap_single
 
 HISTORY_FILE = "chat_history"
 
@@ -38,7 +38,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
     ending = ChatSignalWatch()
     face = _create_ui(agent.config)
     found = await _find_session(agent, options, root)
-    with unwrap_errors():
+    try:
         async with anyio.create_task_group() as group:
             opened = ChatStart(root, settings, "" if found else options.session)
             chat = ChatConversation(agent, face, opened, group)
@@ -58,6 +58,8 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
             if not ending.signal:
                 face.show(_farewell(chat))
             group.cancel_scope.cancel()
+    except BaseExceptionGroup as several:
+        raise unwrap_single(several) from several
     return 128 + ending.signal if ending.signal else DONE
 
 

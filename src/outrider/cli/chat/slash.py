@@ -5,6 +5,7 @@ What the /commands about tasks, questions and grants do in the terminal.
 What the /commands do in the terminal.
 """
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,6 @@ from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
 from outrider.core.text import duration
-from outrider.system.files import write_private
 
 if TYPE_CHECKING:
     from outrider.cli.chat.conversation import ChatConversation
@@ -336,7 +336,9 @@ def _write_new_file(file: str, page: str) -> Path:
     """Write a new file, for its owner alone. Raises Refused when there is one of this name."""
     path = Path(file).expanduser().absolute()
     try:
-        write_private(path, page.encode("utf-8", "replace"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as out:
+            out.write(page)
     except FileExistsError:
         raise Refused(f"{path} is there already; name another file: /export FILE") from None
     except OSError as error:
