@@ -1,4 +1,4 @@
-"""Finds implementations by name. Built-ins and third-party plugins register through the same entry points."""
+"""Plugins by name. Built-in and third-party implementations register through the same entry points."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,23 +10,22 @@ if TYPE_CHECKING:
 
 
 def names(group: str) -> Sequence[str]:
-    """What is registered under `outrider.<group>`."""
+    """The names registered under `outrider.<group>`."""
     return sorted({point.name for point in _points(group)})
 
 
 def load(group: str, name: str) -> Any:
-    """The object registered under this name, imported now. Raises Refused with what there is."""
-    found = list(_points(group).select(name=name))
-    if not found:
-        known = ", ".join(names(group)) or "none"
-        raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {known}")
-    return found[0].load()
+    """Import the object registered under this name. Raises Refused with the names there are."""
+    points = list(_points(group).select(name=name))
+    if not points:
+        raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {', '.join(names(group)) or 'none'}")
+    return points[0].load()
 
 
 def origin(group: str, name: str) -> str:
-    """Which package registered this, and its version; empty when that is not known."""
-    found = list(_points(group).select(name=name))
-    dist = found[0].dist if found else None
+    """The package that registered this name, and its version; empty when unknown."""
+    points = list(_points(group).select(name=name))
+    dist = points[0].dist if points else None
     return f"{dist.name} {dist.version}" if dist else ""
 
 

@@ -211,7 +211,7 @@ def test_a_turn_that_keeps_asking_where_nobody_answers_is_stopped() -> None:
         call = Call(f"c{n}", "pay", {"n": n})
         bodies += [Reply("", len(bodies), (call,)), Asked(f"a{n}", "pay?", call.id), Answered(f"a{n}", "no")]
         bodies += [Result(call.id, f"denied {n}", failed=True)]
-    assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: nobody was there to answer 3 questions in a row")
+    assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: 3 questions in a row were not answered")
 
 
 def test_a_call_of_a_lent_tool_is_left_to_whoever_lent_it() -> None:
