@@ -38,7 +38,7 @@ def wish(call: str = "c1", notify: Notify = "always", *, waited: bool = False) -
 
 async def task_in(store: WholeStore, session: str, wanted: TaskSpec | None = None) -> Task:
     """A new task that runs."""
-    task, is_new = await store.create_task(session, wanted or wish(), most=1000)
+    task, is_new = await store.create_task(session, wanted or wish(), max_open=1000)
     assert is_new
     return await store.mark_task_started(task.id, MARK)
 
@@ -67,7 +67,7 @@ async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
         tools=("read", "list"),
         steps=7,
     )
-    made, is_new = await store.create_task(session.id, wanted, most=1)
+    made, is_new = await store.create_task(session.id, wanted, max_open=1)
     assert is_new
     assert made == Task(
         id=made.id,
@@ -85,7 +85,7 @@ async def test_a_new_task_waits_to_be_begun(store: WholeStore) -> None:
 
 async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
     session = await session_with(store)
-    made = [(await store.create_task(session.id, wish(f"c{n}"), most=100))[0].id for n in range(50)]
+    made = [(await store.create_task(session.id, wish(f"c{n}"), max_open=100))[0].id for n in range(50)]
     assert len(set(made)) == 50
     assert all(id.startswith("t-") and len(id) == 8 and set(id[2:]) <= set(ascii_lowercase + "234567") for id in made)
 
@@ -93,8 +93,8 @@ async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
 async def test_one_call_begins_one_task(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
     first = await task_in(store, one.id)
-    assert await store.create_task(one.id, replace(wish(), command="other"), most=0) == (first, False)
-    assert (await store.create_task(two.id, wish(), most=1))[1]
+    assert await store.create_task(one.id, replace(wish(), command="other"), max_open=0) == (first, False)
+    assert (await store.create_task(two.id, wish(), max_open=1))[1]
 
 
 async def test_one_call_begins_one_task_even_when_many_ask_at_once(store: WholeStore) -> None:
@@ -102,7 +102,7 @@ async def test_one_call_begins_one_task_even_when_many_ask_at_once(store: WholeS
     made: list[tuple[Task, bool]] = []
 
     async def ask() -> None:
-        made.append(await store.create_task(session.id, wish(), most=1))
+        made.append(await store.create_task(session.id, wish(), max_open=1))
 
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -116,16 +116,16 @@ async def test_a_session_with_too_many_open_tasks_is_refused_another_until_one_e
     first = await task_in(store, session.id, wish("c1"))
     await task_in(store, session.id, wish("c2"))
     with pytest.raises(Refused, match="2 tasks of this session have not ended"):
-        await store.create_task(session.id, wish("c3"), most=2)
-    assert (await store.create_task(other.id, wish("c3"), most=2))[1]
+        await store.create_task(session.id, wish("c3"), max_open=2)
+    assert (await store.create_task(other.id, wish("c3"), max_open=2))[1]
     await store.end_task_and_notify(first.id, DONE, "done")
-    assert (await store.create_task(session.id, wish("c3"), most=2))[1]
+    assert (await store.create_task(session.id, wish("c3"), max_open=2))[1]
 
 
 async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore) -> None:
     session = await session_with(store)
-    command, _ = await store.create_task(session.id, wish("c1"), most=9)
-    asked, _ = await store.create_task(session.id, replace(wish("c2"), kind="session"), most=9)
+    command, _ = await store.create_task(session.id, wish("c1"), max_open=9)
+    asked, _ = await store.create_task(session.id, replace(wish("c2"), kind="session"), max_open=9)
     running = await store.mark_task_started(command.id, MARK)
     child = await store.mark_task_started(asked.id, None, "child-session")
     assert running == replace(command, state="running", process=MARK)
@@ -135,7 +135,7 @@ async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore)
 
 async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore) -> None:
     session = await session_with(store)
-    task, _ = await store.create_task(session.id, wish(), most=9)
+    task, _ = await store.create_task(session.id, wish(), max_open=9)
     await task_in(store, session.id, wish("c2"))
     task = await store.mark_task_started(task.id, None, "child")
     assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
@@ -157,7 +157,7 @@ async def test_what_happens_to_a_task_that_is_not_there_is_refused(store: WholeS
 
 async def test_a_task_in_a_session_that_is_not_there_is_refused(store: WholeStore) -> None:
     with pytest.raises(Refused, match="this session does not exist"):
-        await store.create_task("gone", wish(), most=9)
+        await store.create_task("gone", wish(), max_open=9)
 
 
 async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -> None:
@@ -382,15 +382,15 @@ async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener
     async with opener(tmp_path / "home") as store:
         assert (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann")) == before
         assert [task.state for task in before[0]] == ["failed", "running"]
-        assert (await store.create_task(session.id, wish("c1"), most=0))[0] == before[1][0]
+        assert (await store.create_task(session.id, wish("c1"), max_open=0))[0] == before[1][0]
 
 
 async def test_what_would_not_come_back_as_it_is_is_refused(store: WholeStore) -> None:
     session = await session_with(store)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(wish(), command="half a pair: \ud800"), most=9)
+        await store.create_task(session.id, replace(wish(), command="half a pair: \ud800"), max_open=9)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(wish(), ceiling=float("inf")), most=9)
+        await store.create_task(session.id, replace(wish(), ceiling=float("inf")), max_open=9)
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
         await store.end_task_and_notify(task.id, DONE, "half a pair: \ud800")

@@ -57,5 +57,5 @@ async def test_an_id_that_is_taken_is_not_given_again(tmp_path: Path, monkeypatc
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
         wishes = [TaskSpec(kind="command", call=call, command="make") for call in ("c1", "c2")]
-        made = [(await store.create_task(session.id, wish, most=9))[0].id for wish in wishes]
+        made = [(await store.create_task(session.id, wish, max_open=9))[0].id for wish in wishes]
     assert made == ["t-aaaaaa", "t-aaaaab"]

@@ -103,14 +103,14 @@ class TaskEnd(Struct, frozen=True):
 class TaskStore(Protocol):
     """Tasks, answers and permissions. A write is durable when its call returns."""
 
-    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
+    async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
         """The task of this session's call `spec.call`, created now if it is new: `(task, whether it is new)`.
 
         Raises Refused when `most` tasks of this session are open already.
         """
         ...
 
-    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
+    async def mark_task_started(self, task: str, process: ProcessIdentity | None, child: str = "") -> Task:
         """Record that it runs, as this process or this child session."""
         ...
 
@@ -151,7 +151,7 @@ class TaskStore(Protocol):
         """Record an answer; None when the question has one. Needs no claim."""
         ...
 
-    async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission: ...
+    async def add_permission(self, person: str, scope: PermissionScope, applies_to: str, need: str) -> Permission: ...
     async def list_permissions(self, person: str) -> Sequence[Permission]: ...
     async def revoke_permission(self, person: str, permission_id: str) -> bool: ...
 

@@ -125,11 +125,11 @@ class SqliteStore:
     async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(partial(sessions.sessions_with_work, self._reads))
 
-    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
-        return await self._write(lambda: self._writes.tasks.create_once(session, spec, most, encode_spec(spec)))
+    async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
+        return await self._write(lambda: self._writes.tasks.create_once(session, spec, max_open, encode_spec(spec)))
 
-    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
-        return await self._write(partial(self._writes.tasks.mark_started, task, mark, child))
+    async def mark_task_started(self, task: str, process: ProcessIdentity | None, child: str = "") -> Task:
+        return await self._write(partial(self._writes.tasks.mark_started, task, process, child))
 
     async def detach_task(self, task: str, notify: Notify) -> Task:
         return await self._write(partial(self._writes.tasks.detach, task, notify))
@@ -157,8 +157,8 @@ class SqliteStore:
     async def answer(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
         return await self._write(partial(self._writes.tasks.answer_once, session, question_id, answer, person))
 
-    async def add_permission(self, person: str, scope: PermissionScope, place: str, need: str) -> Permission:
-        return await self._write(partial(self._writes.tasks.add_permission_once, person, scope, place, need))
+    async def add_permission(self, person: str, scope: PermissionScope, applies_to: str, need: str) -> Permission:
+        return await self._write(partial(self._writes.tasks.add_permission_once, person, scope, applies_to, need))
 
     async def list_permissions(self, person: str) -> Sequence[Permission]:
         return await self._read(partial(tasks.list_permissions, self._reads, person))

@@ -140,11 +140,11 @@ class LocalCommands:
     def size(self, task: Task) -> int:
         return task_folder.output_size(self._folder(task))
 
-    def read(self, task: Task, start: int, most: int) -> bytes:
+    def read(self, task: Task, start: int, max_bytes: int) -> bytes:
         folder = self._folder(task)
         if start >= 0:
-            return task_folder.read_output(folder, start, most)
-        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), most)
+            return task_folder.read_output(folder, start, max_bytes)
+        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), max_bytes)
 
     def idle_seconds(self, task: Task) -> float:
         return time.time() - task_folder.last_output_time(self._folder(task))
