@@ -233,8 +233,8 @@ def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> Non
             tool(function)  # pyright: ignore
         told.append(str(wrong.value))
     assert told == [
-        "tool without_words: say in a docstring what it does; that is what the model reads",
+        "tool without_words: describe it in a docstring; the model reads it",
         "tool without_type: parameter path needs a type",
-        "tool with_any_number: *paths: str cannot be described to a model",
-        "Tree contains itself; a tool's arguments must have an end",
+        "tool with_any_number: *paths: str has no equivalent in a JSON schema",
+        "Tree contains itself, which the arguments of a tool must not",
     ]

@@ -65,7 +65,7 @@ async def test_a_file_is_read_below_a_line_that_says_which_lines_these_are(here:
 async def test_a_part_of_a_file_says_how_to_go_on(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour")
     assert await call(read, here, path="a.txt", offset="2", limit=2) == Result(
-        "c1", "a.txt: lines 2–3 of 4\ntwo\nthree\n[… go on with offset=4 …]", details="2 lines"
+        "c1", "a.txt: lines 2–3 of 4\ntwo\nthree\n[… continue with offset=4 …]", details="2 lines"
     )
 
 
@@ -111,7 +111,7 @@ async def test_an_image_that_is_too_large_is_refused(here: ToolContext, tmp_path
         file.write(PNG)
         file.truncate(6 << 20)
     assert await call(read, here, path="a.png") == Result(
-        "c1", "a.png is an image (image/png) larger than 5.0 MiB; make a smaller copy to look at", failed=True
+        "c1", "a.png is an image (image/png) larger than 5.0 MiB; make a smaller copy and read that", failed=True
     )
 
 
@@ -123,7 +123,7 @@ async def test_binary_files_are_described_not_dumped(here: ToolContext, tmp_path
     (tmp_path / "x").write_bytes(raw)
     length = f"{len(raw)} bytes"
     assert await call(read, here, path="x") == Result(
-        "c1", f"x is no text: {about}, {length}", details=f"{about}, {length}"
+        "c1", f"x is not text: {about}, {length}", details=f"{about}, {length}"
     )
 
 
@@ -153,10 +153,10 @@ async def test_a_part_of_a_huge_file_is_read_without_loading_it(here: ToolContex
         file.truncate(20 << 30)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     got = await call(read, here, path="huge.log", limit=1)
-    assert got.text == "huge.log is no text: binary, 20480.0 MiB"
+    assert got.text == "huge.log is not text: binary, 20480.0 MiB"
     (tmp_path / "rows.log").write_bytes(b"row\n" * (20 << 20))
     got = await call(read, here, path="rows.log", offset=20_000_000, limit=2)
-    assert got.text == "rows.log: lines 20000000–20000001 of 20,971,520\nrow\nrow\n[… go on with offset=20000002 …]"
+    assert got.text == "rows.log: lines 20000000–20000001 of 20,971,520\nrow\nrow\n[… continue with offset=20000002 …]"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
     whole = await call(edit, here, path="rows.log", old="x", new="y")
     assert whole == Result(
@@ -206,7 +206,7 @@ async def test_an_edit_of_a_passage_that_occurs_twice_says_where_and_all_takes_b
 ) -> None:
     (tmp_path / "a.py").write_text("x\ny\nx\n")
     assert (await call(edit, here, path="a.py", old="x", new="z")).text == (
-        "old occurs 2 times, at lines 1, 3; give more of the text around the one you mean, or set all"
+        "old occurs 2 times, at lines 1, 3; include more context to select one of them, or set all"
     )
     assert (await call(edit, here, path="a.py", old="x", new="z", all=True)).text == "edited a.py in 2 places"
     assert (tmp_path / "a.py").read_text() == "z\ny\nz\n"
@@ -216,13 +216,13 @@ async def test_an_edit_that_does_not_fit_shows_the_closest_lines(here: ToolConte
     (tmp_path / "a.py").write_text("def f():\n    return total(1)\n\nprint(f())\n")
     indented = await call(edit, here, path="a.py", old="def f():\n  return total(1)", new="")
     assert indented.text == (
-        "old is not in the file like this; only its white space differs from\n"
+        "old is not in the file; only its white space differs from\n"
         "lines 1–4:\ndef f():\n    return total(1)\n\nprint(f())"
     )
     alike = await call(edit, here, path="a.py", old="return totals(2)", new="")
     assert alike.text == "old is not in the file; the closest is\nlines 2–4:\n    return total(1)\n\nprint(f())"
     strange = await call(edit, here, path="a.py", old="qqqqqqqqqqqqqqqqq", new="")
-    assert strange.text == "old is not in the file, nor anything like it; read the file again"
+    assert strange.text == "old is not in the file, nor anything similar; read the file again"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_an_edit_cut_short_by_a_crash_is_found_done_or_unknown(here: ToolC
     assert await edit.reconcile(cut, here) is None
     await edit.run(cut, here)
     assert await edit.reconcile(cut, here) == Result(
-        "c1", "a.txt holds the new text, and no longer the old one", details="edited"
+        "c1", "a.txt has the new text and no longer the old one", details="edited"
     )
 
 
@@ -318,7 +318,7 @@ async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(
     os.mkfifo(tmp_path / "pipe")
     assert await call(list_folder, here, depth=2) == Result(
         "c1",
-        ".git/\npipe  (no ordinary file)\nsrc/\nsrc/a.py  2.0 KiB\nsrc/deep/\nway  (link)",
+        ".git/\npipe  (not a regular file)\nsrc/\nsrc/a.py  2.0 KiB\nsrc/deep/\nway  (link)",
         details="6 items",
     )
     assert (await call(list_folder, here, path=".git")).text == ".git/config  0 bytes"
@@ -332,5 +332,5 @@ async def test_a_long_listing_is_cut_and_says_so(here: ToolContext, tmp_path: Pa
     got = await call(list_folder, here)
     assert got.text.split("\n")[499:] == [
         "499  0 bytes",
-        "[… 10 more; list a folder further down, or use search …]",
+        "[… 10 more; list a folder below this one, or use search …]",
     ]

@@ -90,7 +90,7 @@ async def test_an_invalid_pattern_is_told_with_the_way_out(context: ToolContext)
 
 async def test_nothing_found_is_said(context: ToolContext) -> None:
     assert await run(context, pattern="zzz") == Result("c1", "no match", details="0 matches in 0 files")
-    assert (await run(context, pattern="os", glob="*.rs")).text == "no match\n[there is no file like that to search in]"
+    assert (await run(context, pattern="os", glob="*.rs")).text == "no match\n[no file matches the path and glob]"
     assert (await run(context, pattern="os", path="nowhere")).text == "no file called nowhere"
     assert (await run(context, pattern="")).failed
 
@@ -100,22 +100,20 @@ async def test_many_matches_and_long_lines_are_cut_with_a_word(context: ToolCont
     got = await run(context, pattern="thread")
     assert got.text.split("\n")[199:] == [
         "short.txt:200: thread",
-        "[only the first 200 matches are shown; search for something rarer, or in fewer files]",
+        "[only the first 200 matches are shown; use a more specific pattern or search fewer files]",
     ]
     (tmp_path / "many.txt").write_text(("-" * 5_000 + "needle" + "-" * 5_000 + "\n") * 300)
     got = await run(context, pattern="needle")
     rows = got.text.split("\n")
     around = "-" * 100 + "needle" + "-" * 194
     assert rows[0] == f"many.txt:1: … {around} …"
-    assert rows[75:] == ["[only the first 75 matches are shown; search for something rarer, or in fewer files]"]
+    assert rows[75:] == ["[only the first 75 matches are shown; use a more specific pattern or search fewer files]"]
     assert got.details == "at least 300 matches in 1 file"
 
 
 async def test_a_file_too_large_to_search_is_counted_aloud(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_bytes(b"os\n" * (2 << 20))
-    assert (
-        await run(context, pattern="os", path="large.txt")
-    ).text == "no match\n[1 file larger than 4.0 MiB not searched]"
+    assert (await run(context, pattern="os", path="large.txt")).text == "no match\n[1 file larger than 4.0 MiB skipped]"
 
 
 async def test_a_pattern_that_never_ends_is_ended(context: ToolContext, tmp_path: Path) -> None:

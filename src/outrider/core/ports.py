@@ -225,7 +225,7 @@ class Workspace(Protocol):
         ...
 
     def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
-        """Write all or nothing, and create parent folders. With `before`, refuse unless the file still has that content."""
+        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content."""
         ...
 
     def list(self, path: str, depth: int = 1) -> FileListing:

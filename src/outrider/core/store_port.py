@@ -106,7 +106,7 @@ class TaskStore(Protocol):
     async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
         """The task of this session's call `spec.call`, created now if it is new: `(task, whether it is new)`.
 
-        Raises Refused when `most` tasks of this session are open already.
+        Raises Refused when this session has `max_open` open tasks.
         """
         ...
 

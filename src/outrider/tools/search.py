@@ -18,7 +18,7 @@ _MAX_ALTERNATIVES = 64
 
 
 def glob_matches(path: str, globs: Sequence[str]) -> bool:
-    """Whether one of these globs means this path. One without a slash means names in any folder."""
+    """Whether one of these globs matches the path. A glob without a slash matches names in any folder."""
     parts = path.split("/")
     return any(
         _parts_match(parts, glob.strip("/").split("/")) if "/" in glob else fnmatchcase(parts[-1], glob)
@@ -27,37 +27,37 @@ def glob_matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def expand_braces(glob: str) -> Sequence[str]:
-    """A glob without `{a,b}`: one for each choice, at most some dozens."""
+    """Replace `{a,b}` in a glob: one glob for each choice, up to a few dozen."""
     done: list[str] = []
     todo = [glob.removeprefix("./")]
     while todo and len(done) + len(todo) <= _MAX_ALTERNATIVES:
         current = todo.pop()
-        found = _BRACES.search(current)
-        if not found:
+        match = _BRACES.search(current)
+        if not match:
             done.append(current)
             continue
-        todo += [current[: found.start()] + choice + current[found.end() :] for choice in found[1].split(",")]
+        todo += [current[: match.start()] + choice + current[match.end() :] for choice in match[1].split(",")]
     return done + todo
 
 
 def _parts_match(path: Sequence[str], glob: Sequence[str]) -> bool:
-    """`**` stands for any number of folders. Keeps the set of places in the path the glob may have come to."""
-    places = {0}
+    """`**` matches any number of folders. Tracks the set of positions in the path that the glob can have reached."""
+    positions = {0}
     for part in glob:
         if part == "**":
-            places = set(range(min(places), len(path) + 1))
+            positions = set(range(min(positions), len(path) + 1))
         else:
-            places = {place + 1 for place in places if place < len(path) and fnmatchcase(path[place], part)}
-        if not places:
+            positions = {at + 1 for at in positions if at < len(path) and fnmatchcase(path[at], part)}
+        if not positions:
             return False
-    return len(path) in places
+    return len(path) in positions
 
 
 TIMEOUT = 20.0
 _MAX_MATCHES = 200
-"""Matches shown."""
+"""Matching lines in one result."""
 _MAX_CHARS = 24_000
-"""Characters of matches shown."""
+"""Characters of matching lines in one result."""
 _MAX_FILE_SIZE = 4 * 1024 * 1024
 _SNIFFED = 8_192
 _BATCH_FILES = 32
@@ -87,11 +87,11 @@ class SearchProgress:
             return
         self.files += 1
         self.matches += matches.count
-        room = _MAX_CHARS - sum(map(len, self.rows))
+        remaining = _MAX_CHARS - sum(map(len, self.rows))
         for line, text in matches.lines:
             row = f"{path}:{line}: {text}"
-            room -= len(row)
-            if room < 0 or len(self.rows) >= _MAX_MATCHES:
+            remaining -= len(row)
+            if remaining < 0 or len(self.rows) >= _MAX_MATCHES:
                 break
             self.rows.append(row)
 
@@ -122,16 +122,16 @@ async def search(
     literal: bool = False,
     ignore_case: bool = False,
 ) -> Result:
-    """Search the contents of files, line by line. Answers with `path:line: text`.
+    """Search the contents of files, line by line. Returns `path:line: text` for each match.
 
-    pattern: a regular expression (Python's), or plain text with literal
-    path: a folder or file to search in, from the workspace's root
-    glob: only files like this, e.g. `*.py`, `src/**/*.ts`, `*.{c,h}`
-    literal: take the pattern as plain text
-    ignore_case: let upper and lower case match each other
+    pattern: a regular expression (Python syntax), or plain text with literal
+    path: a folder or file to search in, relative to the workspace
+    glob: search only matching files, e.g. `*.py`, `src/**/*.ts`, `*.{c,h}`
+    literal: treat the pattern as plain text
+    ignore_case: ignore upper and lower case
     """
     if not pattern:
-        raise Refused("the pattern is empty; use list to see which files there are")
+        raise Refused("the pattern is empty; use list to see the files")
     listing = await in_thread(partial(context.workspace.walk, path))
     globs = expand_braces(glob)
     files = [item for item in listing.items if not glob or _matches_globs(item.path, path, globs)]
@@ -164,7 +164,7 @@ async def search_files(
                 if progress.is_truncated:
                     break
         except TimeoutError:
-            progress.stop_at(paths[answered] if answered < len(paths) else "reading the files")
+            progress.stop_at(paths[answered] if answered < len(paths) else "a file that was still being read")
     return progress
 
 
@@ -173,44 +173,45 @@ def _batches(
 ) -> Iterator[Sequence[tuple[str, bytes]]]:
     """Paths and contents, some at a time, since handing over a batch costs more than matching a small file."""
     batch: list[tuple[str, bytes]] = []
-    room = _BATCH_SIZE
+    remaining = _BATCH_SIZE
     for item in files:
         content = progress.read_content(workspace, item)
         if content:
             batch.append((item.path, content))
-            room -= len(content)
-        if room <= 0 or len(batch) >= _BATCH_FILES:
+            remaining -= len(content)
+        if remaining <= 0 or len(batch) >= _BATCH_FILES:
             yield batch
-            batch, room = [], _BATCH_SIZE
+            batch, remaining = [], _BATCH_SIZE
     if batch:
         yield batch
 
 
 def _render_result(progress: SearchProgress, files: int, cut: bool) -> Result:
-    found = f"{plural(progress.matches, 'match', 'matches')} in {plural(progress.files, 'file')}"
+    count = f"{plural(progress.matches, 'match', 'matches')} in {plural(progress.files, 'file')}"
     notes: list[str] = []
     if progress.timed_out_in:
         notes.append(
-            f"gave up after {TIMEOUT:.0f} s in {progress.timed_out_in}: make the pattern simpler, or search less"
+            f"stopped after {TIMEOUT:.0f} s in {progress.timed_out_in}; use a simpler pattern or search fewer files"
         )
     if progress.is_truncated:
         notes.append(
-            f"only the first {len(progress.rows)} matches are shown; search for something rarer, or in fewer files"
+            f"only the first {len(progress.rows)} matches are shown; use a more specific pattern or search fewer files"
         )
     if progress.too_large:
-        notes.append(f"{plural(progress.too_large, 'file')} larger than {size(_MAX_FILE_SIZE)} not searched")
+        notes.append(f"{plural(progress.too_large, 'file')} larger than {size(_MAX_FILE_SIZE)} skipped")
     if progress.unreadable:
         notes.append(f"{plural(progress.unreadable, 'file')} could not be read")
     if cut:
-        notes.append("too many files: not all of them were searched; search a folder further down")
+        notes.append("too many files: not all of them were searched; search a folder below this one")
     if not files:
-        notes.append("there is no file like that to search in")
-    found = f"at least {found}" if progress.is_truncated or progress.timed_out_in else found
+        notes.append("no file matches the path and glob")
+    if progress.is_truncated or progress.timed_out_in:
+        count = f"at least {count}"
     lines = [*(progress.rows or ["no match"]), *(f"[{note}]" for note in notes)]
-    return result("\n".join(lines), found, failed=bool(progress.timed_out_in) and not progress.rows)
+    return result("\n".join(lines), count, failed=bool(progress.timed_out_in) and not progress.rows)
 
 
 def _matches_globs(path: str, folder: str, globs: Sequence[str]) -> bool:
-    """Globs are taken from the workspace's root or from the folder that is searched."""
+    """Globs are relative to the workspace or to the folder that is searched."""
     inner = path.removeprefix(folder.removeprefix("./").rstrip("/") + "/")
     return glob_matches(path, globs) or glob_matches(inner, globs)
