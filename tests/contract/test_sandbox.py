@@ -179,10 +179,10 @@ class TestWhatIsSeen:
     ) -> None:
         if not Path(name).is_dir():
             pytest.skip(f"this machine has no {name}")
-        with pytest.raises(Refused, match="belongs to the whole machine"):
+        with pytest.raises(Refused, match="belongs to the system"):
             sandbox.wrap(["true"], Path(name), Path(name), {})
         for grant in (SandboxGrant(read=(name,)), SandboxGrant(write=(name,))):
-            with pytest.raises(Refused, match="belongs to the whole machine"):
+            with pytest.raises(Refused, match="belongs to the system"):
                 sandbox.wrap(["true"], folder, folder, {}, grant)
 
     def test_outriders_folder_is_neither_workspace_nor_granted_nor_reached_by_a_link(self, tmp_path: Path) -> None:

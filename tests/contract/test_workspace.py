@@ -117,7 +117,7 @@ def test_links_that_lead_out_are_refused_and_what_they_point_to_stays(ground: Gr
             ground.refuses(lambda path=path: ground.workspace.write(path, b"mine")),
             ground.refuses(lambda path=path: ground.workspace.list(path)),
         ]
-        assert told == [f"{path} leads out of the workspace; paths start at its folder, {ground.root}"] * 3
+        assert told == [f"{path} leads out of the workspace; use paths inside {ground.root}"] * 3
     assert ground.workspace.walk(".") == FileListing([])
 
 
@@ -126,7 +126,7 @@ def test_links_in_a_circle_end_in_a_refusal(ground: Ground) -> None:
     (ground.root / "b").symlink_to("a")
     (ground.root / "self").symlink_to("self/x")
     (ground.root / "here").symlink_to(".")
-    assert ground.refuses(lambda: ground.workspace.read("a")) == "a goes through too many links, maybe in a circle"
+    assert ground.refuses(lambda: ground.workspace.read("a")) == "a goes through too many links, maybe in a loop"
     ground.refuses(lambda: ground.workspace.write("self", b"x"))
     ground.refuses(lambda: ground.workspace.read("here/" * 60 + "x"))
     assert ground.workspace.walk(".") == FileListing([])
@@ -156,7 +156,7 @@ def test_special_files_are_refused_without_waiting(ground: Ground) -> None:
         server.bind(f"/proc/self/fd/{folder}/sock")
         os.close(folder)
         for name in ("pipe", "sock"):
-            told = f"{name} is no ordinary file (a pipe, socket or device) and is left alone"
+            told = f"{name} is not a regular file (but a pipe, socket or device)"
             assert ground.refuses(lambda name=name: ground.workspace.read(name)) == told
             assert ground.refuses(lambda name=name: ground.workspace.write(name, b"x")) == told
     assert ground.refuses(lambda: ground.workspace.read("pipe/x")) == "pipe is not a folder"
@@ -311,7 +311,7 @@ def test_a_write_over_a_folder_or_below_a_file_is_refused(ground: Ground) -> Non
 def test_a_write_that_expects_other_contents_changes_nothing(ground: Ground) -> None:
     ground.workspace.write("a.txt", b"one")
     told = ground.refuses(lambda: ground.workspace.write("a.txt", b"two", before=b"zero"))
-    assert told == "a.txt was changed meanwhile by someone else; read it again"
+    assert told == "a.txt has been changed by another program; read it again"
     ground.workspace.write("a.txt", b"two", before=b"one")
     assert ground.workspace.read("a.txt") == b"two"
     assert os.listdir(ground.root) == ["a.txt"]
@@ -322,7 +322,7 @@ def test_what_is_too_long_is_refused_both_ways(ground: Ground) -> None:
         file.truncate(60 << 20)
     assert "read it in parts" in ground.refuses(lambda: ground.workspace.read("huge"))
     assert ground.refuses(lambda: ground.workspace.write("a", bytes((10 << 20) + 1))) == (
-        "10,485,761 bytes are too many for one file; 10 MiB are the limit"
+        "10,485,761 bytes are too many for one file; the limit is 10 MiB"
     )
 
 
@@ -367,13 +367,13 @@ def test_a_walk_that_is_too_deep_says_that_it_is_cut(ground: Ground) -> None:
     ground.workspace.write("d/" * 50 + "x", b"")
     ground.workspace.write("d/y", b"")
     assert ground.workspace.walk(".") == FileListing([WorkspaceItem("d/y", "file", 0)], cut=True)
-    assert ground.refuses(lambda: ground.workspace.write("e/" * 70 + "x", b"")).endswith("64 folders are the limit")
+    assert ground.refuses(lambda: ground.workspace.write("e/" * 70 + "x", b"")).endswith("the limit is 64 folders")
 
 
 def test_a_walk_over_too_many_files_says_that_it_is_cut(ground: Ground) -> None:
     for number in range(9):
         ground.workspace.write(f"{number}/x", b"")
-    assert LocalWorkspace(str(ground.root), most_items=5).walk(".") == FileListing(
+    assert LocalWorkspace(str(ground.root), max_items=5).walk(".") == FileListing(
         [WorkspaceItem("0/x", "file", 0), WorkspaceItem("1/x", "file", 0)], cut=True
     )
 

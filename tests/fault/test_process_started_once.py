@@ -49,7 +49,7 @@ async def test_a_supervisor_that_comes_too_late_does_not_run_the_command(tasks: 
     assert [path for path in (tasks.home / "count", spec.folder / "output") if path.exists()] == []
     end = poll_exit(spec.folder, None)
     assert (end and end.reason, adopt(spec.folder)) == ("lost", None)
-    with pytest.raises(Refused, match="given up before it was"):
+    with pytest.raises(Refused, match="given up before its start"):
         start_detached(spec)
     remove_folder(spec.folder)
     assert _supervisor(supervisor_argv(spec), tasks.home) != 0
@@ -73,7 +73,7 @@ async def test_supervisor_and_heir_never_both_win(tasks: Tasks) -> None:
 async def test_a_start_that_died_before_its_folder_was_made_never_happens(tasks: Tasks) -> None:
     spec = tasks.spec("echo ran >>count")
     assert adopt(spec.folder) is None
-    with pytest.raises(Refused, match="given up before it was"):
+    with pytest.raises(Refused, match="given up before its start"):
         start_detached(spec)
     shutil.rmtree(spec.folder)
 

@@ -28,7 +28,7 @@ commands must be configured to include it."""
 _SIGTERM_GRACE = 1.0
 _SIGKILL_TIMEOUT = 10.0
 _FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.3
+_MAX_PAUSE = 0.3
 _MARKER = re.compile(r"[0-9a-zA-Z_-]{16,128}")
 _STAT = "/proc/self/stat"
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -96,9 +96,9 @@ class ProcFilesystem:
 
     def parse_process(self, line: bytes) -> ProcessRow:
         """Parse a line of /proc/*/stat."""
-        pid, _, rest = line.partition(b" (")
+        pid, _, remainder = line.partition(b" (")
         # The program's name may contain anything, including parentheses and newlines: the last one closes it.
-        fields = rest.rpartition(b") ")[2].split()
+        fields = remainder.rpartition(b") ")[2].split()
         if len(fields) < 20:
             raise ValueError("not a line of /proc/*/stat")
         return ProcessRow(
@@ -312,5 +312,5 @@ class ProcessTree:
                 pids = ", ".join(str(row.pid) for row in remaining[:5])
                 raise Unavailable(f"processes that a child left behind do not die: {pids}", retry_after=5)
             await anyio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            pause = min(pause * 1.5, _MAX_PAUSE)
         return len(signalled)

@@ -79,9 +79,9 @@ async def _send_contents(worker: Process, query: bytes, batches: AsyncIterable[S
 
 
 async def _read_results(worker: Process) -> AsyncGenerator[ContentMatches]:
-    is_compiled, rest = False, b""
+    is_compiled, partial_line = False, b""
     async for chunk in cast("ByteReceiveStream", worker.stdout):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
         for line in lines:
             if is_compiled:
                 yield msgspec.json.decode(line, type=ContentMatches)
