@@ -10,7 +10,7 @@ from outrider.core.errors import Refused
 from outrider.workspaces.supervisor import start_detached
 from outrider.workspaces.task_folder import Exit, output_size
 from tests.support.mounts import small_disk
-from tests.support.tasks import Tasks, is_gone, open_tasks
+from tests.support.tasks import Tasks, open_tasks, until_gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
 
@@ -32,7 +32,7 @@ async def test_a_flood_is_cut_off_and_the_disk_keeps_no_more_than_was_allowed(ta
 async def test_a_command_that_goes_on_after_its_flood_is_ended_with_all_its_children(tasks: Tasks) -> None:
     task = tasks.run("trap '' TERM PIPE; sleep 1000 & echo $!; yes; yes; sleep 1000", output=4096)
     assert await task.ends() == Exit(137, "output", 9)
-    assert is_gone(int(task.said().split()[0]))
+    await until_gone(int(task.said().split()[0]))
 
 
 async def test_output_that_just_fits_is_no_flood(tasks: Tasks) -> None:
