@@ -56,7 +56,7 @@ def test_what_is_written_is_read_back(ground: Ground) -> None:
         assert file.read(2) == b"\0\xff"
 
 
-def test_absolute_paths_inside_are_taken(ground: Ground) -> None:
+def test_absolute_paths_inside_are_accepted(ground: Ground) -> None:
     ground.workspace.write(f"{ground.root}/a.txt", b"hi")
     assert ground.workspace.read(f"{ground.workspace.root}//a.txt") == b"hi"
 
@@ -83,7 +83,7 @@ def test_absolute_paths_inside_are_taken(ground: Ground) -> None:
         "\udcff",
     ],
 )
-def test_paths_that_lead_out_or_are_none_are_refused(ground: Ground, path: str) -> None:
+def test_paths_that_lead_out_or_are_invalid_are_refused(ground: Ground, path: str) -> None:
     (ground.root / "a").mkdir()
     path = path.replace("{root}", str(ground.root)).replace("{outside}", str(ground.outside))
     for act in (ground.workspace.read, ground.workspace.open_read, ground.workspace.list, ground.workspace.walk):
@@ -121,7 +121,7 @@ def test_links_that_lead_out_are_refused_and_what_they_point_to_stays(ground: Gr
     assert ground.workspace.walk(".") == FileListing([])
 
 
-def test_links_in_a_circle_end_in_a_refusal(ground: Ground) -> None:
+def test_links_in_a_loop_are_refused(ground: Ground) -> None:
     (ground.root / "a").symlink_to("b")
     (ground.root / "b").symlink_to("a")
     (ground.root / "self").symlink_to("self/x")
@@ -143,7 +143,7 @@ def test_links_that_stay_inside_work_for_reading_and_writing(ground: Ground) -> 
     assert (ground.root / "real/a.txt").read_bytes() == b"two"
 
 
-def test_a_dangling_link_inside_is_written_through_to_its_place(ground: Ground) -> None:
+def test_writing_to_a_dangling_link_inside_creates_its_target(ground: Ground) -> None:
     (ground.root / "way").symlink_to("later.txt")
     ground.workspace.write("way", b"hi")
     assert (ground.root / "later.txt").read_bytes() == b"hi"
@@ -170,7 +170,7 @@ def test_a_device_is_refused(ground: Ground) -> None:
     ground.refuses(lambda: ground.workspace.read("zero"))
 
 
-def test_a_folder_swapped_for_a_link_again_and_again_never_lets_anything_out_or_in(ground: Ground) -> None:
+def test_a_folder_replaced_by_a_link_again_and_again_never_leads_out(ground: Ground) -> None:
     safe = ground.root / "safe"
     safe.mkdir()
     (safe / "canary.txt").write_bytes(b"mine")
@@ -203,7 +203,7 @@ def test_a_folder_swapped_for_a_link_again_and_again_never_lets_anything_out_or_
     ground.is_untouched()
 
 
-def test_a_file_swapped_for_a_link_again_and_again_never_shows_what_is_outside(ground: Ground) -> None:
+def test_a_file_replaced_by_a_link_again_and_again_never_reveals_the_outside(ground: Ground) -> None:
     stop = threading.Event()
 
     def swap() -> None:
@@ -326,7 +326,7 @@ def test_what_is_too_long_is_refused_both_ways(ground: Ground) -> None:
     )
 
 
-def test_a_workspace_folder_that_is_gone_is_said_to_be_gone(ground: Ground) -> None:
+def test_a_workspace_folder_that_was_removed_is_reported(ground: Ground) -> None:
     ground.root.rmdir()
     told = f"the workspace folder {ground.root} is gone"
     for act in (ground.workspace.read, ground.workspace.list, ground.workspace.walk):
@@ -339,7 +339,7 @@ def test_a_workspace_folder_that_is_gone_is_said_to_be_gone(ground: Ground) -> N
         open_local(ground.root)
 
 
-def test_names_that_are_no_text_are_shown_escaped_and_can_be_given_back(ground: Ground) -> None:
+def test_names_that_are_not_text_are_escaped_and_can_be_used_in_that_form(ground: Ground) -> None:
     with open(os.fsencode(ground.root) + b"/caf\xe9.txt", "wb") as file:
         file.write(b"hi")
     ground.workspace.write("two\nlines", b"ho")
@@ -352,7 +352,7 @@ def test_names_that_are_no_text_are_shown_escaped_and_can_be_given_back(ground: 
     assert ground.workspace.read("caf\\xe9.txt") == b"there"
 
 
-def test_a_walk_skips_noise_and_does_not_follow_links(ground: Ground) -> None:
+def test_a_walk_skips_some_folders_and_does_not_follow_links(ground: Ground) -> None:
     for path in ("src/a.py", ".git/config", "web/node_modules/x.js", "src/__pycache__/a.pyc", "z.txt"):
         ground.workspace.write(path, b"12")
     (ground.root / "src/again").symlink_to("..")

@@ -19,7 +19,7 @@ ROOM = 40
 """MiB that so many running tasks may cost."""
 
 
-async def test_hundreds_of_tasks_at_once_are_all_told_once_in_bounded_memory(tmp_path: Path) -> None:
+async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory(tmp_path: Path) -> None:
     async with opened(tmp_path) as agent:
         with anyio.fail_after(20):
             await agent.say("0 nothing", session="warm-up")
@@ -39,7 +39,7 @@ async def test_hundreds_of_tasks_at_once_are_all_told_once_in_bounded_memory(tmp
     await until_none_survives(tmp_path)
 
 
-async def test_more_tasks_than_a_session_may_have_are_refused_aloud(tmp_path: Path) -> None:
+async def test_more_tasks_than_a_session_may_have_are_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, most=5) as agent:
         gate = await start_crowd(agent, 8)
         session = await agent.session("crowd")

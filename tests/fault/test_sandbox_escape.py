@@ -54,7 +54,7 @@ def escapes(sandbox: Sandbox, outer: Outer, commands: Sequence[str]) -> dict[str
     }
 
 
-def test_the_list_is_long_enough_to_mean_something() -> None:
+def test_the_list_of_hostile_commands_is_long_enough() -> None:
     assert sum(len(hostile(section)) for section in SECTIONS) >= 100
 
 
@@ -73,7 +73,7 @@ def test_a_command_changes_nothing_but_its_workspace(sandbox: Sandbox, outer: Ou
     assert outer.state() == before
 
 
-def test_a_command_gets_no_more_out_of_the_kernel_than_it_was_given(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(sandbox: Sandbox, outer: Outer) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("kernel")) == {}
     assert outer.state() == before
@@ -86,7 +86,7 @@ def test_a_command_reaches_no_listener_and_no_network(sandbox: Sandbox, outer: O
 
 
 @pytest.mark.promise("S10")
-def test_a_command_that_wants_to_ruin_everything_ruins_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_destructive_command_destroys_only_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
     before = outer.state()
     for command in hostile("ruinous"):
         status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ)
@@ -94,7 +94,7 @@ def test_a_command_that_wants_to_ruin_everything_ruins_its_workspace(sandbox: Sa
         assert outer.state() == before, command
 
 
-def test_nothing_that_is_seen_can_be_changed_but_what_is_the_commands_own(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_can_change_only_its_own_files(sandbox: Sandbox, outer: Outer) -> None:
     """Whatever root owns, root may change, unless it is shown read-only: so all is tried, to be what it already is."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has no /usr/bin/python3")

@@ -30,26 +30,26 @@ os.kill(os.getpid(), 9)
 """
 
 
-class Task(Struct, frozen=True):
+class StartedTask(Struct, frozen=True):
     """A started command."""
 
     folder: Path
-    mark: ProcessIdentity
+    identity: ProcessIdentity
 
-    async def ends(self) -> Exit:
+    async def wait(self) -> Exit:
         """Its end, without the time of it."""
         with anyio.fail_after(LONG):
-            return msgspec.structs.replace(await wait_for_exit(self.folder, self.mark), at=0)
+            return msgspec.structs.replace(await wait_for_exit(self.folder, self.identity), at=0)
 
-    async def is_killed(self, grace: float = 2.0) -> Exit:
+    async def kill(self, grace: float = 2.0) -> Exit:
         with anyio.fail_after(LONG):
-            return msgspec.structs.replace(await kill(self.folder, self.mark, grace), at=0)
+            return msgspec.structs.replace(await kill(self.folder, self.identity, grace), at=0)
 
-    def looks(self) -> Exit | None:
-        end = poll_exit(self.folder, self.mark)
+    def poll(self) -> Exit | None:
+        end = poll_exit(self.folder, self.identity)
         return msgspec.structs.replace(end, at=0) if end else None
 
-    async def says(self, words: bytes) -> None:
+    async def wait_for_output(self, words: bytes) -> None:
         with anyio.fail_after(LONG):
             while True:
                 if words in tail_output(self.folder):
@@ -64,11 +64,11 @@ class Task(Struct, frozen=True):
     def group(self) -> int:
         return int(self.fact("first").split()[0])
 
-    def said(self) -> bytes:
+    def output(self) -> bytes:
         return tail_output(self.folder, output_size(self.folder))
 
 
-class Tasks:
+class StartedTasks:
     """Starts commands in one folder."""
 
     def __init__(self, home: Path) -> None:
@@ -89,11 +89,11 @@ class Tasks:
         environ = {"PATH": os.defpath} if environ is None else environ
         return CommandSpec(("/bin/sh", "-c", text), folder, self.home, environ, stdin, output, rlimits or {})
 
-    def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> Task:
+    def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> StartedTask:
         spec = self.spec(text, stdin=stdin, output=output)
-        return Task(spec.folder, start_detached(spec))
+        return StartedTask(spec.folder, start_detached(spec))
 
-    def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> Task:
+    def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> StartedTask:
         """Started by a process that has been killed with SIGKILL since."""
         spec = self.spec(text, stdin=stdin)
         starter = subprocess.run(
@@ -104,19 +104,19 @@ class Tasks:
             check=False,
         )
         assert (starter.returncode, starter.stderr) == (-9, b"")
-        return Task(spec.folder, pickle.loads(starter.stdout))
+        return StartedTask(spec.folder, pickle.loads(starter.stdout))
 
 
 @asynccontextmanager
-async def open_tasks(home: Path) -> AsyncGenerator[Tasks]:
-    tasks = Tasks(home)
+async def open_tasks(home: Path) -> AsyncGenerator[StartedTasks]:
+    tasks = StartedTasks(home)
     try:
         yield tasks
     finally:
         for folder in tasks.started:
-            if folder.exists() and (mark := adopt(folder)):
+            if folder.exists() and (identity := adopt(folder)):
                 with anyio.fail_after(LONG):
-                    await kill(folder, mark, 0)
+                    await kill(folder, identity, 0)
 
 
 def is_gone(pid: int) -> bool:

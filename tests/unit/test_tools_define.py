@@ -93,7 +93,7 @@ def test_the_signature_is_the_schema_and_the_docstring_the_description() -> None
     )
 
 
-async def test_arguments_are_taken_kindly(here: ToolContext) -> None:
+async def test_arguments_of_similar_types_are_converted(here: ToolContext) -> None:
     args: dict[str, object] = {"name": "a", "points": [{"x": "1"}], "width": "2.5", "note": None}
     assert await draw.run(Call("c1", "draw", args), here) == Result("c1", "a: 1 red 2.5 None")
 
@@ -114,13 +114,13 @@ TAKES = (
         ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: Object missing required field `x` - at `$.points[0]`"),
     ],
 )
-async def test_wrong_arguments_are_answered_with_what_is_expected(
+async def test_wrong_arguments_fail_with_the_expected_ones(
     here: ToolContext, args: dict[str, object], told: str
 ) -> None:
     assert await draw.run(Call("c1", "draw", args), here) == Result("c1", f"{told}; {TAKES}", failed=True)
 
 
-async def test_arguments_that_were_no_json_are_answered(here: ToolContext) -> None:
+async def test_arguments_that_are_not_json_fail(here: ToolContext) -> None:
     assert await draw.run(Call("c1", "draw", {}, broken="{"), here) == Result(
         "c1", f"the arguments were not a JSON object; {TAKES}", failed=True
     )
@@ -146,7 +146,7 @@ async def test_a_plain_function_runs_in_a_thread_and_may_block(here: ToolContext
     assert await find_out.run(Call("c1", "where", {}), here) == Result("c1", "thread", details="told")
 
 
-async def test_a_tool_may_find_out_what_came_of_a_call(here: ToolContext) -> None:
+async def test_a_tool_can_reconcile_a_call(here: ToolContext) -> None:
     @tool
     async def send(here: ToolContext, to: str) -> None:
         """Send."""
@@ -163,7 +163,7 @@ async def test_a_tool_may_find_out_what_came_of_a_call(here: ToolContext) -> Non
     assert await send.reconcile(Call("c1", "send", {"to": "me"}), here) is None
 
 
-async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: ToolContext) -> None:
+async def test_a_long_result_is_shortened_and_stored_whole_as_a_blob(here: ToolContext) -> None:
     @tool
     async def talk(here: ToolContext) -> str:
         """Talk."""
@@ -175,7 +175,7 @@ async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: ToolCon
     assert here.blobs.get("blob0") == b"a" * 50_000 + b"b" * 50_000
 
 
-async def test_halves_of_characters_do_not_reach_the_journal(here: ToolContext) -> None:
+async def test_lone_surrogates_do_not_reach_the_journal(here: ToolContext) -> None:
     @tool
     async def odd(here: ToolContext) -> str:
         """Say something odd."""
@@ -194,7 +194,7 @@ def test_bounds_and_the_hint_can_be_chosen() -> None:
     assert bounded("abcdefghij", shelf, head=3, tail=0)[0].endswith("…]\n")
 
 
-async def test_a_function_may_do_without_knowing_where_it_runs(here: ToolContext) -> None:
+async def test_a_function_needs_no_context(here: ToolContext) -> None:
     @tool
     async def double(number: int) -> str:
         """Double a number.

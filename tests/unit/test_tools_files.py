@@ -55,21 +55,21 @@ async def call(tool: DefinedTool, here: ToolContext, **args: object) -> Result:
     return await tool.run(Call("c1", tool.spec.name, args), here)
 
 
-async def test_a_file_is_read_below_a_line_that_says_which_lines_these_are(here: ToolContext, tmp_path: Path) -> None:
+async def test_a_file_is_read_with_a_header_that_says_which_lines_these_are(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
     assert await call(read, here, path="a.txt") == Result(
         "c1", "a.txt: lines 1–3 of 3\none\ntwo\nthree", details="3 lines"
     )
 
 
-async def test_a_part_of_a_file_says_how_to_go_on(here: ToolContext, tmp_path: Path) -> None:
+async def test_a_part_of_a_file_says_how_to_continue(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour")
     assert await call(read, here, path="a.txt", offset="2", limit=2) == Result(
         "c1", "a.txt: lines 2–3 of 4\ntwo\nthree\n[… continue with offset=4 …]", details="2 lines"
     )
 
 
-async def test_an_offset_past_the_end_is_told_with_the_number_of_lines(here: ToolContext, tmp_path: Path) -> None:
+async def test_an_offset_past_the_end_fails_with_the_number_of_lines(here: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo")
     assert await call(read, here, path="a.txt", offset=9) == Result(
         "c1", "a.txt has 2 lines; there is no line 9", failed=True
@@ -300,14 +300,14 @@ def test_any_bytes_read_as_text_are_written_back_the_same(raw: bytes) -> None:
 
 
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=4), st.text("ab", max_size=4))
-def test_a_text_still_to_be_edited_is_never_taken_for_edited_unless_all_of_old_lies_in_new(
+def test_a_text_before_an_edit_is_never_taken_for_edited_unless_old_is_part_of_new(
     body: str, old: str, new: str
 ) -> None:
     if body.count(old) == 1 and old not in new:
         assert not is_already_replaced(TextFile(body), old, new)
 
 
-async def test_a_folder_is_listed_with_sizes_and_noise_is_named_but_not_entered(
+async def test_a_folder_is_listed_with_sizes_and_skipped_folders_are_only_named(
     here: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "src/deep/deeper").mkdir(parents=True)

@@ -52,7 +52,7 @@ async def run(context: ToolContext, **args: object) -> Result:
     return await search.run(Call("c1", "search", args), context)
 
 
-async def test_matches_come_with_path_and_line_and_noise_is_skipped(context: ToolContext) -> None:
+async def test_matches_have_path_and_line_and_some_folders_are_skipped(context: ToolContext) -> None:
     assert await run(context, pattern=r"\bos\b") == Result(
         "c1",
         "notes.txt:1: café (os)\nsrc/a.py:1: import os\nsrc/a.py:2: print(os.name)",
@@ -75,11 +75,11 @@ async def test_a_glob_narrows_the_files(context: ToolContext) -> None:
     assert texts == ["notes.txt", "src/a.py", "src/a.py", "notes.txt", "src/a.py"]
 
 
-async def test_a_literal_pattern_is_taken_as_it_stands(context: ToolContext) -> None:
+async def test_a_literal_pattern_is_plain_text(context: ToolContext) -> None:
     assert (await run(context, pattern="(os)", literal=True)).details == "1 match in 1 file"
 
 
-async def test_an_invalid_pattern_is_told_with_the_way_out(context: ToolContext) -> None:
+async def test_an_invalid_pattern_fails_with_a_hint(context: ToolContext) -> None:
     assert await run(context, pattern="(os") == Result(
         "c1",
         "not a regular expression: missing ), unterminated subpattern at position 0; "
@@ -88,14 +88,14 @@ async def test_an_invalid_pattern_is_told_with_the_way_out(context: ToolContext)
     )
 
 
-async def test_nothing_found_is_said(context: ToolContext) -> None:
+async def test_a_search_without_a_match_says_so(context: ToolContext) -> None:
     assert await run(context, pattern="zzz") == Result("c1", "no match", details="0 matches in 0 files")
     assert (await run(context, pattern="os", glob="*.rs")).text == "no match\n[no file matches the path and glob]"
     assert (await run(context, pattern="os", path="nowhere")).text == "no file called nowhere"
     assert (await run(context, pattern="")).failed
 
 
-async def test_many_matches_and_long_lines_are_cut_with_a_word(context: ToolContext, tmp_path: Path) -> None:
+async def test_many_matches_and_long_lines_are_shortened(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("thread\n" * 300)
     got = await run(context, pattern="thread")
     assert got.text.split("\n")[199:] == [
@@ -111,12 +111,12 @@ async def test_many_matches_and_long_lines_are_cut_with_a_word(context: ToolCont
     assert got.details == "at least 300 matches in 1 file"
 
 
-async def test_a_file_too_large_to_search_is_counted_aloud(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_file_that_is_too_large_is_reported(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_bytes(b"os\n" * (2 << 20))
     assert (await run(context, pattern="os", path="large.txt")).text == "no match\n[1 file larger than 4.0 MiB skipped]"
 
 
-async def test_a_pattern_that_never_ends_is_ended(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_catastrophic_pattern_ends_in_time(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "zz.txt").write_text(FODDER)
     with anyio.fail_after(60):
         progress = await search_files(
@@ -125,7 +125,7 @@ async def test_a_pattern_that_never_ends_is_ended(context: ToolContext, tmp_path
     assert (progress.rows, bool(progress.timed_out_in)) == ([], True)
 
 
-async def test_a_pattern_too_large_to_compile_is_ended_too(context: ToolContext) -> None:
+async def test_a_pattern_that_is_expensive_to_compile_ends_in_time(context: ToolContext) -> None:
     with anyio.fail_after(60):
         pattern = SearchPattern("(((((a{1,200}){1,200}){1,200}){1,200}){1,200}b)")
         progress = await search_files(context.workspace, pattern, context.workspace.walk(".").items, 1.0)
@@ -156,7 +156,7 @@ async def test_patterns_for_the_output_of_commands_match_line_by_line() -> None:
     assert not await matches_any_line("^8080", "\n".join(lines))
 
 
-async def test_a_pattern_that_never_ends_is_ended_while_everything_else_goes_on() -> None:
+async def test_a_catastrophic_pattern_does_not_block_the_event_loop() -> None:
     ticks: list[float] = []
 
     async def tick() -> None:
@@ -197,10 +197,10 @@ async def test_an_invalid_pattern_is_refused_before_it_is_used() -> None:
         ("*.{py", "a.py", False),
     ],
 )
-def test_a_glob_means_what_people_mean_by_it(glob: str, path: str, means: bool) -> None:
+def test_globs_match_as_in_a_shell(glob: str, path: str, means: bool) -> None:
     assert glob_matches(path, expand_braces(glob)) is means
 
 
-def test_no_glob_takes_for_ever() -> None:
+def test_no_glob_takes_exponential_time() -> None:
     assert len(expand_braces("{a,b}" * 200)) <= 130
     assert not glob_matches("a" * 200 + "/" + "a" * 200, expand_braces("*a" * 60 + "b/" + "**/" * 60 + "*a*a*a*ab"))
