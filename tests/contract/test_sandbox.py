@@ -16,12 +16,12 @@ from outrider.workspaces.sandbox import Sandbox, detect
 from outrider.workspaces.sandbox.bubblewrap import command_group, find_system_paths
 from outrider.workspaces.sandbox.seccomp import ARCHITECTURES, assemble_program, seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
-from tests.support.outer import run, sandbox_here, start
+from tests.support.outer import require_sandbox, run, start
 
 
 @pytest.fixture
 def sandbox() -> Sandbox:
-    return sandbox_here()
+    return require_sandbox()
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ class TestWhatIsSeen:
         (home / "config.toml").write_text("secret")
         (person / "notes").write_text("plain\n")
         key.write_text("secret")
-        sandbox = sandbox_here([home, key])
+        sandbox = require_sandbox([home, key])
         script = f"cat {person}/notes; cat {key}; ls -A {home}; touch {home}/x; echo ok >kept"
         _, output = run(sandbox, f"exec 2>/dev/null; {script}", mine, SandboxGrant(read=(str(person),)))
         assert (output, (mine / "kept").read_text()) == ("plain\nworkspaces\n", "ok\n")

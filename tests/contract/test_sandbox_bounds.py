@@ -16,14 +16,14 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.workspaces.sandbox import Cgroups, Sandbox, find_cgroups
 from outrider.workspaces.sandbox.bubblewrap import find_system_paths
 from outrider.workspaces.sandbox.types import MIB, SandboxLimits
-from tests.support.outer import run, sandbox_here
+from tests.support.outer import require_sandbox, run
 
 ORDINARY = 65534
 
 
 @pytest.fixture
 def sandbox() -> Sandbox:
-    return sandbox_here()
+    return require_sandbox()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.support.survivors import until_none_survives
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L6"), pytest.mark.promise("L7")]
 
 COUNT = 300
-ROOM = 40
+MAX_MEMORY = 40
 """MiB that so many running tasks may cost."""
 
 
@@ -35,7 +35,7 @@ async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory
         open_still = await agent.tasks(session, open_only=True)
     assert (len(running), answered.text, open_still) == (COUNT, "ok", [])
     assert sorted((end.number, end.code) for end in ends) == [(n, n % 50) for n in range(COUNT)]
-    assert max(held, after) - before < ROOM
+    assert max(held, after) - before < MAX_MEMORY
     await until_none_survives(tmp_path)
 
 

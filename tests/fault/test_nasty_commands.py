@@ -23,7 +23,7 @@ from outrider.core.tasks import Task
 from outrider.core.types import Call, ModelTraits, call_id
 from outrider.workspaces.sandbox import Sandbox
 from tests.support.mounts import small_disk
-from tests.support.outer import sandbox_here
+from tests.support.outer import require_sandbox
 from tests.support.survivors import end_all, until_none_survives
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
@@ -90,7 +90,7 @@ class Bench:
 @asynccontextmanager
 async def bench_in(folder: Path, work: Path | None = None, **settings: str) -> AsyncGenerator[Bench]:
     """Everything that runs here is gone afterwards, or the test fails."""
-    box = sandbox_here()
+    box = require_sandbox()
     if not _is_counted(box):
         pytest.skip("the number of processes is not bounded here")
     work = work or folder / "work"

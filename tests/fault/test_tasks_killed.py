@@ -59,7 +59,9 @@ def test_random_kills_disturb_no_command_and_no_end_is_lost_or_reported_twice(tm
     assert not verdict.is_bad, verdict
 
 
-def test_commands_that_ended_while_outrider_was_down_are_reported_and_others_are_the_same_process(tmp_path: Path) -> None:
+def test_commands_that_ended_while_outrider_was_down_are_reported_and_others_are_the_same_process(
+    tmp_path: Path,
+) -> None:
     with start(tmp_path) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "begun\n"

@@ -1,4 +1,4 @@
-"""Commands for tests: started in a folder of their own, and gone afterwards whatever the test did to them."""
+"""Commands for tests, each in its own folder, and killed after the test."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from outrider.workspaces.supervisor import adopt, start_detached
 from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output
 
 LONG = 30.0
-"""Seconds after which a wait counts as failed."""
+"""Seconds after which a wait fails."""
 
 _STARTER = """
 import os, pickle, sys
@@ -37,7 +37,7 @@ class StartedTask(Struct, frozen=True):
     identity: ProcessIdentity
 
     async def wait(self) -> Exit:
-        """Its end, without the time of it."""
+        """Wait for its end; the exit without its time."""
         with anyio.fail_after(LONG):
             return msgspec.structs.replace(await wait_for_exit(self.folder, self.identity), at=0)
 
@@ -94,7 +94,7 @@ class StartedTasks:
         return StartedTask(spec.folder, start_detached(spec))
 
     def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> StartedTask:
-        """Started by a process that has been killed with SIGKILL since."""
+        """Start a command from a process that is killed with SIGKILL right after."""
         spec = self.spec(text, stdin=stdin)
         starter = subprocess.run(
             [sys.executable, "-c", _STARTER],
@@ -120,7 +120,7 @@ async def open_tasks(home: Path) -> AsyncGenerator[StartedTasks]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process does nothing any more; one that nobody has taken note of yet counts as gone."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", "rb") as file:
