@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.system import proc, ps
+from outrider.system.processes import ProcFilesystem, PsCommand
 from outrider.workspaces.process_end import interrupt, remove_folder
 from outrider.workspaces.supervisor import start_detached
 from outrider.workspaces.task_folder import (
@@ -29,7 +29,7 @@ from outrider.workspaces.task_folder import (
     tail_output,
 )
 from outrider.workspaces.task_folder import write_stdin as write_to
-from tests.support.tasks import LONG, Task, Tasks, is_gone, open_tasks
+from tests.support.tasks import LONG, StartedTask, StartedTasks, is_gone, open_tasks
 
 pytestmark = [
     pytest.mark.anyio,
@@ -38,7 +38,7 @@ pytestmark = [
 
 
 @pytest.fixture
-async def tasks(tmp_path: Path) -> AsyncGenerator[Tasks]:
+async def tasks(tmp_path: Path) -> AsyncGenerator[StartedTasks]:
     async with open_tasks(tmp_path) as tasks:
         yield tasks
 
@@ -57,34 +57,34 @@ async def tasks(tmp_path: Path) -> AsyncGenerator[Tasks]:
         ("nosuchcommand", Exit(127, "exit")),
     ],
 )
-async def test_a_command_ends_as_it_ended(tasks: Tasks, text: str, end: Exit) -> None:
+async def test_the_exit_of_a_command_is_reported(tasks: StartedTasks, text: str, end: Exit) -> None:
     task = tasks.run(text)
-    assert (await task.ends(), task.looks()) == (end, end)
+    assert (await task.wait(), task.poll()) == (end, end)
 
 
 @pytest.mark.skipif(not os.path.realpath("/bin/sh").endswith("dash"), reason="this shell does not tell them apart")
-async def test_a_status_that_only_looks_like_a_signal_is_told_as_a_status(tasks: Tasks) -> None:
-    assert await tasks.run("exit 129").ends() == Exit(129, "exit")
-    assert await tasks.run("kill -HUP $$").ends() == Exit(129, "signal", 1)
+async def test_a_status_that_only_looks_like_a_signal_is_reported_as_a_status(tasks: StartedTasks) -> None:
+    assert await tasks.run("exit 129").wait() == Exit(129, "exit")
+    assert await tasks.run("kill -HUP $$").wait() == Exit(129, "signal", 1)
 
 
-async def test_output_and_errors_are_kept_in_the_order_they_were_said(tasks: Tasks) -> None:
+async def test_stdout_and_stderr_are_kept_in_order(tasks: StartedTasks) -> None:
     task = tasks.run("for n in 1 2 3 4; do echo out $n; echo err $n >&2; done")
-    await task.ends()
-    assert task.said() == b"".join(b"out %d\nerr %d\n" % (n, n) for n in (1, 2, 3, 4))
+    await task.wait()
+    assert task.output() == b"".join(b"out %d\nerr %d\n" % (n, n) for n in (1, 2, 3, 4))
 
 
-async def test_what_is_said_can_be_read_while_the_command_runs(tasks: Tasks) -> None:
+async def test_output_can_be_read_while_the_command_runs(tasks: StartedTasks) -> None:
     task = tasks.run("printf 'Password: '; cat", stdin="open")
-    await task.says(b"Password: ")
-    assert task.looks() is None
+    await task.wait_for_output(b"Password: ")
+    assert task.poll() is None
     close_stdin(task.folder)
-    assert (await task.ends(), task.said()) == (Exit(0, "exit"), b"Password: ")
+    assert (await task.wait(), task.output()) == (Exit(0, "exit"), b"Password: ")
 
 
-async def test_long_output_is_read_from_its_end_and_in_ranges(tasks: Tasks) -> None:
+async def test_long_output_is_read_from_its_end_and_in_ranges(tasks: StartedTasks) -> None:
     task = tasks.run("seq -w 1 1300000", output=12 << 20)
-    assert await task.ends() == Exit(0, "exit")
+    assert await task.wait() == Exit(0, "exit")
     assert output_size(task.folder) == 1_300_000 * 8
     assert tail_output(task.folder, 16) == b"1299999\n1300000\n"
     assert read_output(task.folder, 8 * 999, 16) == b"0001000\n0001001\n"
@@ -92,82 +92,82 @@ async def test_long_output_is_read_from_its_end_and_in_ranges(tasks: Tasks) -> N
     assert last_output_time(task.folder) == (task.folder / "output").stat().st_mtime
 
 
-async def test_the_command_sees_its_own_environment_and_nothing_else(tasks: Tasks) -> None:
+async def test_the_command_sees_its_own_environment_and_nothing_else(tasks: StartedTasks) -> None:
     spec = tasks.spec("", environ={"PATH": os.defpath, "ODD": "a'b\"c\nd$e é", "outrider": "mine", "EMPTY": ""})
     spec = msgspec.structs.replace(spec, argv=("/usr/bin/env", "-0"))
-    task = Task(spec.folder, start_detached(spec))
-    await task.ends()
-    seen = dict(line.split("=", 1) for line in task.said().decode().split("\0") if line)
+    task = StartedTask(spec.folder, start_detached(spec))
+    await task.wait()
+    seen = dict(line.split("=", 1) for line in task.output().decode().split("\0") if line)
     assert seen == {**spec.environ, "OUTRIDER_TASK": str(spec.folder)}
 
 
-async def test_arguments_arrive_as_they_are(tasks: Tasks) -> None:
+async def test_arguments_arrive_as_they_are(tasks: StartedTasks) -> None:
     words = ("a'b", 'c"d', "e\nf", "$HOME `id` \\", "é漢", "", "-n", "x" * 100_000)
     spec = msgspec.structs.replace(tasks.spec(""), argv=("/usr/bin/printf", r"%s\0", *words))
-    task = Task(spec.folder, start_detached(spec))
-    await task.ends()
-    assert task.said().decode().split("\0") == [*words, ""]
+    task = StartedTask(spec.folder, start_detached(spec))
+    await task.wait()
+    assert task.output().decode().split("\0") == [*words, ""]
 
 
-async def test_nothing_of_ours_leaks_into_the_command(tasks: Tasks) -> None:
+async def test_nothing_of_ours_leaks_into_the_command(tasks: StartedTasks) -> None:
     lock = os.open(tasks.home / "lock", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(lock, True)
     try:
         task = tasks.run("readlink /proc/$$/fd/*; tty; umask; pwd -P")
-        await task.ends()
+        await task.wait()
     finally:
         os.close(lock)
     mask = os.umask(0o022)
     os.umask(mask)
     pipe = task.fact("pipe")
     seen = ["/dev/null", pipe, pipe, "not a tty", f"{mask:04o}", str(tasks.home.resolve())]
-    assert task.said().decode().splitlines() == seen
+    assert task.output().decode().splitlines() == seen
     assert stat.S_IMODE(task.folder.stat().st_mode) == 0o700
 
 
-async def test_the_command_leads_its_own_session_and_ignores_no_signal(tasks: Tasks) -> None:
+async def test_the_command_leads_its_own_session_and_ignores_no_signal(tasks: StartedTasks) -> None:
     task = tasks.run("read -r stat </proc/$$/stat; echo $$ $stat; grep -E 'SigIgn|SigBlk' /proc/self/status")
-    await task.ends()
-    first, *masks = task.said().decode().splitlines()
+    await task.wait()
+    first, *masks = task.output().decode().splitlines()
     own, *fields = first.split()
     assert {fields[0], fields[4], fields[5], fields[6]} == {own, "0"}
     # Numbers from 32 on are the C library's own business, and some of its versions leave them ignored.
     assert [int(mask.split()[1], 16) & 0x7FFFFFFF for mask in masks] == [0, 0]
 
 
-async def test_limits_hold_for_the_command(tasks: Tasks) -> None:
+async def test_limits_hold_for_the_command(tasks: StartedTasks) -> None:
     spec = tasks.spec("ulimit -n; ulimit -f; ulimit -v", rlimits={"nofile": 64, "fsize": 1 << 20, "as": 1 << 30})
-    task = Task(spec.folder, start_detached(spec))
-    assert (await task.ends(), task.said()) == (Exit(0, "exit"), b"64\n2048\n1048576\n")
+    task = StartedTask(spec.folder, start_detached(spec))
+    assert (await task.wait(), task.output()) == (Exit(0, "exit"), b"64\n2048\n1048576\n")
     with pytest.raises(Refused, match="no limit 'wings'"):
         start_detached(tasks.spec("true", rlimits={"wings": 1}))
 
 
-async def test_closed_input_is_empty_and_given_input_is_read_to_its_end(tasks: Tasks) -> None:
-    silent, given = tasks.run("wc -c"), tasks.run("wc -c", stdin=b"x" * 300_000)
-    assert (await silent.ends(), silent.said().strip()) == (Exit(0, "exit"), b"0")
-    assert (await given.ends(), given.said().strip()) == (Exit(0, "exit"), b"300000")
-    assert b"xxx" not in b"".join(path.read_bytes() for path in given.folder.iterdir())
+async def test_closed_stdin_is_empty_and_text_for_stdin_is_read_to_its_end(tasks: StartedTasks) -> None:
+    empty, full = tasks.run("wc -c"), tasks.run("wc -c", stdin=b"x" * 300_000)
+    assert (await empty.wait(), empty.output().strip()) == (Exit(0, "exit"), b"0")
+    assert (await full.wait(), full.output().strip()) == (Exit(0, "exit"), b"300000")
+    assert b"xxx" not in b"".join(path.read_bytes() for path in full.folder.iterdir())
 
 
-async def test_open_input_takes_words_one_by_one_until_it_is_closed(tasks: Tasks) -> None:
+async def test_open_stdin_takes_lines_one_by_one_until_it_is_closed(tasks: StartedTasks) -> None:
     task = tasks.run("while read -r word; do echo got $word; done; echo end", stdin="open")
     for word in (b"one", b"two"):
         write_to(task.folder, word + b"\n")
-        await task.says(b"got " + word)
+        await task.wait_for_output(b"got " + word)
     close_stdin(task.folder)
     close_stdin(task.folder)
-    assert (await task.ends(), task.said()) == (Exit(0, "exit"), b"got one\ngot two\nend\n")
+    assert (await task.wait(), task.output()) == (Exit(0, "exit"), b"got one\ngot two\nend\n")
     with pytest.raises(Refused, match="is closed"):
         write_to(task.folder, b"three\n")
 
 
-async def test_writing_never_waits_for_a_command_that_does_not_read(tasks: Tasks) -> None:
+async def test_writing_never_waits_for_a_command_that_does_not_read(tasks: StartedTasks) -> None:
     lazy, deaf = tasks.run("sleep 1000", stdin="open"), tasks.run("exec <&-; echo deaf; sleep 1000", stdin="open")
     with pytest.raises(Refused, match="has not read what was written before"):
         _write_too_much(lazy.folder)
-    await deaf.says(b"deaf")
-    with pytest.raises(Refused, match="does not read its input any more"):
+    await deaf.wait_for_output(b"deaf")
+    with pytest.raises(Refused, match="no longer reads its stdin"):
         write_to(deaf.folder, b"x")
     with pytest.raises(Refused, match="too many at once"):
         write_to(lazy.folder, b"x" * 100_000)
@@ -175,69 +175,69 @@ async def test_writing_never_waits_for_a_command_that_does_not_read(tasks: Tasks
         write_to(tasks.run("true").folder, b"x")
 
 
-async def test_a_command_ends_at_once_when_its_open_input_was_never_used(tasks: Tasks) -> None:
-    assert await tasks.run("exit 5", stdin="open").ends() == Exit(5, "exit")
+async def test_a_command_ends_at_once_when_its_open_stdin_was_never_used(tasks: StartedTasks) -> None:
+    assert await tasks.run("exit 5", stdin="open").wait() == Exit(5, "exit")
 
 
-async def test_kill_ends_the_whole_group(tasks: Tasks) -> None:
+async def test_kill_ends_the_whole_group(tasks: StartedTasks) -> None:
     task = tasks.run("sleep 1000 & echo $!; sleep 1000 | cat & echo $!; echo ready; wait")
-    await task.says(b"ready")
-    assert await task.is_killed() == Exit(143, "killed", 15)
-    assert [is_gone(int(pid)) for pid in task.said().split()[:2]] == [True, True]
-    assert task.looks() == Exit(143, "killed", 15)
+    await task.wait_for_output(b"ready")
+    assert await task.kill() == Exit(143, "killed", 15)
+    assert [is_gone(int(pid)) for pid in task.output().split()[:2]] == [True, True]
+    assert task.poll() == Exit(143, "killed", 15)
 
 
-async def test_kill_ends_a_command_that_will_not_be_asked(tasks: Tasks) -> None:
+async def test_kill_ends_a_command_that_ignores_sigterm(tasks: StartedTasks) -> None:
     task = tasks.run("trap '' TERM; sh -c 'echo $$; kill -STOP $$' & echo ready; while :; do sleep 1000; done")
-    await task.says(b"ready")
-    assert await task.is_killed(grace=0.2) == Exit(137, "killed", 9)
+    await task.wait_for_output(b"ready")
+    assert await task.kill(grace=0.2) == Exit(137, "killed", 9)
 
 
-async def test_a_command_may_clean_up_when_it_is_killed(tasks: Tasks) -> None:
+async def test_a_command_may_clean_up_when_it_is_killed(tasks: StartedTasks) -> None:
     task = tasks.run("trap 'echo cleaned; exit 7' TERM; echo ready; while :; do sleep 0.01; done")
-    await task.says(b"ready")
-    assert await task.is_killed() == Exit(7, "killed")
-    assert task.said().endswith(b"cleaned\n")
+    await task.wait_for_output(b"ready")
+    assert await task.kill() == Exit(7, "killed")
+    assert task.output().endswith(b"cleaned\n")
 
 
 @pytest.mark.parametrize("wrapper", ["", "env -i"])
-async def test_kill_finds_a_daemon_that_left_the_group(tasks: Tasks, wrapper: str) -> None:
+async def test_kill_finds_a_daemon_that_left_the_group(tasks: StartedTasks, wrapper: str) -> None:
     daemon = 'trap "" TERM; echo $$ ready; while :; do sleep 1000; done'
     task = tasks.run(f"({wrapper} setsid sh -c '{daemon}' &)")
-    await task.says(b"ready")
+    await task.wait_for_output(b"ready")
     # It holds the output open, so the task is not over, though its first process is.
-    assert task.looks() is None
-    assert (await task.is_killed(grace=0.1)).reason == "killed"
-    assert is_gone(int(task.said().split()[0]))
+    assert task.poll() is None
+    assert (await task.kill(grace=0.1)).reason == "killed"
+    assert is_gone(int(task.output().split()[0]))
 
 
-async def test_a_daemon_that_lets_go_of_the_output_outlives_the_task_until_it_is_killed(tasks: Tasks) -> None:
+async def test_a_daemon_that_closes_the_output_outlives_the_task_until_it_is_killed(tasks: StartedTasks) -> None:
     task = tasks.run("setsid sleep 1000 >/dev/null 2>&1 & echo $!")
-    assert await task.ends() == Exit(0, "exit")
-    pid = int(task.said())
+    assert await task.wait() == Exit(0, "exit")
+    pid = int(task.output())
     assert not is_gone(pid)
-    assert (await task.is_killed(), is_gone(pid)) == (Exit(0, "exit"), True)
+    assert (await task.kill(), is_gone(pid)) == (Exit(0, "exit"), True)
 
 
-async def test_an_interrupt_reaches_the_group(tasks: Tasks) -> None:
+async def test_an_interrupt_reaches_the_group(tasks: StartedTasks) -> None:
     task = tasks.run("trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep 0.01; done")
-    await task.says(b"ready")
-    interrupt(task.folder, task.mark)
-    assert (await task.ends(), task.said()) == (Exit(9, "exit"), b"ready\ninterrupted\n")
+    await task.wait_for_output(b"ready")
+    interrupt(task.folder, task.identity)
+    assert (await task.wait(), task.output()) == (Exit(9, "exit"), b"ready\ninterrupted\n")
     with pytest.raises(Refused, match="no running command"):
-        interrupt(task.folder, task.mark)
+        interrupt(task.folder, task.identity)
 
 
-async def test_signals_that_reach_the_supervisor_do_not_disturb_it(tasks: Tasks) -> None:
+async def test_signals_that_reach_the_supervisor_do_not_disturb_it(tasks: StartedTasks) -> None:
     task = tasks.run("echo ready; read -r word; exit $word", stdin="open")
-    await task.says(b"ready")
+    await task.wait_for_output(b"ready")
     for number in (1, 2, 3, 15):
-        os.kill(task.mark.pid, number)
+        os.kill(task.identity.pid, number)
     write_to(task.folder, b"6\n")
-    assert await task.ends() == Exit(6, "exit")
+    assert await task.wait() == Exit(6, "exit")
 
 
-async def test_what_cannot_be_started_is_refused_with_words_and_leaves_nothing(tasks: Tasks) -> None:
+async def test_a_command_that_cannot_be_started_is_refused_and_leaves_nothing(tasks: StartedTasks) -> None:
     spec = tasks.spec("true")
     for change, words in (
         ({"cwd": tasks.home / "gone"}, f"there is no folder {tasks.home}/gone to run it in"),
@@ -250,51 +250,51 @@ async def test_what_cannot_be_started_is_refused_with_words_and_leaves_nothing(t
     assert not spec.folder.exists()
 
 
-async def test_a_folder_serves_one_task(tasks: Tasks) -> None:
+async def test_a_folder_serves_one_task(tasks: StartedTasks) -> None:
     spec = tasks.spec("echo once >>count")
-    task = Task(spec.folder, start_detached(spec))
+    task = StartedTask(spec.folder, start_detached(spec))
     with pytest.raises(Refused, match="already started"):
         start_detached(spec)
-    await task.ends()
+    await task.wait()
     assert (tasks.home / "count").read_text() == "once\n"
 
 
-async def test_only_a_task_that_is_over_can_be_removed(tasks: Tasks) -> None:
+async def test_only_a_task_that_has_ended_can_be_removed(tasks: StartedTasks) -> None:
     task = tasks.run("echo ready; cat", stdin="open")
-    await task.says(b"ready")
+    await task.wait_for_output(b"ready")
     with pytest.raises(Refused, match="still running"):
         remove_folder(task.folder)
     close_stdin(task.folder)
-    await task.ends()
+    await task.wait()
     remove_folder(task.folder)
     assert not task.folder.exists()
     remove_folder(task.folder)
-    with pytest.raises(Refused, match="no longer kept"):
+    with pytest.raises(Refused, match="has been removed"):
         tail_output(task.folder)
 
 
-async def test_many_short_commands_are_all_seen_to_end_and_none_stays_a_zombie(tasks: Tasks) -> None:
+async def test_the_ends_of_many_short_commands_are_all_seen_and_none_stays_a_zombie(tasks: StartedTasks) -> None:
     started = [tasks.run(f"exit {number % 100}") for number in range(200)]
     ends: dict[int, Exit] = {}
 
     async def watch(number: int) -> None:
-        ends[number] = await started[number].ends()
+        ends[number] = await started[number].wait()
 
     async with anyio.create_task_group() as group:
         for number in range(200):
             group.start_soon(watch, number)
     assert ends == {number: Exit(number % 100, "exit") for number in range(200)}
-    assert [task for task in started if _is_known(task.mark.pid)] == []
+    assert [task for task in started if _exists(task.identity.pid)] == []
 
 
-async def test_watching_costs_nothing_while_nothing_happens(tasks: Tasks) -> None:
+async def test_watching_costs_nothing_while_nothing_happens(tasks: StartedTasks) -> None:
     started = [tasks.run("echo ready; exec sleep 1000") for _ in range(50)]
     for task in started:
-        await task.says(b"ready")
+        await task.wait_for_output(b"ready")
     ends: list[Exit] = []
 
-    async def watch(task: Task) -> None:
-        ends.append(await task.ends())
+    async def watch(task: StartedTask) -> None:
+        ends.append(await task.wait())
 
     spent = [0.0, 0.0]
     async with anyio.create_task_group() as group:
@@ -310,22 +310,22 @@ async def test_watching_costs_nothing_while_nothing_happens(tasks: Tasks) -> Non
     assert ends == [Exit(137, "signal", 9)] * 50
 
 
-async def test_other_children_of_this_process_keep_their_statuses(tasks: Tasks) -> None:
+async def test_other_children_of_this_process_keep_their_statuses(tasks: StartedTasks) -> None:
     started = [tasks.run("exit 1") for _ in range(10)]
     for number in range(10):
         assert _status_of(number) == number
         async with await anyio.open_process(["/bin/sh", "-c", f"exit {number}"]) as process:
             with anyio.fail_after(LONG):
-                assert (await process.wait(), await started[number].ends()) == (number, Exit(1, "exit"))
+                assert (await process.wait(), await started[number].wait()) == (number, Exit(1, "exit"))
 
 
-async def test_a_wait_may_be_given_up_and_taken_up_again(tasks: Tasks) -> None:
+async def test_a_wait_can_be_cancelled_and_repeated(tasks: StartedTasks) -> None:
     task = tasks.run("cat", stdin="open")
     with anyio.move_on_after(0.01) as scope:
-        await task.ends()
+        await task.wait()
     assert scope.cancelled_caught
     close_stdin(task.folder)
-    assert await task.ends() == Exit(0, "exit")
+    assert await task.wait() == Exit(0, "exit")
 
 
 def _write_too_much(folder: Path) -> None:
@@ -333,7 +333,7 @@ def _write_too_much(folder: Path) -> None:
         write_to(folder, b"x" * 60_000)
 
 
-def _is_known(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
@@ -346,9 +346,9 @@ def _status_of(number: int) -> int:
     return subprocess.run(["/bin/sh", "-c", f"exit {number}"], timeout=LONG, check=False).returncode
 
 
-@pytest.mark.skipif(not shutil.which("ps") or not os.path.exists(proc.STAT), reason="needs both ways to look")
-def test_both_ways_to_look_at_processes_agree() -> None:
-    own = os.getpid()
+@pytest.mark.skipif(not shutil.which("ps") or not os.path.exists("/proc/self/stat"), reason="needs both ways to look")
+def test_both_process_tables_agree() -> None:
+    own, ps, proc = os.getpid(), PsCommand(), ProcFilesystem()
     there, here = ps.find_process(own), proc.find_process(own)
     assert there
     assert here

@@ -16,12 +16,12 @@ from outrider.workspaces.sandbox import Sandbox, detect
 from outrider.workspaces.sandbox.bubblewrap import command_group, find_system_paths
 from outrider.workspaces.sandbox.seccomp import ARCHITECTURES, assemble_program, seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
-from tests.support.outer import run, sandbox_here, start
+from tests.support.outer import require_sandbox, run, start
 
 
 @pytest.fixture
 def sandbox() -> Sandbox:
-    return sandbox_here()
+    return require_sandbox()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ class TestOrdinaryCommands:
         scripts = ["exit 0", "exit 7", "no-such-command", "kill -KILL $$"]
         assert [run(sandbox, script, folder)[0] for script in scripts] == [0, 7, 127, 137]
 
-    def test_a_program_that_is_not_there_is_told_as_a_shell_does(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_missing_program_is_reported_as_by_a_shell(self, sandbox: Sandbox, folder: Path) -> None:
         wrapped = sandbox.wrap(["no-such-program"], folder, folder, {})
         with start(wrapped) as process:
             output, _ = process.communicate(timeout=30)
@@ -99,7 +99,7 @@ class TestOrdinaryCommands:
         single = msgspec.structs.replace(sandbox, cgroups=None)
         assert [run(box, node, folder) for box in (sandbox, single)] == [(0, "[ 2, 4 ]\n")] * 2
 
-    def test_files_made_inside_belong_to_who_started_it(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_files_created_inside_belong_to_the_user_outside(self, sandbox: Sandbox, folder: Path) -> None:
         run(sandbox, "mkdir made && touch made/file", folder)
         assert {path.stat().st_uid for path in (folder / "made", folder / "made/file")} == {os.geteuid()}
 
@@ -107,7 +107,7 @@ class TestOrdinaryCommands:
 class TestWhatIsSeen:
     """The workspace, the system, and what was granted."""
 
-    def test_the_environment_is_the_usual_few_and_what_was_given(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_environment_is_the_basic_variables_and_the_given_ones(self, sandbox: Sandbox, folder: Path) -> None:
         _, output = run(sandbox, "env | sort", folder, environ={"GREETING": "hello world", "LANG": "C"})
         assert output.splitlines() == [
             "GREETING=hello world",
@@ -121,7 +121,7 @@ class TestWhatIsSeen:
             "USER=outrider",
         ]
 
-    def test_nothing_of_what_is_outside_is_told_by_the_first_process(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_first_process_reveals_nothing_of_the_outside(self, sandbox: Sandbox, folder: Path) -> None:
         wrapped = sandbox.wrap(["true"], folder, folder, {"LD_PRELOAD": "/nowhere.so"})
         assert dict(wrapped.environ) == {}
         script = (
@@ -168,21 +168,21 @@ class TestWhatIsSeen:
         (home / "config.toml").write_text("secret")
         (person / "notes").write_text("plain\n")
         key.write_text("secret")
-        sandbox = sandbox_here([home, key])
+        sandbox = require_sandbox([home, key])
         script = f"cat {person}/notes; cat {key}; ls -A {home}; touch {home}/x; echo ok >kept"
         _, output = run(sandbox, f"exec 2>/dev/null; {script}", mine, SandboxGrant(read=(str(person),)))
         assert (output, (mine / "kept").read_text()) == ("plain\nworkspaces\n", "ok\n")
 
     @pytest.mark.parametrize("name", ["/", "/etc", "/proc/sys", "/dev", "/tmp", "/usr", "/sys/fs", "/home"])
-    def test_what_is_the_whole_machines_is_never_a_workspace_nor_granted(
+    def test_folders_of_the_system_are_neither_workspace_nor_granted(
         self, sandbox: Sandbox, folder: Path, name: str
     ) -> None:
         if not Path(name).is_dir():
             pytest.skip(f"this machine has no {name}")
-        with pytest.raises(Refused, match="belongs to the whole machine"):
+        with pytest.raises(Refused, match="belongs to the system"):
             sandbox.wrap(["true"], Path(name), Path(name), {})
         for grant in (SandboxGrant(read=(name,)), SandboxGrant(write=(name,))):
-            with pytest.raises(Refused, match="belongs to the whole machine"):
+            with pytest.raises(Refused, match="belongs to the system"):
                 sandbox.wrap(["true"], folder, folder, {}, grant)
 
     def test_outriders_folder_is_neither_workspace_nor_granted_nor_reached_by_a_link(self, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ class TestWhatIsSeen:
     @pytest.mark.parametrize(
         ("argv", "environ"), [([], {}), (["a\0"], {}), (["a"], {"A=B": "c"}), (["a"], {"A": "\0"})]
     )
-    def test_words_the_kernel_cannot_take_are_refused(
+    def test_arguments_with_nul_characters_are_refused(
         self, folder: Path, argv: list[str], environ: dict[str, str]
     ) -> None:
         with pytest.raises(Refused):
@@ -243,7 +243,7 @@ class TestEnding:
         assert process.stdout.readline() == "ready\n"
         return process
 
-    def test_killing_what_was_started_ends_all_that_runs_inside(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_killing_the_sandbox_ends_everything_inside(self, sandbox: Sandbox, folder: Path) -> None:
         word = f"60{secrets.randbelow(10**9):09}"
         script = f"trap '' TERM HUP; setsid sleep {word} & sleep {word} & echo ready; wait"
         with self.begin(sandbox, folder, script) as process:
@@ -253,13 +253,13 @@ class TestEnding:
             assert process.stdout.read() == ""  # the last of them has let go of it
         assert not running(word)
 
-    def test_what_was_left_in_the_background_ends_with_the_command(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_background_processes_end_with_the_command(self, sandbox: Sandbox, folder: Path) -> None:
         word = f"60{secrets.randbelow(10**9):09}"
         with self.begin(sandbox, folder, f"setsid sleep {word} & echo ready") as process:
             assert process.communicate(timeout=30) == ("", None)
         assert not running(word)
 
-    def test_a_command_can_be_asked_to_stop_in_its_own_way(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_command_can_handle_a_signal(self, sandbox: Sandbox, folder: Path) -> None:
         script = "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done 2>/dev/null"
         with self.begin(sandbox, folder, script) as process:
             group = command_group(process.pid)
@@ -272,7 +272,7 @@ class TestEnding:
 class TestFindingOut:
     """Whether there is a sandbox is tried, and why not is told."""
 
-    def test_it_says_which_one_it_is_and_what_it_bounds(self, sandbox: Sandbox) -> None:
+    def test_it_describes_its_program_and_limits(self, sandbox: Sandbox) -> None:
         assert sandbox.kind == "bubblewrap"
         assert sandbox.why.startswith(f"{sandbox.program}; ")
 
@@ -293,7 +293,7 @@ class TestFindingOut:
         ],
         ids=["forbidden", "too old", "confines nothing"],
     )
-    def test_a_bubblewrap_that_does_not_do_is_not_used(self, tmp_path: Path, script: str, why: str) -> None:
+    def test_a_bubblewrap_that_does_not_confine_is_not_used(self, tmp_path: Path, script: str, why: str) -> None:
         fake = tmp_path / "bwrap"
         fake.write_text(f"#!/bin/sh\n{script}\n")
         fake.chmod(0o755)
@@ -310,7 +310,7 @@ class TestFindingOut:
         shipped = {kind: path.read_bytes() for kind in ARCHITECTURES if (path := seccomp_file(kind))}
         assert shipped == {kind: assemble_program(machine) for kind, machine in ARCHITECTURES.items()}
 
-    def test_a_machine_without_a_filter_is_none_the_worse(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_an_architecture_without_a_filter_is_supported(self, sandbox: Sandbox, folder: Path) -> None:
         assert seccomp_file("pdp11") is None
         assert run(msgspec.structs.replace(sandbox, filter=None), "echo x", folder) == (0, "x\n")
 

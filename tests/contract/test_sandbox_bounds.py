@@ -16,14 +16,14 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.workspaces.sandbox import Cgroups, Sandbox, find_cgroups
 from outrider.workspaces.sandbox.bubblewrap import find_system_paths
 from outrider.workspaces.sandbox.types import MIB, SandboxLimits
-from tests.support.outer import run, sandbox_here
+from tests.support.outer import require_sandbox, run
 
 ORDINARY = 65534
 
 
 @pytest.fixture
 def sandbox() -> Sandbox:
-    return sandbox_here()
+    return require_sandbox()
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ class TestBounds:
         run(small, f"(sh -c '{script}') 2>/dev/null; kill -9 -1", folder)
         assert int((folder / "started").read_text()) < 64
 
-    def test_memory_runs_out_for_the_command_and_for_nobody_else(self, small: Sandbox, folder: Path) -> None:
+    def test_memory_runs_out_for_the_command_only(self, small: Sandbox, folder: Path) -> None:
         perl = shutil.which("perl", path="/usr/bin:/bin") or pytest.skip("this machine has no perl")
         hog = f'{perl} -e \'$x = "a" x (1 << 20); push @a, $x . $_ for 1..400; print "got it all\\n"\''
         for box in (small, msgspec.structs.replace(small, cgroups=None)):
@@ -75,7 +75,7 @@ class TestBounds:
 class TestGroups:
     """Control groups, the machine's and a made-up one of the other version."""
 
-    def test_groups_are_made_for_a_task_and_gone_afterwards(self, sandbox: Sandbox) -> None:
+    def test_groups_are_created_for_a_task_and_removed_afterwards(self, sandbox: Sandbox) -> None:
         groups = sandbox.cgroups or pytest.skip("this machine lets us make no control groups")
         task = f"test-{secrets.token_hex(4)}"
         prefix = groups.prepare(task, SandboxLimits())
@@ -94,13 +94,13 @@ class TestGroups:
             with pytest.raises(Refused):
                 Cgroups((str(tmp_path),), 2).prepare(name, SandboxLimits())
 
-    def test_a_kernel_that_refuses_is_told_and_nothing_stays(self, tmp_path: Path) -> None:
+    def test_an_error_of_the_kernel_is_reported_and_leaves_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(Unavailable, match="cannot bound"):
             Cgroups((str(tmp_path / "file"),), 2).prepare("task", SandboxLimits())
 
     @pytest.mark.parametrize("text", ["", "1:cpu:/\n", "0::/app\n"])
-    def test_without_a_place_for_them_there_are_none(self, tmp_path: Path, text: str) -> None:
+    def test_without_a_writable_folder_there_are_no_groups(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "self").mkdir()
         (tmp_path / "self" / "cgroup").write_text(text)
         assert find_cgroups(tmp_path, tmp_path / "nowhere") is None

@@ -40,7 +40,7 @@ def command_task(call: str = "c1", notify: Notify = "always", *, is_awaited: boo
 
 async def task_in(store: WholeStore, session: str, spec: TaskSpec | None = None) -> Task:
     """A new, running task."""
-    task, is_new = await store.create_task(session, spec or command_task(), most=1000)
+    task, is_new = await store.create_task(session, spec or command_task(), max_open=1000)
     assert is_new
     return await store.mark_task_started(task.id, PROCESS)
 
@@ -69,7 +69,7 @@ async def test_a_new_task_is_queued(store: WholeStore) -> None:
         tools=("read", "list"),
         steps=7,
     )
-    made, is_new = await store.create_task(session.id, spec, most=1)
+    made, is_new = await store.create_task(session.id, spec, max_open=1)
     assert is_new
     assert made == Task(
         id=made.id,
@@ -87,7 +87,7 @@ async def test_a_new_task_is_queued(store: WholeStore) -> None:
 
 async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
     session = await session_with(store)
-    made = [(await store.create_task(session.id, command_task(f"c{n}"), most=100))[0].id for n in range(50)]
+    made = [(await store.create_task(session.id, command_task(f"c{n}"), max_open=100))[0].id for n in range(50)]
     assert len(set(made)) == 50
     assert all(id.startswith("t-") and len(id) == 8 and set(id[2:]) <= set(ascii_lowercase + "234567") for id in made)
 
@@ -95,8 +95,8 @@ async def test_ids_are_short_and_easy_to_type(store: WholeStore) -> None:
 async def test_one_call_starts_one_task(store: WholeStore) -> None:
     one, two = await session_with(store), await session_with(store)
     first = await task_in(store, one.id)
-    assert await store.create_task(one.id, replace(command_task(), command="other"), most=0) == (first, False)
-    assert (await store.create_task(two.id, command_task(), most=1))[1]
+    assert await store.create_task(one.id, replace(command_task(), command="other"), max_open=0) == (first, False)
+    assert (await store.create_task(two.id, command_task(), max_open=1))[1]
 
 
 async def test_one_call_starts_one_task_even_when_many_ask_at_once(store: WholeStore) -> None:
@@ -104,7 +104,7 @@ async def test_one_call_starts_one_task_even_when_many_ask_at_once(store: WholeS
     made: list[tuple[Task, bool]] = []
 
     async def ask() -> None:
-        made.append(await store.create_task(session.id, command_task(), most=1))
+        made.append(await store.create_task(session.id, command_task(), max_open=1))
 
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -118,16 +118,16 @@ async def test_a_session_with_too_many_open_tasks_gets_no_other_until_one_ends(s
     first = await task_in(store, session.id, command_task("c1"))
     await task_in(store, session.id, command_task("c2"))
     with pytest.raises(Refused, match="2 tasks of this session have not ended"):
-        await store.create_task(session.id, command_task("c3"), most=2)
-    assert (await store.create_task(other.id, command_task("c3"), most=2))[1]
+        await store.create_task(session.id, command_task("c3"), max_open=2)
+    assert (await store.create_task(other.id, command_task("c3"), max_open=2))[1]
     await store.end_task_and_notify(first.id, DONE, "done")
-    assert (await store.create_task(session.id, command_task("c3"), most=2))[1]
+    assert (await store.create_task(session.id, command_task("c3"), max_open=2))[1]
 
 
 async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore) -> None:
     session = await session_with(store)
-    command, _ = await store.create_task(session.id, command_task("c1"), most=9)
-    asked, _ = await store.create_task(session.id, replace(command_task("c2"), kind="session"), most=9)
+    command, _ = await store.create_task(session.id, command_task("c1"), max_open=9)
+    asked, _ = await store.create_task(session.id, replace(command_task("c2"), kind="session"), max_open=9)
     running = await store.mark_task_started(command.id, PROCESS)
     child = await store.mark_task_started(asked.id, None, "child-session")
     assert running == replace(command, state="running", process=PROCESS)
@@ -137,7 +137,7 @@ async def test_a_task_runs_as_a_process_or_as_a_child_session(store: WholeStore)
 
 async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore) -> None:
     session = await session_with(store)
-    task, _ = await store.create_task(session.id, command_task(), most=9)
+    task, _ = await store.create_task(session.id, command_task(), max_open=9)
     await task_in(store, session.id, command_task("c2"))
     task = await store.mark_task_started(task.id, None, "child")
     assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
@@ -159,7 +159,7 @@ async def test_a_change_to_a_task_that_does_not_exist_is_refused(store: WholeSto
 
 async def test_a_task_in_a_session_that_does_not_exist_is_refused(store: WholeStore) -> None:
     with pytest.raises(Refused, match="this session does not exist"):
-        await store.create_task("gone", command_task(), most=9)
+        await store.create_task("gone", command_task(), max_open=9)
 
 
 async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -> None:
@@ -386,15 +386,15 @@ async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener
     async with opener(tmp_path / "home") as store:
         assert (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann")) == before
         assert [task.state for task in before[0]] == ["failed", "running"]
-        assert (await store.create_task(session.id, command_task("c1"), most=0))[0] == before[1][0]
+        assert (await store.create_task(session.id, command_task("c1"), max_open=0))[0] == before[1][0]
 
 
 async def test_a_task_that_cannot_be_stored_is_refused(store: WholeStore) -> None:
     session = await session_with(store)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(command_task(), command="half a pair: \ud800"), most=9)
+        await store.create_task(session.id, replace(command_task(), command="half a pair: \ud800"), max_open=9)
     with pytest.raises(Refused):
-        await store.create_task(session.id, replace(command_task(), ceiling=float("inf")), most=9)
+        await store.create_task(session.id, replace(command_task(), ceiling=float("inf")), max_open=9)
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
         await store.end_task_and_notify(task.id, DONE, "half a pair: \ud800")

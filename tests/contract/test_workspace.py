@@ -56,7 +56,7 @@ def test_what_is_written_is_read_back(ground: Ground) -> None:
         assert file.read(2) == b"\0\xff"
 
 
-def test_absolute_paths_inside_are_taken(ground: Ground) -> None:
+def test_absolute_paths_inside_are_accepted(ground: Ground) -> None:
     ground.workspace.write(f"{ground.root}/a.txt", b"hi")
     assert ground.workspace.read(f"{ground.workspace.root}//a.txt") == b"hi"
 
@@ -83,7 +83,7 @@ def test_absolute_paths_inside_are_taken(ground: Ground) -> None:
         "\udcff",
     ],
 )
-def test_paths_that_lead_out_or_are_none_are_refused(ground: Ground, path: str) -> None:
+def test_paths_that_lead_out_or_are_invalid_are_refused(ground: Ground, path: str) -> None:
     (ground.root / "a").mkdir()
     path = path.replace("{root}", str(ground.root)).replace("{outside}", str(ground.outside))
     for act in (ground.workspace.read, ground.workspace.open_read, ground.workspace.list, ground.workspace.walk):
@@ -117,16 +117,16 @@ def test_links_that_lead_out_are_refused_and_what_they_point_to_stays(ground: Gr
             ground.refuses(lambda path=path: ground.workspace.write(path, b"mine")),
             ground.refuses(lambda path=path: ground.workspace.list(path)),
         ]
-        assert told == [f"{path} leads out of the workspace; paths start at its folder, {ground.root}"] * 3
+        assert told == [f"{path} leads out of the workspace; use paths inside {ground.root}"] * 3
     assert ground.workspace.walk(".") == FileListing([])
 
 
-def test_links_in_a_circle_end_in_a_refusal(ground: Ground) -> None:
+def test_links_in_a_loop_are_refused(ground: Ground) -> None:
     (ground.root / "a").symlink_to("b")
     (ground.root / "b").symlink_to("a")
     (ground.root / "self").symlink_to("self/x")
     (ground.root / "here").symlink_to(".")
-    assert ground.refuses(lambda: ground.workspace.read("a")) == "a goes through too many links, maybe in a circle"
+    assert ground.refuses(lambda: ground.workspace.read("a")) == "a goes through too many links, maybe in a loop"
     ground.refuses(lambda: ground.workspace.write("self", b"x"))
     ground.refuses(lambda: ground.workspace.read("here/" * 60 + "x"))
     assert ground.workspace.walk(".") == FileListing([])
@@ -143,7 +143,7 @@ def test_links_that_stay_inside_work_for_reading_and_writing(ground: Ground) -> 
     assert (ground.root / "real/a.txt").read_bytes() == b"two"
 
 
-def test_a_dangling_link_inside_is_written_through_to_its_place(ground: Ground) -> None:
+def test_writing_to_a_dangling_link_inside_creates_its_target(ground: Ground) -> None:
     (ground.root / "way").symlink_to("later.txt")
     ground.workspace.write("way", b"hi")
     assert (ground.root / "later.txt").read_bytes() == b"hi"
@@ -156,7 +156,7 @@ def test_special_files_are_refused_without_waiting(ground: Ground) -> None:
         server.bind(f"/proc/self/fd/{folder}/sock")
         os.close(folder)
         for name in ("pipe", "sock"):
-            told = f"{name} is no ordinary file (a pipe, socket or device) and is left alone"
+            told = f"{name} is not a regular file (but a pipe, socket or device)"
             assert ground.refuses(lambda name=name: ground.workspace.read(name)) == told
             assert ground.refuses(lambda name=name: ground.workspace.write(name, b"x")) == told
     assert ground.refuses(lambda: ground.workspace.read("pipe/x")) == "pipe is not a folder"
@@ -170,7 +170,7 @@ def test_a_device_is_refused(ground: Ground) -> None:
     ground.refuses(lambda: ground.workspace.read("zero"))
 
 
-def test_a_folder_swapped_for_a_link_again_and_again_never_lets_anything_out_or_in(ground: Ground) -> None:
+def test_a_folder_replaced_by_a_link_again_and_again_never_leads_out(ground: Ground) -> None:
     safe = ground.root / "safe"
     safe.mkdir()
     (safe / "canary.txt").write_bytes(b"mine")
@@ -203,7 +203,7 @@ def test_a_folder_swapped_for_a_link_again_and_again_never_lets_anything_out_or_
     ground.is_untouched()
 
 
-def test_a_file_swapped_for_a_link_again_and_again_never_shows_what_is_outside(ground: Ground) -> None:
+def test_a_file_replaced_by_a_link_again_and_again_never_reveals_the_outside(ground: Ground) -> None:
     stop = threading.Event()
 
     def swap() -> None:
@@ -311,7 +311,7 @@ def test_a_write_over_a_folder_or_below_a_file_is_refused(ground: Ground) -> Non
 def test_a_write_that_expects_other_contents_changes_nothing(ground: Ground) -> None:
     ground.workspace.write("a.txt", b"one")
     told = ground.refuses(lambda: ground.workspace.write("a.txt", b"two", before=b"zero"))
-    assert told == "a.txt was changed meanwhile by someone else; read it again"
+    assert told == "a.txt has been changed by another program; read it again"
     ground.workspace.write("a.txt", b"two", before=b"one")
     assert ground.workspace.read("a.txt") == b"two"
     assert os.listdir(ground.root) == ["a.txt"]
@@ -322,11 +322,11 @@ def test_what_is_too_long_is_refused_both_ways(ground: Ground) -> None:
         file.truncate(60 << 20)
     assert "read it in parts" in ground.refuses(lambda: ground.workspace.read("huge"))
     assert ground.refuses(lambda: ground.workspace.write("a", bytes((10 << 20) + 1))) == (
-        "10,485,761 bytes are too many for one file; 10 MiB are the limit"
+        "10,485,761 bytes are too many for one file; the limit is 10 MiB"
     )
 
 
-def test_a_workspace_folder_that_is_gone_is_said_to_be_gone(ground: Ground) -> None:
+def test_a_workspace_folder_that_was_removed_is_reported(ground: Ground) -> None:
     ground.root.rmdir()
     told = f"the workspace folder {ground.root} is gone"
     for act in (ground.workspace.read, ground.workspace.list, ground.workspace.walk):
@@ -339,7 +339,7 @@ def test_a_workspace_folder_that_is_gone_is_said_to_be_gone(ground: Ground) -> N
         open_local(ground.root)
 
 
-def test_names_that_are_no_text_are_shown_escaped_and_can_be_given_back(ground: Ground) -> None:
+def test_names_that_are_not_text_are_escaped_and_can_be_used_in_that_form(ground: Ground) -> None:
     with open(os.fsencode(ground.root) + b"/caf\xe9.txt", "wb") as file:
         file.write(b"hi")
     ground.workspace.write("two\nlines", b"ho")
@@ -352,7 +352,7 @@ def test_names_that_are_no_text_are_shown_escaped_and_can_be_given_back(ground: 
     assert ground.workspace.read("caf\\xe9.txt") == b"there"
 
 
-def test_a_walk_skips_noise_and_does_not_follow_links(ground: Ground) -> None:
+def test_a_walk_skips_some_folders_and_does_not_follow_links(ground: Ground) -> None:
     for path in ("src/a.py", ".git/config", "web/node_modules/x.js", "src/__pycache__/a.pyc", "z.txt"):
         ground.workspace.write(path, b"12")
     (ground.root / "src/again").symlink_to("..")
@@ -367,13 +367,13 @@ def test_a_walk_that_is_too_deep_says_that_it_is_cut(ground: Ground) -> None:
     ground.workspace.write("d/" * 50 + "x", b"")
     ground.workspace.write("d/y", b"")
     assert ground.workspace.walk(".") == FileListing([WorkspaceItem("d/y", "file", 0)], cut=True)
-    assert ground.refuses(lambda: ground.workspace.write("e/" * 70 + "x", b"")).endswith("64 folders are the limit")
+    assert ground.refuses(lambda: ground.workspace.write("e/" * 70 + "x", b"")).endswith("the limit is 64 folders")
 
 
 def test_a_walk_over_too_many_files_says_that_it_is_cut(ground: Ground) -> None:
     for number in range(9):
         ground.workspace.write(f"{number}/x", b"")
-    assert LocalWorkspace(str(ground.root), most_items=5).walk(".") == FileListing(
+    assert LocalWorkspace(str(ground.root), max_items=5).walk(".") == FileListing(
         [WorkspaceItem("0/x", "file", 0), WorkspaceItem("1/x", "file", 0)], cut=True
     )
 

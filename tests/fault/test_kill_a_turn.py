@@ -114,7 +114,7 @@ def test_a_killed_turn_is_finished_when_the_person_asks_again(
 
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "input_received"])
-def test_a_killed_turn_is_finished_by_resume_and_told(person: Person, server: ScriptedServer, point: str) -> None:
+def test_a_killed_turn_is_finished_by_resume_and_reported(person: Person, server: ScriptedServer, point: str) -> None:
     assert person.asks(fail=point).returncode == -9
     resumed = person.types("resume")
     assert resumed.returncode == 0, resumed.stderr

@@ -15,11 +15,11 @@ from tests.support.survivors import until_none_survives
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L6"), pytest.mark.promise("L7")]
 
 COUNT = 300
-ROOM = 40
+MAX_MEMORY = 40
 """MiB that so many running tasks may cost."""
 
 
-async def test_hundreds_of_tasks_at_once_are_all_told_once_in_bounded_memory(tmp_path: Path) -> None:
+async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory(tmp_path: Path) -> None:
     async with opened(tmp_path) as agent:
         with anyio.fail_after(20):
             await agent.say("0 nothing", session="warm-up")
@@ -35,11 +35,11 @@ async def test_hundreds_of_tasks_at_once_are_all_told_once_in_bounded_memory(tmp
         open_still = await agent.tasks(session, open_only=True)
     assert (len(running), answered.text, open_still) == (COUNT, "ok", [])
     assert sorted((end.number, end.code) for end in ends) == [(n, n % 50) for n in range(COUNT)]
-    assert max(held, after) - before < ROOM
+    assert max(held, after) - before < MAX_MEMORY
     await until_none_survives(tmp_path)
 
 
-async def test_more_tasks_than_a_session_may_have_are_refused_aloud(tmp_path: Path) -> None:
+async def test_more_tasks_than_a_session_may_have_are_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, most=5) as agent:
         gate = await start_crowd(agent, 8)
         session = await agent.session("crowd")

@@ -23,7 +23,7 @@ from outrider.core.tasks import Task
 from outrider.core.types import Call, ModelTraits, call_id
 from outrider.workspaces.sandbox import Sandbox
 from tests.support.mounts import small_disk
-from tests.support.outer import sandbox_here
+from tests.support.outer import require_sandbox
 from tests.support.survivors import end_all, until_none_survives
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
@@ -90,7 +90,7 @@ class Bench:
 @asynccontextmanager
 async def bench_in(folder: Path, work: Path | None = None, **settings: str) -> AsyncGenerator[Bench]:
     """Everything that runs here is gone afterwards, or the test fails."""
-    box = sandbox_here()
+    box = require_sandbox()
     if not _is_counted(box):
         pytest.skip("the number of processes is not bounded here")
     work = work or folder / "work"
@@ -116,7 +116,7 @@ def _is_counted(box: Sandbox) -> bool:
     ("command", "output"),
     [("yes", b"y\ny\n"), ("cat /dev/zero", bytes(4)), ("while :; do echo out; echo err >&2; done", b"out\n")],
 )
-async def test_a_command_that_never_stops_talking_is_ended_at_the_bound_of_its_output(
+async def test_a_command_that_writes_without_end_is_killed_at_its_output_limit(
     tmp_path: Path, command: str, output: bytes
 ) -> None:
     async with bench_in(tmp_path, shell_output="200000") as bench:
@@ -139,7 +139,7 @@ async def test_a_command_that_never_stops_talking_is_ended_at_the_bound_of_its_o
         "while :; do :; done",
     ],
 )
-async def test_a_command_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path, command: str) -> None:
+async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_path: Path, command: str) -> None:
     async with bench_in(tmp_path, shell_ceiling="1", shell_output="200000") as bench:
         task, notice = await bench.sees_through(command)
         await until_none_survives(bench.work)
@@ -148,7 +148,7 @@ async def test_a_command_that_does_not_end_is_ended_with_all_it_started(tmp_path
     assert ("was ended at its time limit" in notice) == (task.state == "timed_out")
 
 
-async def test_a_command_that_ignores_being_asked_is_killed_on_demand(tmp_path: Path) -> None:
+async def test_a_command_that_ignores_sigterm_is_killed_on_demand(tmp_path: Path) -> None:
     async with bench_in(tmp_path) as bench:
         task = await bench.begins("trap '' TERM; (trap '' TERM; setsid sleep 1000) & while :; do sleep 0.1; done")
         with anyio.fail_after(LONG):
@@ -159,7 +159,7 @@ async def test_a_command_that_ignores_being_asked_is_killed_on_demand(tmp_path: 
     assert "reason: killed by the person" in notice
 
 
-async def test_a_file_may_not_grow_beyond_its_bound(tmp_path: Path) -> None:
+async def test_a_file_may_not_grow_beyond_its_limit(tmp_path: Path) -> None:
     async with bench_in(tmp_path, sandbox_file="8") as bench:
         task, notice = await bench.sees_through("head -c 10G /dev/zero >big; echo came to $?")
         size = (bench.work / "big").stat().st_size
@@ -168,14 +168,14 @@ async def test_a_file_may_not_grow_beyond_its_bound(tmp_path: Path) -> None:
     assert task.state == "succeeded"
 
 
-async def test_memory_has_a_bound(tmp_path: Path) -> None:
+async def test_memory_is_limited(tmp_path: Path) -> None:
     async with bench_in(tmp_path, sandbox_memory="64") as bench:
         task, _ = await bench.sees_through("head -c 500M /dev/zero | tail -c 400M | wc -c; exit 7")
         assert b"419430400" not in bench.output(task)
     assert task.state == "failed"
 
 
-async def test_what_a_command_sends_into_the_background_ends_with_it(tmp_path: Path) -> None:
+async def test_processes_that_a_command_puts_into_the_background_end_with_it(tmp_path: Path) -> None:
     script = (
         "setsid sleep 1000 >/dev/null 2>&1 & (setsid sh -c 'sleep 1000 & sleep 1000' &); nohup sleep 1000 & echo left"
     )
@@ -186,7 +186,7 @@ async def test_what_a_command_sends_into_the_background_ends_with_it(tmp_path: P
     assert "| left" in notice
 
 
-async def test_a_command_that_closes_its_output_is_seen_to_its_end(tmp_path: Path) -> None:
+async def test_the_end_of_a_command_that_closes_its_output_is_seen(tmp_path: Path) -> None:
     async with bench_in(tmp_path) as bench:
         task, notice = await bench.sees_through("echo bye; exec >&- 2>&-; sleep 0.5; echo alive >proof; exit 5")
         proof = (bench.work / "proof").read_text()
@@ -194,7 +194,7 @@ async def test_a_command_that_closes_its_output_is_seen_to_its_end(tmp_path: Pat
     assert notice.endswith("last output:\n| bye")
 
 
-async def test_a_full_disk_is_the_commands_own_trouble(tmp_path: Path) -> None:
+async def test_a_full_disk_affects_only_the_command(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "2m") as disk:
         async with bench_in(tmp_path, disk / "work") as bench:
             task, notice = await bench.sees_through("head -c 50M /dev/zero >big; echo came to $?; : >more; exit 3")
@@ -213,7 +213,7 @@ async def test_a_full_disk_is_the_commands_own_trouble(tmp_path: Path) -> None:
         ("head -c 50M /dev/zero | tr '\\0' x; echo; echo end", "| end"),
     ],
 )
-async def test_any_output_is_kept_whole_and_told_in_few_words(tmp_path: Path, command: str, said: str) -> None:
+async def test_any_output_is_kept_whole_and_summarised(tmp_path: Path, command: str, said: str) -> None:
     async with bench_in(tmp_path, shell_output=str(60 * 1024 * 1024)) as bench:
         before = _peak()
         task, notice = await bench.sees_through(command)
@@ -233,7 +233,7 @@ def _peak() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
-async def test_a_command_too_long_to_be_started_is_refused_and_that_is_said_once(tmp_path: Path) -> None:
+async def test_a_command_that_is_too_long_is_refused_once(tmp_path: Path) -> None:
     async with bench_in(tmp_path) as bench:
         task = await bench.begins("echo " + "x" * 200_000)
         with anyio.fail_after(LONG):
@@ -245,7 +245,7 @@ async def test_a_command_too_long_to_be_started_is_refused_and_that_is_said_once
     assert (ended.state, ended.why, notices) == ("failed", result.text, [])
 
 
-async def test_a_workspace_that_was_deleted_is_said_and_harms_nobody_else(tmp_path: Path) -> None:
+async def test_a_deleted_workspace_is_reported_and_affects_no_other_session(tmp_path: Path) -> None:
     async with bench_in(tmp_path) as bench:
         (bench.work / "file").write_text("x")
         task, _ = await bench.sees_through('rm -rf -- "$PWD"/* "$PWD"; cd /; rmdir "$OLDPWD"; exit 4')
@@ -267,7 +267,7 @@ async def test_a_workspace_that_was_deleted_is_said_and_harms_nobody_else(tmp_pa
         ("kill -9 1 $PPID; kill -9 $$", 128 + signal.SIGKILL),
     ],
 )
-async def test_a_command_can_kill_nobody_but_itself(tmp_path: Path, command: str, code: int) -> None:
+async def test_a_command_can_kill_only_itself(tmp_path: Path, command: str, code: int) -> None:
     async with bench_in(tmp_path) as bench:
         bystander = await bench.begins("while :; do sleep 0.1; done", session="bystander")
         task, _ = await bench.sees_through(command)
@@ -276,7 +276,7 @@ async def test_a_command_can_kill_nobody_but_itself(tmp_path: Path, command: str
     assert (still.id, still.state) == (bystander.id, "running")
 
 
-async def test_a_command_that_reads_finds_nothing_or_is_ended_at_its_time(tmp_path: Path) -> None:
+async def test_a_command_that_reads_stdin_gets_nothing_or_is_killed_at_its_time_limit(tmp_path: Path) -> None:
     async with bench_in(tmp_path, shell_ceiling="2") as bench:
         closed, _ = await bench.sees_through("cat; exit 6")
     async with bench_in(tmp_path, shell_ceiling="1") as bench:

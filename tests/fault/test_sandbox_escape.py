@@ -8,11 +8,11 @@ import pytest
 
 from outrider.workspaces.sandbox import Sandbox
 from tests.support.hostile import SECTIONS, hostile
-from tests.support.outer import Outer, guarded, outer_world, run, sandbox_here
+from tests.support.outer import OuterWorld, guarded, outer_world, require_sandbox, run
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.promise("S8")]
 
-SWEEP = """
+SCAN_SCRIPT = """
 import os, stat
 for top, folders, files in os.walk("/"):
     if top == "/usr":
@@ -31,17 +31,17 @@ print("done")
 
 
 @pytest.fixture
-def outer(tmp_path: Path) -> Generator[Outer]:
+def outer(tmp_path: Path) -> Generator[OuterWorld]:
     with outer_world(tmp_path) as world:
         yield world
 
 
 @pytest.fixture
-def sandbox(outer: Outer) -> Sandbox:
-    return sandbox_here([outer.home])
+def sandbox(outer: OuterWorld) -> Sandbox:
+    return require_sandbox([outer.home])
 
 
-def escapes(sandbox: Sandbox, outer: Outer, commands: Sequence[str]) -> dict[str, str]:
+def escapes(sandbox: Sandbox, outer: OuterWorld, commands: Sequence[str]) -> dict[str, str]:
     """The commands that got somewhere, with their output. All of them were tried."""
     status, output = run(sandbox, guarded(commands), outer.workspace, environ=outer.environ)
     assert status == 0, output
@@ -54,39 +54,41 @@ def escapes(sandbox: Sandbox, outer: Outer, commands: Sequence[str]) -> dict[str
     }
 
 
-def test_the_list_is_long_enough_to_mean_something() -> None:
+def test_the_list_of_hostile_commands_is_long_enough() -> None:
     assert sum(len(hostile(section)) for section in SECTIONS) >= 100
 
 
 @pytest.mark.promise("S11")
 @pytest.mark.promise("S10")
-def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(
+    sandbox: Sandbox, outer: OuterWorld
+) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("reading")) == {}
     assert outer.state() == before
 
 
 @pytest.mark.promise("S10")
-def test_a_command_changes_nothing_but_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_changes_nothing_but_its_workspace(sandbox: Sandbox, outer: OuterWorld) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("writing")) == {}
     assert outer.state() == before
 
 
-def test_a_command_gets_no_more_out_of_the_kernel_than_it_was_given(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(sandbox: Sandbox, outer: OuterWorld) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("kernel")) == {}
     assert outer.state() == before
 
 
 @pytest.mark.promise("S12")
-def test_a_command_reaches_no_listener_and_no_network(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_reaches_no_listener_and_no_network(sandbox: Sandbox, outer: OuterWorld) -> None:
     assert escapes(sandbox, outer, hostile("network")) == {}
-    assert outer.knocked() == []
+    assert outer.reached_listeners() == []
 
 
 @pytest.mark.promise("S10")
-def test_a_command_that_wants_to_ruin_everything_ruins_its_workspace(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_destructive_command_destroys_only_its_workspace(sandbox: Sandbox, outer: OuterWorld) -> None:
     before = outer.state()
     for command in hostile("ruinous"):
         status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ)
@@ -94,11 +96,11 @@ def test_a_command_that_wants_to_ruin_everything_ruins_its_workspace(sandbox: Sa
         assert outer.state() == before, command
 
 
-def test_nothing_that_is_seen_can_be_changed_but_what_is_the_commands_own(sandbox: Sandbox, outer: Outer) -> None:
+def test_a_command_can_change_only_its_own_files(sandbox: Sandbox, outer: OuterWorld) -> None:
     """Whatever root owns, root may change, unless it is shown read-only: so all is tried, to be what it already is."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has no /usr/bin/python3")
-    (outer.workspace / "sweep.py").write_text(SWEEP)
+    (outer.workspace / "sweep.py").write_text(SCAN_SCRIPT)
     status, output = run(sandbox, "python3 sweep.py", outer.workspace, environ=outer.environ)
     own = ("/tmp", "/var/tmp", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/stdout", "/dev/stderr")
     changed = [line for line in output.splitlines() if not line.startswith(own) and "/pipe:[" not in line]

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.promise("L4"), pytest.mark.promise("L6")]
         ("result_not_recorded:2", "call_intent_recorded:3", "task_end_not_recorded:3"),
     ],
 )
-def test_commands_go_on_and_each_end_is_told_once_wherever_outrider_is_killed(
+def test_commands_run_on_and_each_end_is_reported_once_wherever_outrider_is_killed(
     tmp_path: Path, points: tuple[str, ...]
 ) -> None:
     verdict = round_of(tmp_path, points)
@@ -47,18 +47,20 @@ def test_commands_go_on_and_each_end_is_told_once_wherever_outrider_is_killed(
     assert replace(verdict, unstarted=0) == Verdict(kills=len(points))
 
 
-def test_a_command_whose_start_was_cut_off_is_said_not_to_have_run(tmp_path: Path) -> None:
+def test_a_command_whose_start_was_interrupted_is_reported_as_not_run(tmp_path: Path) -> None:
     verdict = round_of(tmp_path, ["task_created:4"])
     # The child session may be about to start its command at the same moment.
     assert verdict in (Verdict(kills=1, unstarted=1), Verdict(kills=1, unstarted=2))
 
 
-def test_random_kills_disturb_no_command_and_no_end_is_lost_or_told_twice(tmp_path: Path) -> None:
+def test_random_kills_disturb_no_command_and_no_end_is_lost_or_reported_twice(tmp_path: Path) -> None:
     verdict = soak(tmp_path, rounds=3, seed=11)
     assert not verdict.is_bad, verdict
 
 
-def test_what_ended_while_outrider_was_down_is_told_and_what_runs_is_the_same_process(tmp_path: Path) -> None:
+def test_commands_that_ended_while_outrider_was_down_are_reported_and_others_are_the_same_process(
+    tmp_path: Path,
+) -> None:
     with start(tmp_path) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "begun\n"
@@ -144,7 +146,7 @@ async def test_killing_a_child_session_ends_the_command_it_waits_for(tmp_path: P
 
 
 @pytest.mark.anyio
-async def test_a_command_that_cannot_be_started_now_is_told_as_the_calls_result_and_only_there(tmp_path: Path) -> None:
+async def test_a_command_that_cannot_be_started_now_is_reported_in_the_result_only(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="true", background=True)), says("sorry"), says("again?"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "tasks").write_text("in the way")
@@ -181,7 +183,7 @@ async def test_a_line_too_long_to_be_read_at_once_does_not_hide_what_is_watched_
 
 @pytest.mark.anyio
 @pytest.mark.promise("L7")
-async def test_a_pattern_that_takes_for_ever_holds_up_nobody_and_that_is_said(tmp_path: Path) -> None:
+async def test_a_catastrophic_watch_pattern_blocks_nothing_and_is_reported(tmp_path: Path) -> None:
     pattern = "(a+)+$"
 
     def waits(prompt: Prompt) -> ScriptedReply:

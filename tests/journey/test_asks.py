@@ -128,7 +128,7 @@ async def test_a_question_nobody_can_answer_is_a_no_and_after_three_the_turn_end
     assert [entry.body.answer for entry in journal if isinstance(entry.body, Answered)] == ["no"] * 3
     assert not any(isinstance(entry.body, Begun) for entry in journal)
     (ended,) = [entry.body for entry in journal if isinstance(entry.body, Ended)]
-    assert ended.reason == "stopped: nobody was there to answer 3 questions in a row"
+    assert ended.reason == "stopped: 3 questions in a row were not answered"
 
 
 @pytest.mark.promise("L3")

@@ -46,7 +46,7 @@ async def test_a_background_command_returns_at_once_with_its_task_and_output_fil
 
 
 @pytest.mark.behaviour("D2")
-async def test_a_task_that_ends_during_the_turn_is_heard_in_the_next_step(tmp_path: Path) -> None:
+async def test_a_task_that_ends_during_the_turn_is_reported_in_the_next_step(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="echo built; exit 2", description="the build", background=True)),
         with_task_id(lambda task: says("", call("tasks", action="wait", task=task, limit=20))),
@@ -81,7 +81,7 @@ async def test_a_task_that_ends_after_the_turn_starts_a_new_one(tmp_path: Path) 
 
 
 @pytest.mark.behaviour("D3")
-async def test_a_command_that_outlives_its_timeout_goes_on_and_is_told(tmp_path: Path) -> None:
+async def test_a_command_that_outlives_its_timeout_continues_and_its_end_is_reported(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="echo before; cat fifo; echo $$ > same", timeout=1)), says("hm"), says("done")
     )
@@ -110,7 +110,7 @@ async def test_a_command_that_outlives_its_timeout_goes_on_and_is_told(tmp_path:
         ("sleep 2 && echo woke", False),
     ],
 )
-async def test_a_command_that_only_sleeps_is_refused_and_the_turn_goes_on(
+async def test_a_command_that_only_sleeps_is_refused_and_the_turn_continues(
     tmp_path: Path, command: str, is_refused: bool
 ) -> None:
     model = ScriptedModel(says("", call("shell", command=command)), says("fine"))
@@ -134,7 +134,7 @@ async def test_a_sleep_in_the_background_is_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("D5")
-async def test_running_tasks_are_summed_up_at_the_tail_of_each_step_and_never_pile_up(tmp_path: Path) -> None:
+async def test_running_tasks_are_listed_at_the_end_of_each_prompt_and_never_accumulate(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="sleep 300", description="a long build", background=True)),
         says("", call("list")),
@@ -173,7 +173,7 @@ async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path
 
 
 @pytest.mark.behaviour("D6")
-async def test_ctrl_c_reaches_the_command_itself_which_may_end_in_its_own_way(tmp_path: Path) -> None:
+async def test_ctrl_c_reaches_the_command_which_can_handle_it(tmp_path: Path) -> None:
     script = "trap 'echo tidied up; exit 5' INT; echo ready; while :; do sleep 0.1; done"
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, interactive=True)),
@@ -188,7 +188,7 @@ async def test_ctrl_c_reaches_the_command_itself_which_may_end_in_its_own_way(tm
 
 
 @pytest.mark.behaviour("D7")
-async def test_a_task_that_waits_at_a_prompt_is_marked_once_and_its_end_is_still_told(tmp_path: Path) -> None:
+async def test_a_task_that_waits_at_a_prompt_is_reported_once_and_its_end_too(tmp_path: Path) -> None:
     script = "printf 'Continue? [y/n] '; read answer; echo got $answer"
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, interactive=True)),
@@ -230,7 +230,7 @@ async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> 
 
 
 @pytest.mark.behaviour("B3")
-async def test_where_nothing_can_be_said_later_a_background_command_is_not_promised(tmp_path: Path) -> None:
+async def test_where_nothing_can_be_delivered_later_no_notice_is_promised(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="echo hi", background=True, watch="hi")), says("polling"))
     async with open_scripted(tmp_path, model) as agent:
         session = await say_and_wait(agent, "go", PIPE)
@@ -240,7 +240,7 @@ async def test_where_nothing_can_be_said_later_a_background_command_is_not_promi
             ended = await agent.wait_task(task)
         journal = await agent.journal(session)
     assert (started["status"], started["notify"]) == ("background_started", False)
-    assert "cannot be told" in started["message"]
+    assert "there will be no notice" in started["message"]
     assert "Poll it" in started["message"]
     assert (ended.state, ended.spec.notify, ended.spec.watch) == ("succeeded", "never", "")
     assert [e for e in journal if isinstance(e.body, Input) and e.body.source == "task"] == []
@@ -248,7 +248,7 @@ async def test_where_nothing_can_be_said_later_a_background_command_is_not_promi
 
 @pytest.mark.behaviour("B4")
 @pytest.mark.behaviour("D9")
-async def test_a_task_remembers_its_address_and_is_told_there_after_a_restart(tmp_path: Path) -> None:
+async def test_a_task_keeps_its_address_and_is_reported_there_after_a_restart(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo; exit 7", background=True)), says("ok"), says("7"))
     async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
@@ -262,7 +262,7 @@ async def test_a_task_remembers_its_address_and_is_told_there_after_a_restart(tm
 
 
 @pytest.mark.behaviour("B2")
-async def test_whether_later_words_reach_anyone_belongs_to_the_turns_address_not_to_the_session(tmp_path: Path) -> None:
+async def test_whether_a_notice_can_be_delivered_depends_on_the_address_of_the_turn(tmp_path: Path) -> None:
     background = call("shell", command="true", background=True)
     model = ScriptedModel(says("", background), says("one"), says("", background), says("two"), *[says("x")] * 4)
     async with open_scripted(tmp_path, model) as agent:
@@ -275,7 +275,7 @@ async def test_whether_later_words_reach_anyone_belongs_to_the_turns_address_not
 
 
 @pytest.mark.behaviour("B7")
-async def test_watched_output_is_told_while_the_command_runs_and_a_flood_is_one_notice(tmp_path: Path) -> None:
+async def test_watched_output_is_reported_while_the_command_runs_and_a_flood_is_one_notice(tmp_path: Path) -> None:
     script = "for i in $(seq 500); do echo ERROR $i; done; echo quiet; cat fifo"
     model = ScriptedModel(
         says("", call("shell", command=script, background=True, watch="^ERROR")), says("watching"), *[says("saw")] * 9
@@ -312,7 +312,7 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
 
 
 @pytest.mark.promise("L6")
-async def test_a_command_whose_turn_ended_at_a_limit_is_told_after_all(tmp_path: Path) -> None:
+async def test_a_command_whose_turn_ended_at_a_limit_is_still_reported(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo", timeout=300)), *[says("ok")] * 3)
     async with open_scripted(tmp_path, model, limits_seconds="2") as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
@@ -323,26 +323,29 @@ async def test_a_command_whose_turn_ended_at_a_limit_is_told_after_all(tmp_path:
 
 
 @pytest.mark.promise("L7")
-async def test_old_output_is_thrown_away_and_what_runs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.workspaces.commands.MAX_KEPT_TASKS", 3)
-    lines = [says("", call("shell", command=f"echo {n}", background=True, notify="never")) for n in range(6)]
-    model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), *lines, *[says("ok")] * 3)
+async def test_the_oldest_outputs_are_removed_and_those_of_running_tasks_are_kept(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", call("shell", command="cat fifo", background=True)),
+        says("", call("shell", command="echo")),
+        says("ok"),
+    )
     async with open_scripted(tmp_path, model) as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
-        session = await say_and_wait(agent, "go")
-        running = next(task for task in await agent.tasks(session) if task.spec.command == "cat fifo")
-        for task in await agent.tasks(session):
-            if task.id != running.id:
-                await agent.wait_task(task)
+        tasks = await agent.tasks(await say_and_wait(agent, "go"))
+    running = next(task for task in tasks if task.spec.command == "cat fifo")
+    for number in range(500):
+        folder = tmp_path / "home" / "tasks" / f"old{number}"
+        (folder / "started").mkdir(parents=True)
+        (folder / "output").touch()
+        os.utime(folder / "output", (number, number))
     async with open_scripted(tmp_path, model) as agent:
-        kept = {path.name for path in (tmp_path / "home" / "tasks").iterdir()}
+        names = {path.name for path in (tmp_path / "home" / "tasks").iterdir()}
         await agent.kill_task(running)
-    assert len(kept) == 4
-    assert running.id in kept
+    assert names == {task.id for task in tasks} | {f"old{number}" for number in range(1, 500)}
 
 
 @pytest.mark.promise("L4")
-async def test_a_command_dies_with_nobody_but_itself(tmp_path: Path) -> None:
+async def test_a_command_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="kill -9 $$")), says("ok"))
     async with open_scripted(tmp_path, model) as agent:
         (killed,) = await results(agent, await say_and_wait(agent, "go"))

@@ -1,4 +1,4 @@
-"""The world outside a sandbox, full of canaries: what a command inside must neither see nor change."""
+"""The world outside a sandbox, with canaries that a command inside must neither see nor change."""
 
 import os
 import resource
@@ -26,18 +26,18 @@ grep -Eq '^[^ ]+ / tmpfs ro,' /proc/mounts || exit 99
 grep -Eq '^[^ ]+ /usr [^ ]+ ro,' /proc/mounts || grep -Eq '^[^ ]+ /bin [^ ]+ ro,' /proc/mounts || exit 99
 [ ! -e "$OUTRIDER/store.db" ] || exit 99
 """
-"""Whoever is not confined does not even try: this machine is dear to someone."""
+"""Ends the script before it does harm, unless it is confined."""
 
 
 @dataclass(frozen=True)
-class Outer:
+class OuterWorld:
     """A person's home with Outrider's home in it, a process and some listeners."""
 
     folder: Path
     canary: str
     victim: int
     environ: Mapping[str, str]
-    doors: Sequence[socket.socket]
+    listeners: Sequence[socket.socket]
 
     @property
     def person(self) -> Path:
@@ -51,30 +51,30 @@ class Outer:
     def workspace(self) -> Path:
         return self.home / "workspaces" / "mine"
 
-    def knocked(self) -> list[str]:
-        """The listeners that someone came to."""
-        return [str(door.getsockname()) for door in self.doors if _came(door)]
+    def reached_listeners(self) -> list[str]:
+        """The listeners that got a connection."""
+        return [str(listener.getsockname()) for listener in self.listeners if _was_reached(listener)]
 
     def state(self) -> dict[str, object]:
-        """All of the outside that can be compared: what is in the folders, and what the system looks like."""
-        found: dict[str, object] = {
+        """A snapshot of the outside: the content of the folders and the state of the system."""
+        state: dict[str, object] = {
             str(path.relative_to(self.folder)): (path.lstat().st_mode, path.lstat().st_mtime_ns, _content(path))
             for path in sorted(self.folder.rglob("*"))
             if not path.is_relative_to(self.workspace)
         }
-        found |= {path: _stamp(path) for path in _WATCHED}
-        found |= {str(path): _mode(path) for top in ("/dev", "/proc") for path in Path(top).glob("[a-z]*")}
-        found |= {name: _content(Path("/proc/sys") / name) for name in _SETTINGS}
-        found["victim"] = Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[0] in "SDR"
-        return found
+        state |= {path: _stamp(path) for path in _WATCHED}
+        state |= {str(path): _mode(path) for top in ("/dev", "/proc") for path in Path(top).glob("[a-z]*")}
+        state |= {name: _content(Path("/proc/sys") / name) for name in _SETTINGS}
+        state["victim"] = Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[0] in "SDR"
+        return state
 
 
-def sandbox_here(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> Sandbox:
+def require_sandbox(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> Sandbox:
     """The sandbox of this machine; skips the test where there is none."""
-    found = detect(hidden, limits)
-    if isinstance(found, NoSandbox):
-        pytest.skip(f"no sandbox: {found.why}")
-    return found
+    sandbox = detect(hidden, limits)
+    if isinstance(sandbox, NoSandbox):
+        pytest.skip(f"no sandbox: {sandbox.why}")
+    return sandbox
 
 
 def start(wrapped: SandboxedCommand, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
@@ -99,7 +99,7 @@ def run(
     grant: SandboxGrant | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Exit status and output of a shell script in the sandbox, bounded as a task is."""
+    """Exit status and output of a shell script in the sandbox, with the limits of a task."""
     wrapped = sandbox.wrap(["/bin/sh", "-c", script], folder, folder, environ or {}, grant or SandboxGrant())
     task = f"test-{secrets.token_hex(4)}"
     with ExitStack() as stack:
@@ -116,7 +116,7 @@ def run(
 
 
 def guarded(commands: Sequence[str]) -> str:
-    """A script that tries each command in turn and tells which of them came to a good end."""
+    """A script that runs each command in turn and prints which of them succeeded."""
     tries = [
         f"printf '\\n=== {number}\\n'; timeout -s KILL 10 sh -c {shlex.quote(command)} 2>&1 && echo ESCAPED"
         for number, command in enumerate(commands)
@@ -125,8 +125,8 @@ def guarded(commands: Sequence[str]) -> str:
 
 
 @contextmanager
-def outer_world(folder: Path) -> Generator[Outer]:
-    """Sets it up below this folder; the process and the listeners are gone afterwards."""
+def outer_world(folder: Path) -> Generator[OuterWorld]:
+    """Set it up below this folder, with a process and listeners that end with the context."""
     canary = f"CANARY-{secrets.token_hex(12)}"
     person, home = folder / "person", folder / "person" / ".outrider"
     other, mine = home / "workspaces" / "other", home / "workspaces" / "mine"
@@ -138,16 +138,16 @@ def outer_world(folder: Path) -> Generator[Outer]:
     (mine / "link").symlink_to(person)
     (mine / "link-file").symlink_to(home / "store.db")
     with ExitStack() as stack:
-        abstract = f"outrider-door-{secrets.token_hex(8)}"
-        doors = [stack.enter_context(socket.socket(family)) for family in (socket.AF_INET, *[socket.AF_UNIX] * 2)]
-        for door, at in zip(doors, (("127.0.0.1", 0), f"\0{abstract}", str(folder / "door")), strict=True):
-            door.bind(at)
-            door.listen()
-            door.setblocking(False)
+        abstract = f"outrider-listener-{secrets.token_hex(8)}"
+        listeners = [stack.enter_context(socket.socket(family)) for family in (socket.AF_INET, *[socket.AF_UNIX] * 2)]
+        for listener, at in zip(listeners, (("127.0.0.1", 0), f"\0{abstract}", str(folder / "listener")), strict=True):
+            listener.bind(at)
+            listener.listen()
+            listener.setblocking(False)
         victim = stack.enter_context(_victim(canary))
         environ = {"PERSON": str(person), "OUTRIDER": str(home), "OTHER": str(other), "OUTER": str(folder / "nobody")}
-        environ |= {"VICTIM": str(victim), "PORT": str(doors[0].getsockname()[1]), "ABSTRACT": abstract}
-        yield Outer(folder, canary, victim, {**environ, "SOCKET": str(folder / "door")}, doors)
+        environ |= {"VICTIM": str(victim), "PORT": str(listeners[0].getsockname()[1]), "ABSTRACT": abstract}
+        yield OuterWorld(folder, canary, victim, {**environ, "SOCKET": str(folder / "listener")}, listeners)
 
 
 @contextmanager
@@ -169,9 +169,9 @@ def _bound(limits: Mapping[str, int]) -> Callable[[], None]:
     return apply
 
 
-def _came(door: socket.socket) -> bool:
+def _was_reached(listener: socket.socket) -> bool:
     try:
-        door.accept()[0].close()
+        listener.accept()[0].close()
     except BlockingIOError:
         return False
     return True
@@ -184,13 +184,13 @@ def _content(path: Path) -> object:
 
 
 def _mode(path: Path) -> object:
-    found = path.lstat()
-    return found.st_mode, found.st_uid, found.st_gid
+    status = path.lstat()
+    return status.st_mode, status.st_uid, status.st_gid
 
 
 def _stamp(path: str) -> object:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_mode, found.st_uid, found.st_mtime_ns
+    return status.st_mode, status.st_uid, status.st_mtime_ns

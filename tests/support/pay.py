@@ -1,9 +1,9 @@
-"""A third-party tool as a stranger would ship it: a module and a dist-info folder on the path, found by entry point."""
+"""A third-party tool: a module and a dist-info folder on the path, found by its entry point."""
 
 from pathlib import Path
 
 _MODULE = '''\
-"""Pays, and writes down outside of Outrider that it did."""
+"""Pays, and records outside of Outrider that it did."""
 
 from pathlib import Path
 
@@ -24,16 +24,16 @@ async def pay(context: ToolContext, bill: str) -> str:
 
 
 def install_pay(folder: Path) -> str:
-    """Put the plugin into this folder; the folder, to be set as PYTHONPATH."""
-    marks = folder / "outrider_pay-1.0.dist-info"
-    marks.mkdir(parents=True)
+    """Install the plugin in this folder; the value for PYTHONPATH."""
+    metadata = folder / "outrider_pay-1.0.dist-info"
+    metadata.mkdir(parents=True)
     (folder / "outrider_pay.py").write_text(_MODULE)
-    (marks / "METADATA").write_text("Metadata-Version: 2.1\nName: outrider-pay\nVersion: 1.0\n")
-    (marks / "entry_points.txt").write_text("[outrider.tools]\npay = outrider_pay:pay\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outrider-pay\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[outrider.tools]\npay = outrider_pay:pay\n")
     return str(folder)
 
 
 def bills_paid(workspace: Path) -> list[str]:
     """Every payment that really happened, in order."""
-    book = workspace / "paid"
-    return book.read_text().split() if book.exists() else []
+    payments = workspace / "paid"
+    return payments.read_text().split() if payments.exists() else []

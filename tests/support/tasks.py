@@ -1,4 +1,4 @@
-"""Commands for tests: started in a folder of their own, and gone afterwards whatever the test did to them."""
+"""Commands for tests, each in its own folder, and killed after the test."""
 
 import os
 import pickle
@@ -13,43 +13,43 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
 from outrider.workspaces.process_end import kill, wait_for_exit
 from outrider.workspaces.supervisor import adopt, start_detached
 from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output
 
 LONG = 30.0
-"""Seconds after which a wait counts as failed."""
+"""Seconds after which a wait fails."""
 
 _STARTER = """
 import os, pickle, sys
-from outrider.workspaces.process import start
-sys.stdout.buffer.write(pickle.dumps(start(pickle.load(sys.stdin.buffer))))
+from outrider.workspaces.supervisor import start_detached
+sys.stdout.buffer.write(pickle.dumps(start_detached(pickle.load(sys.stdin.buffer))))
 sys.stdout.flush()
 os.kill(os.getpid(), 9)
 """
 
 
-class Task(Struct, frozen=True):
+class StartedTask(Struct, frozen=True):
     """A started command."""
 
     folder: Path
-    mark: ProcessIdentity
+    identity: ProcessIdentity
 
-    async def ends(self) -> Exit:
-        """Its end, without the time of it."""
+    async def wait(self) -> Exit:
+        """Wait for its end; the exit without its time."""
         with anyio.fail_after(LONG):
-            return msgspec.structs.replace(await wait_for_exit(self.folder, self.mark), at=0)
+            return msgspec.structs.replace(await wait_for_exit(self.folder, self.identity), at=0)
 
-    async def is_killed(self, grace: float = 2.0) -> Exit:
+    async def kill(self, grace: float = 2.0) -> Exit:
         with anyio.fail_after(LONG):
-            return msgspec.structs.replace(await kill(self.folder, self.mark, grace), at=0)
+            return msgspec.structs.replace(await kill(self.folder, self.identity, grace), at=0)
 
-    def looks(self) -> Exit | None:
-        end = poll_exit(self.folder, self.mark)
+    def poll(self) -> Exit | None:
+        end = poll_exit(self.folder, self.identity)
         return msgspec.structs.replace(end, at=0) if end else None
 
-    async def says(self, words: bytes) -> None:
+    async def wait_for_output(self, words: bytes) -> None:
         with anyio.fail_after(LONG):
             while True:
                 if words in tail_output(self.folder):
@@ -64,11 +64,11 @@ class Task(Struct, frozen=True):
     def group(self) -> int:
         return int(self.fact("first").split()[0])
 
-    def said(self) -> bytes:
+    def output(self) -> bytes:
         return tail_output(self.folder, output_size(self.folder))
 
 
-class Tasks:
+class StartedTasks:
     """Starts commands in one folder."""
 
     def __init__(self, home: Path) -> None:
@@ -89,12 +89,12 @@ class Tasks:
         environ = {"PATH": os.defpath} if environ is None else environ
         return CommandSpec(("/bin/sh", "-c", text), folder, self.home, environ, stdin, output, rlimits or {})
 
-    def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> Task:
+    def run(self, text: str, stdin: Literal["closed", "open"] | bytes = "closed", output: int = 1 << 20) -> StartedTask:
         spec = self.spec(text, stdin=stdin, output=output)
-        return Task(spec.folder, start_detached(spec))
+        return StartedTask(spec.folder, start_detached(spec))
 
-    def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> Task:
-        """Started by a process that has been killed with SIGKILL since."""
+    def run_from_another(self, text: str, stdin: Literal["closed", "open"] = "closed") -> StartedTask:
+        """Start a command from a process that is killed with SIGKILL right after."""
         spec = self.spec(text, stdin=stdin)
         starter = subprocess.run(
             [sys.executable, "-c", _STARTER],
@@ -104,23 +104,23 @@ class Tasks:
             check=False,
         )
         assert (starter.returncode, starter.stderr) == (-9, b"")
-        return Task(spec.folder, pickle.loads(starter.stdout))
+        return StartedTask(spec.folder, pickle.loads(starter.stdout))
 
 
 @asynccontextmanager
-async def open_tasks(home: Path) -> AsyncGenerator[Tasks]:
-    tasks = Tasks(home)
+async def open_tasks(home: Path) -> AsyncGenerator[StartedTasks]:
+    tasks = StartedTasks(home)
     try:
         yield tasks
     finally:
         for folder in tasks.started:
-            if folder.exists() and (mark := adopt(folder)):
+            if folder.exists() and (identity := adopt(folder)):
                 with anyio.fail_after(LONG):
-                    await kill(folder, mark, 0)
+                    await kill(folder, identity, 0)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process does nothing any more; one that nobody has taken note of yet counts as gone."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", "rb") as file:

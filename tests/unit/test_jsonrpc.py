@@ -195,7 +195,7 @@ async def test_an_error_in_the_block_is_raised_unwrapped(tmp_path: Path) -> None
         (Program(("/none/such",), Path("/"), {}), "/none/such was not started: No such file or directory"),
         (Program(("sh\0",), Path("/"), {}), "this program cannot be started: embedded null byte"),
         (Program(("sh",), Path("/none/such"), {}), "there is no folder /none/such to start sh in"),
-        (Program(("sh",), Path("/"), {}, marker=""), "at least 16 letters and digits"),
+        (Program(("sh",), Path("/"), {}, marker=""), "a marker of at least 16"),
     ],
 )
 async def test_a_program_that_cannot_be_started_is_refused(what: Program, why: str) -> None:

@@ -68,7 +68,7 @@ def test_an_input_that_arrives_after_a_failed_turn_starts_the_next() -> None:
     assert decide(fold(entries(HI, Started(), Ended("failed", 2, "no key"), Input("again"))), {}) == Begin()
 
 
-def test_a_call_that_only_looks_is_run_again_after_a_crash_and_one_that_pays_is_settled() -> None:
+def test_after_a_crash_a_safe_call_runs_again_and_any_other_is_reconciled() -> None:
     journal = entries(HI, Started(), Reply("", 2, (LOOK, PAY)), Begun("c1"), Resumed())
     assert decide(fold(journal), REPLAY) == ReconcileCalls((PAY,))
     assert decide(fold([*journal, Entry(6, 6, Result("c1", UNKNOWN))]), REPLAY) == RunCalls((LOOK,))
@@ -84,7 +84,7 @@ def test_a_turn_handed_over_in_order_is_never_given_up() -> None:
     assert decide(fold(entries(HI, Started(), *[Resumed(crashed=False)] * 50)), {}) == AskModel()
 
 
-def test_a_new_reply_forgives_earlier_crashes() -> None:
+def test_a_new_reply_resets_the_count_of_crashes() -> None:
     crashes = [Resumed()] * MAX_RESUMES
     journal = entries(HI, Started(), *crashes, Reply("", 5, (LOOK,)), Resumed())
     assert fold(journal).resumes == 1
@@ -98,13 +98,13 @@ def _steps(count: int, price: float | None = None) -> list[Body]:
     return bodies
 
 
-def test_a_turn_stops_at_its_bound_of_steps() -> None:
+def test_a_turn_stops_at_its_limit_of_steps() -> None:
     stop = decide(fold(entries(*_steps(60))), REPLAY, Bounds(steps=60))
     assert stop == Stop("stopped after 60 steps, the limit of one turn (limits.steps)")
     assert decide(fold(entries(*_steps(59))), REPLAY, Bounds(steps=60)) == AskModel()
 
 
-def test_a_turn_stops_at_its_bound_of_spend() -> None:
+def test_a_turn_stops_at_its_spending_limit() -> None:
     stop = decide(fold(entries(*_steps(3, price=0.5))), REPLAY, Bounds(spend=1.5))
     assert stop == Stop("stopped: this turn has cost $1.50; its limit is $1.50 (limits.spend)")
 
@@ -126,7 +126,7 @@ def test_the_same_call_with_another_result_each_time_is_no_loop() -> None:
     assert isinstance(decide(fold(entries(*_looping(10, "{n}"))), REPLAY, Bounds(repeats=3)), RunCalls)
 
 
-def test_a_bound_never_ends_a_turn_that_is_finished() -> None:
+def test_no_limit_ends_a_turn_that_is_done() -> None:
     bodies = _steps(3)
     bodies.append(Reply("done", len(bodies)))
     assert decide(fold(entries(*bodies)), REPLAY, Bounds(steps=4)) == Finish()
@@ -144,7 +144,7 @@ def test_a_compaction_counts_towards_what_the_turn_spent() -> None:
 
 
 @given(journals())
-def test_any_prefix_of_any_journal_can_be_carried_to_its_end(journal: list[Entry]) -> None:
+def test_any_prefix_of_any_journal_can_be_run_to_its_end(journal: list[Entry]) -> None:
     carried = list(journal)
     for _ in range(200):
         seq = len(carried) + 1
@@ -168,12 +168,12 @@ def test_any_prefix_of_any_journal_can_be_carried_to_its_end(journal: list[Entry
 
 
 @given(journals())
-def test_folding_in_two_parts_is_folding_the_whole(journal: list[Entry]) -> None:
+def test_folding_in_two_parts_gives_the_same_state(journal: list[Entry]) -> None:
     half = len(journal) // 2
     assert fold(journal[half:], fold(journal[:half])) == fold(journal)
 
 
-def test_no_journal_has_nothing_to_do() -> None:
+def test_an_empty_journal_has_nothing_to_do() -> None:
     assert decide(State(), {}) == Idle()
 
 
@@ -189,7 +189,7 @@ def test_cost_counts_cached_and_written_tokens_at_their_own_price() -> None:
     assert cost(usage, Prices(3.0, 15.0)) == pytest.approx(3.0 + 1.5)
 
 
-def test_a_turn_waits_for_an_answer_and_goes_on_with_it() -> None:
+def test_a_turn_waits_for_an_answer_and_continues_with_it() -> None:
     journal = entries(HI, Started(), Reply("", 2, (PAY, LOOK)), Asked("a1", "pay?", "c1"))
     assert decide(fold(journal), REPLAY) == RunCalls((LOOK,))
     journal = entries(*(e.body for e in journal), Result("c2", "seen"))
@@ -205,16 +205,16 @@ def test_a_turn_that_waits_for_an_answer_through_many_crashes_is_not_given_up() 
     assert decide(fold(journal), REPLAY) == AwaitAnswer()
 
 
-def test_a_turn_that_keeps_asking_where_nobody_answers_is_stopped() -> None:
+def test_a_turn_whose_questions_get_no_answer_is_stopped() -> None:
     bodies: list[Body] = [HI, Started()]
     for n in range(3):
         call = Call(f"c{n}", "pay", {"n": n})
         bodies += [Reply("", len(bodies), (call,)), Asked(f"a{n}", "pay?", call.id), Answered(f"a{n}", "no")]
         bodies += [Result(call.id, f"denied {n}", failed=True)]
-    assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: nobody was there to answer 3 questions in a row")
+    assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: 3 questions in a row were not answered")
 
 
-def test_a_call_of_a_lent_tool_is_left_to_whoever_lent_it() -> None:
+def test_a_call_of_a_client_tool_is_left_to_the_client() -> None:
     lent = (ToolSpec("ring", "Ring a bell.", {"type": "object"}),)
     ring = Call("c3", "ring", {})
     journal = entries(Input("hi", tools=lent), Started(), Reply("", 2, (ring, LOOK)))

@@ -25,7 +25,7 @@ HI = Input("hi")
 PAY, LOOK = Call("c1", "pay", {}), Call("c2", "look", {})
 
 
-def test_results_stand_in_the_order_of_their_calls_and_late_inputs_after_them() -> None:
+def test_results_are_in_the_order_of_their_calls_and_late_inputs_follow() -> None:
     journal = entries(
         HI, Started(), Reply("x", 2, (PAY, LOOK)), Input("late"), Result("c2", "seen"), Result("c1", "paid")
     )
@@ -45,7 +45,7 @@ def test_an_input_typed_while_the_model_wrote_comes_after_that_reply() -> None:
     ]
 
 
-def test_a_stopped_turn_keeps_what_was_said_and_closes_its_calls() -> None:
+def test_a_stopped_turn_keeps_its_partial_reply_and_closes_its_calls() -> None:
     journal = entries(
         HI,
         Started(),
@@ -63,7 +63,7 @@ def test_a_stopped_turn_keeps_what_was_said_and_closes_its_calls() -> None:
     ]
 
 
-def test_a_compaction_puts_a_summary_in_place_of_what_went_before() -> None:
+def test_a_compaction_replaces_earlier_messages_by_a_summary() -> None:
     journal = entries(HI, Started(), Reply("one", 2), Ended("done", 2), Input("next"), Started(), Reply("two", 6))
     journal = [*journal, Entry(8, 8, Compacted(3, "they said hi"))]
     assert transcript(journal) == [UserMessage(SUMMARY + "they said hi"), UserMessage("next"), AssistantMessage("two")]
@@ -107,7 +107,7 @@ def test_no_input_is_ever_missing_from_the_prompt_before_a_compaction(journal: l
 
 
 @given(journals())
-def test_growing_a_transcript_entry_by_entry_is_building_it_at_once(journal: list[Entry]) -> None:
+def test_a_transcript_is_the_same_entry_by_entry_or_at_once(journal: list[Entry]) -> None:
     grown = Transcript()
     for entry in journal:
         grown.add([entry])

@@ -28,7 +28,7 @@ async def fill(home: Path) -> str:
     async with open_store(home) as store:
         session = await store.create("ann", "garden", "/folder")
         await store.accept(session.id, Input("hello"), "k", queue=20)
-        await store.create_task(session.id, TaskSpec(kind="command", call="c1", command="make"), most=1)
+        await store.create_task(session.id, TaskSpec(kind="command", call="c1", command="make"), max_open=1)
         await store.search("ann", "hello")
         store.blobs.put(b"long")
         return session.id
@@ -132,7 +132,7 @@ async def test_a_home_without_tasks_is_upgraded_and_can_be_downgraded(tmp_path: 
         backup = home / f"store.db.before-{NEWEST}"
         upgraded = f"The store was upgraded from version 1 to {NEWEST}; the previous one is kept as {backup}."
         assert store.notices == (upgraded,)
-        task, _ = await store.create_task(session.id, spec, most=1)
+        task, _ = await store.create_task(session.id, spec, max_open=1)
         await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), "done")
         notice = Input("done", "task", person="ann")
         assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), notice]

@@ -57,5 +57,5 @@ async def test_an_id_in_use_is_not_given_again(tmp_path: Path, monkeypatch: pyte
     async with open_store(tmp_path) as store:
         session = await store.create("ann", "garden", "/garden")
         specs = [TaskSpec(kind="command", call=call, command="make") for call in ("c1", "c2")]
-        made = [(await store.create_task(session.id, spec, most=9))[0].id for spec in specs]
+        made = [(await store.create_task(session.id, spec, max_open=9))[0].id for spec in specs]
     assert made == ["t-aaaaaa", "t-aaaaab"]

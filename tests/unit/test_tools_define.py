@@ -20,24 +20,24 @@ pytestmark = pytest.mark.anyio
 SESSION = Session("s1", "me", "main", "", "", 0, 0, 0, False, False)
 
 
-class Shelf:
+class MemoryBlobs:
     """Blobs in memory."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.blobs: dict[str, bytes] = {}
 
     def put(self, content: bytes) -> str:
-        name = f"blob{len(self.kept)}"
-        self.kept[name] = content
+        name = f"blob{len(self.blobs)}"
+        self.blobs[name] = content
         return name
 
     def get(self, name: str) -> bytes:
-        return self.kept[name]
+        return self.blobs[name]
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> ToolContext:
-    return ToolContext(SESSION, open_local(tmp_path), Shelf())
+def context(tmp_path: Path) -> ToolContext:
+    return ToolContext(SESSION, open_local(tmp_path), MemoryBlobs())
 
 
 class Point(Struct):
@@ -47,7 +47,7 @@ class Point(Struct):
 
 @tool(replay=Replay.SAFE)
 async def draw(
-    here: ToolContext,
+    context: ToolContext,
     name: str,
     points: list[Point],
     colour: Literal["red", "blue"] = "red",
@@ -93,9 +93,9 @@ def test_the_signature_is_the_schema_and_the_docstring_the_description() -> None
     )
 
 
-async def test_arguments_are_taken_kindly(here: ToolContext) -> None:
+async def test_arguments_of_similar_types_are_converted(context: ToolContext) -> None:
     args: dict[str, object] = {"name": "a", "points": [{"x": "1"}], "width": "2.5", "note": None}
-    assert await draw.run(Call("c1", "draw", args), here) == Result("c1", "a: 1 red 2.5 None")
+    assert await draw.run(Call("c1", "draw", args), context) == Result("c1", "a: 1 red 2.5 None")
 
 
 TAKES = (
@@ -105,7 +105,7 @@ TAKES = (
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         ({"name": "a"}, "wrong arguments: Object missing required field `points`"),
         ({"name": "a", "points": [], "x": 1}, "wrong arguments: Object contains unknown field `x`"),
@@ -114,87 +114,87 @@ TAKES = (
         ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: Object missing required field `x` - at `$.points[0]`"),
     ],
 )
-async def test_wrong_arguments_are_answered_with_what_is_expected(
-    here: ToolContext, args: dict[str, object], told: str
+async def test_wrong_arguments_fail_with_the_expected_ones(
+    context: ToolContext, args: dict[str, object], message: str
 ) -> None:
-    assert await draw.run(Call("c1", "draw", args), here) == Result("c1", f"{told}; {TAKES}", failed=True)
+    assert await draw.run(Call("c1", "draw", args), context) == Result("c1", f"{message}; {TAKES}", failed=True)
 
 
-async def test_arguments_that_were_no_json_are_answered(here: ToolContext) -> None:
-    assert await draw.run(Call("c1", "draw", {}, broken="{"), here) == Result(
+async def test_arguments_that_are_not_json_fail(context: ToolContext) -> None:
+    assert await draw.run(Call("c1", "draw", {}, broken="{"), context) == Result(
         "c1", f"the arguments were not a JSON object; {TAKES}", failed=True
     )
 
 
-async def test_refused_and_unavailable_become_failed_results(here: ToolContext) -> None:
+async def test_refused_and_unavailable_become_failed_results(context: ToolContext) -> None:
     @tool
-    async def fail(here: ToolContext, later: bool) -> str:
+    async def fail(context: ToolContext, later: bool) -> str:
         """Fail."""
         raise Unavailable("busy") if later else Refused("no")
 
-    assert await fail.run(Call("c1", "fail", {"later": True}), here) == Result("c1", "busy", failed=True)
-    assert await fail.run(Call("c1", "fail", {"later": False}), here) == Result("c1", "no", failed=True)
+    assert await fail.run(Call("c1", "fail", {"later": True}), context) == Result("c1", "busy", failed=True)
+    assert await fail.run(Call("c1", "fail", {"later": False}), context) == Result("c1", "no", failed=True)
 
 
-async def test_a_plain_function_runs_in_a_thread_and_may_block(here: ToolContext) -> None:
+async def test_a_plain_function_runs_in_a_thread_and_may_block(context: ToolContext) -> None:
     @tool(name="where")
-    def find_out(here: ToolContext) -> Result:
+    def find_out(context: ToolContext) -> Result:
         """Tell where this runs."""
-        return result("main" if current_thread() is main_thread() else "thread", details="told")
+        return result("main" if current_thread() is main_thread() else "thread", details="messages")
 
     assert (find_out.spec.name, find_out.spec.replay) == ("where", Replay.NEVER)
-    assert await find_out.run(Call("c1", "where", {}), here) == Result("c1", "thread", details="told")
+    assert await find_out.run(Call("c1", "where", {}), context) == Result("c1", "thread", details="messages")
 
 
-async def test_a_tool_may_find_out_what_came_of_a_call(here: ToolContext) -> None:
+async def test_a_tool_can_reconcile_a_call(context: ToolContext) -> None:
     @tool
-    async def send(here: ToolContext, to: str) -> None:
+    async def send(context: ToolContext, to: str) -> None:
         """Send."""
 
     call = Call("c1", "send", {"to": "you"})
-    assert await send.run(call, here) == Result("c1", "done")
-    assert await send.reconcile(call, here) is None
+    assert await send.run(call, context) == Result("c1", "done")
+    assert await send.reconcile(call, context) is None
 
     @send.reconciles
-    async def _sent(here: ToolContext, to: str) -> str | None:
+    async def _sent(context: ToolContext, to: str) -> str | None:
         return f"sent to {to}" if to == "you" else None
 
-    assert await send.reconcile(call, here) == Result("c1", "sent to you")
-    assert await send.reconcile(Call("c1", "send", {"to": "me"}), here) is None
+    assert await send.reconcile(call, context) == Result("c1", "sent to you")
+    assert await send.reconcile(Call("c1", "send", {"to": "me"}), context) is None
 
 
-async def test_any_long_result_is_bounded_and_kept_whole_as_a_blob(here: ToolContext) -> None:
+async def test_a_long_result_is_shortened_and_stored_whole_as_a_blob(context: ToolContext) -> None:
     @tool
-    async def talk(here: ToolContext) -> str:
-        """Talk."""
+    async def write_much(context: ToolContext) -> str:
+        """Write much."""
         return "a" * 50_000 + "b" * 50_000
 
-    got = await talk.run(Call("c1", "talk", {}), here)
+    got = await write_much.run(Call("c1", "write_much", {}), context)
     gap = "[… 72,000 of 100,000 characters left out; ask for a smaller part to see it …]"
     assert got == Result("c1", f"{'a' * 20_000}\n{gap}\n{'b' * 8_000}", blob="blob0")
-    assert here.blobs.get("blob0") == b"a" * 50_000 + b"b" * 50_000
+    assert context.blobs.get("blob0") == b"a" * 50_000 + b"b" * 50_000
 
 
-async def test_halves_of_characters_do_not_reach_the_journal(here: ToolContext) -> None:
+async def test_lone_surrogates_do_not_reach_the_journal(context: ToolContext) -> None:
     @tool
-    async def odd(here: ToolContext) -> str:
+    async def odd(context: ToolContext) -> str:
         """Say something odd."""
         return "a\ud800b"
 
-    assert (await odd.run(Call("c1", "odd", {}), here)).text == "a?b"
+    assert (await odd.run(Call("c1", "odd", {}), context)).text == "a?b"
 
 
 def test_bounds_and_the_hint_can_be_chosen() -> None:
-    shelf = Shelf()
-    assert bounded("abc", shelf) == ("abc", "")
-    assert bounded("abcdefghij", shelf, head=3, tail=2, hint="look at the log") == (
+    blobs = MemoryBlobs()
+    assert bounded("abc", blobs) == ("abc", "")
+    assert bounded("abcdefghij", blobs, head=3, tail=2, hint="look at the log") == (
         "abc\n[… 5 of 10 characters left out; look at the log …]\nij",
         "blob0",
     )
-    assert bounded("abcdefghij", shelf, head=3, tail=0)[0].endswith("…]\n")
+    assert bounded("abcdefghij", blobs, head=3, tail=0)[0].endswith("…]\n")
 
 
-async def test_a_function_may_do_without_knowing_where_it_runs(here: ToolContext) -> None:
+async def test_a_function_needs_no_context(context: ToolContext) -> None:
     @tool
     async def double(number: int) -> str:
         """Double a number.
@@ -204,7 +204,7 @@ async def test_a_function_may_do_without_knowing_where_it_runs(here: ToolContext
         return str(2 * number)
 
     assert double.spec.schema["required"] == ["number"]
-    assert (await double.run(Call("c1", "double", {"number": 4}), here)).text == "8"
+    assert (await double.run(Call("c1", "double", {"number": 4}), context)).text == "8"
 
 
 class Tree(Struct):
@@ -212,29 +212,29 @@ class Tree(Struct):
 
 
 def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_defined() -> None:
-    async def without_words(here: ToolContext) -> str:
+    async def without_words(context: ToolContext) -> str:
         return ""
 
-    async def without_type(here: ToolContext, path) -> str:  # pyright: ignore
+    async def without_type(context: ToolContext, path) -> str:  # pyright: ignore
         """Do."""
         return ""
 
-    async def with_any_number(here: ToolContext, *paths: str) -> str:
+    async def with_any_number(context: ToolContext, *paths: str) -> str:
         """Do."""
         return ""
 
-    async def without_end(here: ToolContext, tree: Tree) -> str:
+    async def without_end(context: ToolContext, tree: Tree) -> str:
         """Do."""
         return ""
 
-    told: list[str] = []
+    messages: list[str] = []
     for function in (without_words, without_type, with_any_number, without_end):  # pyright: ignore
         with pytest.raises(TypeError) as wrong:
             tool(function)  # pyright: ignore
-        told.append(str(wrong.value))
-    assert told == [
-        "tool without_words: say in a docstring what it does; that is what the model reads",
+        messages.append(str(wrong.value))
+    assert messages == [
+        "tool without_words: describe it in a docstring; the model reads it",
         "tool without_type: parameter path needs a type",
-        "tool with_any_number: *paths: str cannot be described to a model",
-        "Tree contains itself; a tool's arguments must have an end",
+        "tool with_any_number: *paths: str has no equivalent in a JSON schema",
+        "Tree contains itself, which the arguments of a tool must not",
     ]

@@ -21,9 +21,9 @@ from outrider.cli.commands import DONE, FAILED
 from outrider.cli.logging import format_log_line, log_path
 from outrider.cli.output import format_time, now_ms, print_json, print_line
 from outrider.core.errors import Refused, Unavailable
+from outrider.core.tasks import ProcessIdentity
 from outrider.store.keys import first_key_file
 from outrider.system.files import write_atomic
-from outrider.system.proc import ProcessIdentity
 from outrider.system.processes import identity_of, is_alive, process_table, send_signal
 
 SERVER_FILE = "up.json"

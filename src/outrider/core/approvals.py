@@ -1,4 +1,4 @@
-"""Whether a call may do what it wants to do: rules and grants are data; no pattern over shell text decides."""
+"""Approvals: may this call run? Rules and permissions are data, and no pattern over shell text decides."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,18 +6,20 @@ from typing import Literal
 
 from msgspec import Struct
 
+from outrider.core.text import replace_unprintable
+
 Verdict = Literal["allow", "ask", "deny"]
 PermissionScope = Literal["once", "session", "workspace"]
 ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
 ANSWERS = (ONCE, SESSION, WORKSPACE, NO)
-"""What a person may answer: how far a yes reaches, or no."""
+"""The answers to an approval: how far a yes applies, or no."""
 HOST = "host"
-"""Running outside any sandbox, as the person who runs Outrider."""
+"""The need to run outside any sandbox, as the user who runs Outrider."""
 NETWORK = "network"
 
 
 class ApprovalRequest(Struct, frozen=True):
-    """What one call wants beyond what every call may do. What is approved is exactly what runs."""
+    """What one call needs beyond what every call may do. What is approved is exactly what runs."""
 
     tool: str
     command: str
@@ -30,12 +32,12 @@ class ApprovalRequest(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the person decided beforehand, in config.toml."""
+    """A decision the person made in advance, in config.toml."""
 
     verdict: Verdict
     tool: str = "*"
     argv: tuple[str, ...] = ()
-    """The first words of a simple command, e.g. `["git", "push"]`; a command with shell syntax never matches one."""
+    """The first words of a simple command, e.g. `["git", "push"]`. A command with shell syntax never matches."""
     workspace: str = ""
     """Only in this folder."""
     needs: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Permission(Struct, frozen=True):
-    """A yes that reaches further than one call. Listed, and taken back at any time."""
+    """A yes that applies to more than one call. It can be listed, and revoked at any time."""
 
     id: str
     person: str
@@ -55,7 +57,7 @@ class Permission(Struct, frozen=True):
 
 
 def decide_access(request: ApprovalRequest, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
-    """The verdict on a call: a matching deny wins, then grants and matching allows, then asking."""
+    """The verdict on a call: a matching deny wins, then permissions and matching allows; else ask."""
     matching = [rule for rule in rules if _matches(rule, request)]
     if any(rule.verdict == "deny" for rule in matching):
         return "deny"
@@ -81,24 +83,24 @@ _SYNTAX = frozenset("|&;<>()$`\\\"'*?[]{}~#!=\n\r\t")
 
 
 def simple_argv(command: str) -> tuple[str, ...] | None:
-    """The words of a command that has no shell syntax at all, else None."""
+    """The words of a command without any shell syntax; None for any other."""
     if any(character in _SYNTAX for character in command):
         return None
     return tuple(shlex.split(command))
 
 
 def render_approval(request: ApprovalRequest) -> str:
-    """What the person is asked. The model's words stand behind a bar, so that they cannot pass for ours."""
-    wants = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
-    lines = [f"May {request.tool} run this with {wants or 'your approval'}, in {_plain(request.workspace)}?"]
-    lines += [f"| {_plain(line)}" for line in request.command.split("\n")]
+    """The question to the person. The model's text is quoted line by line, so that it cannot pass for ours."""
+    needs = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
+    workspace = replace_unprintable(request.workspace)
+    if needs:
+        lines = [f"May {request.tool} run this with {needs}, in {workspace}?"]
+    else:
+        lines = [f"Allow this {request.tool} in {workspace}?"]
+    lines += [f"| {replace_unprintable(line)}" for line in request.command.split("\n")]
     if request.why:
-        lines += ["The model's reason:", *(f"| {_plain(line)}" for line in request.why.split("\n"))]
+        lines += ["The model's reason:", *(f"| {replace_unprintable(line)}" for line in request.why.split("\n"))]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 _NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it", "codex": "Codex's sandbox around it"}

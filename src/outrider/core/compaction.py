@@ -1,19 +1,20 @@
-"""What to give up when a session outgrows the model's window."""
+"""Compaction: which part of a session to replace by a summary when it outgrows the model's window."""
 
 from collections.abc import Sequence
 
 from outrider.core.prompt import AssistantMessage, Message, ToolMessage, Transcript, UserMessage
+from outrider.core.text import clip, head_and_tail
 
 SUMMARISE = (
-    "Summarise the session so far for yourself, so that the work can go on without the earlier messages. "
-    "Keep: what the person wants and has decided, facts found, files and their state, "
-    "what was done, what is still open. "
+    "Summarise the session so far for yourself, so that the work can continue without the earlier messages. "
+    "Keep: what the person wants and has decided, the facts you found, files and their state, "
+    "what was done, and what is still open. "
     "Leave out pleasantries. Write plain text, at most 600 words."
 )
 
 
 def message_size(message: Message) -> int:
-    """Roughly how many characters this message takes in a prompt."""
+    """Roughly how many characters a message takes in a prompt."""
     match message:
         case UserMessage(text=text, images=images):
             return len(text) + 4_000 * len(images)
@@ -28,7 +29,7 @@ def message_size(message: Message) -> int:
 
 
 def choose_cut(transcript: Transcript, keep: float = 0.25) -> int | None:
-    """Up to which entry to compact so that about this part of the prompt stays, or None when nothing can go."""
+    """The entry up to which to compact so that about this part of the prompt stays; None when nothing can go."""
     cuts = transcript.cuts()
     if not cuts:
         return None
@@ -37,25 +38,16 @@ def choose_cut(transcript: Transcript, keep: float = 0.25) -> int | None:
     return next((upto for upto, index in cuts if sum(sizes[:index]) >= target), cuts[-1][0])
 
 
-def outline(messages: Sequence[Message], longest: int = 12_000) -> str:
-    """A summary made without a model, for when even asking for one does not fit."""
+def outline(messages: Sequence[Message], max_length: int = 12_000) -> str:
+    """A summary made without a model, for when even the request for one does not fit."""
     lines: list[str] = []
     for message in messages:
         match message:
             case UserMessage(text=text):
-                lines.append(f"- person: {_clip(text)}")
+                lines.append(f"- person: {clip(text, 300)}")
             case AssistantMessage(text=text, calls=calls):
                 tools = ", ".join(call.tool for call in calls)
-                lines.append(f"- you: {_clip(text)}" + (f" (called {tools})" if tools else ""))
+                lines.append(f"- you: {clip(text, 300)}" + (f" (called {tools})" if tools else ""))
             case ToolMessage():
                 pass
-    text = "\n".join(lines)
-    if len(text) > longest:
-        half = longest // 2
-        text = f"{text[:half]}\n[… {len(text) - longest} characters left out …]\n{text[-half:]}"
-    return text
-
-
-def _clip(text: str, longest: int = 300) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[:longest] + " …"
+    return head_and_tail("\n".join(lines), max_length // 2, max_length // 2)

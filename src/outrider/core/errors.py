@@ -1,8 +1,8 @@
-"""Errors say what the caller may do about them."""
+"""Errors, named for what the caller may do about them."""
 
 
 class Refused(Exception):
-    """Will not work until someone changes something. Do not retry. The text says what to change."""
+    """Will not work until something is changed. Do not retry. The text says what to change."""
 
 
 class Unavailable(Exception):
@@ -14,19 +14,19 @@ class Unavailable(Exception):
 
 
 class NeedsAnotherProcess(Refused):
-    """What a turn needs cannot be opened by this process. One with other settings may go on with it."""
+    """This process cannot open what the turn needs. A process with other settings may continue it."""
 
 
 class ContextTooLong(Refused):
-    """The prompt does not fit the model's window. Shorten it, then ask again."""
+    """The prompt does not fit the model's window. Shorten it and try again."""
 
 
 class StaleClaim(Exception):
-    """The session moved on (stopped, claimed anew): whoever writes under the old generation must fall silent."""
+    """The session was stopped or claimed again. A writer with the old generation must stop."""
 
 
 class WriteFailed(Exception):
-    """A fact could not be written down, so the act it belongs to must not go on. The turn stays open."""
+    """An entry could not be recorded, so its action must not be taken. The turn stays open."""
 
 
 class HomeBusy(Refused):
@@ -34,12 +34,12 @@ class HomeBusy(Refused):
 
 
 class StoreDamaged(Refused):
-    """What is on disk cannot be trusted and could not be mended here."""
+    """The store on disk is damaged and could not be repaired."""
 
 
 class NameTaken(Refused):
-    """Something else has this name."""
+    """The name is in use."""
 
 
 class QueueFull(Refused):
-    """Enough waits here already. There is room again when some of it is done."""
+    """The queue is full. Try again when part of it is done."""

@@ -1,7 +1,7 @@
-"""What can happen in a session.
+"""Events of a session.
 
-An `Entry` is a fact: once appended it is durable and never edited.
-A `Delta` is a hint: a surface that drops every delta is still correct.
+An `Entry` is a fact: once appended, it is durable and never edited.
+A `Delta` is a hint: a client that drops every delta is still correct.
 """
 
 from typing import Literal
@@ -16,18 +16,18 @@ Source = Literal["person", "task", "schedule"]
 
 
 class Input(Struct, frozen=True, tag="input", omit_defaults=True):
-    """Something arrived for the session: a person's message, a finished task, a due schedule."""
+    """A message to the session: from a person, a finished task or a due schedule."""
 
     text: str
     source: Source = "person"
     images: tuple[Image, ...] = ()
     person: str = ""
     address: str = ""
-    """Where its answer goes; fixed when the input is accepted."""
+    """Where the answer goes, fixed when the input is accepted."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools of whoever sent this: calls of them are theirs to run, and the turn waits for the results."""
+    """Tools of the client that sent this. The client runs their calls, and the turn waits for the results."""
     payer: str = ""
-    """The id of the key it came with: what is done from here on counts as that key's spending."""
+    """The id of the API key it came with. The cost of the work that follows counts towards that key's limit."""
 
 
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):
@@ -35,24 +35,24 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
 
     runtime: str = "native"
     model: str = ""
-    """Who carries it to its end, also after a restart under other settings."""
+    """The model that runs it to its end, also after a restart with other settings."""
 
 
 class Resumed(Struct, frozen=True, tag="resumed", omit_defaults=True):
-    """A new owner took this turn up: after a crash, or handed over by an orderly shutdown."""
+    """A process resumed this turn, after a crash or an orderly shutdown."""
 
     crashed: bool = True
 
 
 class Bound(Struct, frozen=True, tag="bound", omit_defaults=True):
-    """The session is also known elsewhere, e.g. as a thread of an external runtime."""
+    """The session also exists elsewhere, e.g. as a thread of an external runtime."""
 
     runtime: str
     thread: str
     turn: str = ""
-    """What is carried there now is called this there."""
+    """The id of the running turn there."""
     saw: int = 0
-    """What happened up to here is known there."""
+    """The last entry that is known there."""
 
 
 class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):
@@ -72,17 +72,17 @@ class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):
 
 
 class Begun(Struct, frozen=True, tag="begun"):
-    """A tool whose effects cannot be repeated is about to run."""
+    """A call that must not be repeated is about to run."""
 
     call: str
 
 
 class Result(Struct, frozen=True, tag="result", omit_defaults=True):
-    """A call's outcome. A failure is a result too: the model decides what to do about it."""
+    """The outcome of a call. A failure is a result too: the model decides what to do about it."""
 
     call: str
     text: str
-    """What the model reads: bounded, saying what was cut."""
+    """What the model reads. It is bounded and says what was cut."""
     failed: bool = False
     images: tuple[Image, ...] = ()
     blob: str = ""
@@ -92,7 +92,7 @@ class Result(Struct, frozen=True, tag="result", omit_defaults=True):
 
 
 class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
-    """A question to a person that the turn waits for."""
+    """A question to a person. The turn waits for the answer."""
 
     ask: str
     question: str
@@ -100,11 +100,11 @@ class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
     """The call that waits for the answer, if one does."""
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    """What a yes allows the call beyond the sandbox."""
+    """What a yes allows the call outside its sandbox."""
 
 
 class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):
-    """A person (or a rule, or nobody in time) answered an ask."""
+    """The answer to a question, by a person, by a rule, or because the time was up."""
 
     ask: str
     answer: str
@@ -112,7 +112,7 @@ class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):
 
 
 class Compacted(Struct, frozen=True, tag="compacted", omit_defaults=True):
-    """From here on the prompt holds this summary in place of everything up to `upto`."""
+    """From here on the prompt has this summary in place of everything up to `upto`."""
 
     upto: int
     summary: str
@@ -135,17 +135,17 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
 
     outcome: TurnOutcome
     saw: int
-    """Inputs up to here are dealt with, whether or not the model saw them."""
+    """Inputs up to here are done, whether or not the model saw them."""
     reason: str = ""
     partial: str = ""
-    """What the model had said of an unfinished reply when the person stopped it."""
+    """The unfinished reply at the moment the person stopped the turn."""
 
 
 Body = Input | Started | Resumed | Bound | Reply | Begun | Result | Asked | Answered | Compacted | Changed | Ended
 
 
 class Entry(Struct, frozen=True):
-    """One line of the journal."""
+    """One record of the journal."""
 
     seq: int
     at: int
@@ -154,7 +154,7 @@ class Entry(Struct, frozen=True):
 
 
 def render_entry(entry: Entry) -> Json:
-    """An entry, flat: its number, its time, its type, and whatever its body holds."""
+    """An entry as one flat object: type, number, time and the fields of its body."""
     body: Json = msgspec.to_builtins(entry.body)
     return {"type": body.pop("type"), "seq": entry.seq, "at": entry.at, **body}
 
@@ -164,8 +164,8 @@ class Delta(Struct, frozen=True, tag="delta"):
 
     text: str
     kind: Literal["text", "reasoning", "call", "reset", "note"] = "text"
-    """`call`: the name of a call being written. `reset`: forget the deltas since the last entry; `text` says why.
-    `note`: a remark about the turn, e.g. that a busy provider is asked again."""
+    """`call`: the name of a call being written. `reset`: discard the deltas since the last entry; `text` says why.
+    `note`: a remark about the turn, e.g. that a request to a busy provider is repeated."""
 
 
 Event = Entry | Delta

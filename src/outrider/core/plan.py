@@ -1,6 +1,6 @@
-"""What to do next, decided from the journal alone.
+"""The next step of a session, decided from its journal alone.
 
-Running a turn and recovering one are the same act: fold the journal, decide, do the step.
+Running a turn and recovering one are the same: fold the journal, decide, do the step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ MAX_RESUMES = 3
 
 
 class State(Struct, frozen=True):
-    """All that the next step depends on."""
+    """Everything the next step depends on."""
 
     head: int = 0
     saw: int = 0
@@ -45,38 +45,38 @@ class State(Struct, frozen=True):
     """Calls of the last reply that have no result yet."""
     begun: frozenset[str] = frozenset()
     address: str = ""
-    """Where the current turn answers to: the newest input's."""
+    """Where the turn delivers its answer: the newest input's address."""
     questions: Mapping[str, Asked] = {}
-    """Questions nobody has answered yet."""
+    """Questions without an answer."""
     answers: Mapping[str, str] = {}
-    """What was answered, by the call that waited for it."""
+    """Answers, by the call that waited for them."""
     client_tools: Mapping[str, ToolSpec] = {}
-    """Tools that came with the newest input: their calls are run by whoever sent it."""
+    """Tools that came with the newest input. The client that sent it runs their calls."""
     abandoned_calls: frozenset[str] = frozenset()
-    """Calls of lent tools that had no result when the next input came: nobody gives one any more."""
+    """Calls of client tools that had no result when the next input came, and get none any more."""
     denials: int = 0
-    """How often in a row this turn asked and nobody was there to answer."""
+    """How many questions in a row got no answer from a person."""
     runtime: str = ""
-    """What carries this turn."""
+    """The runtime of this turn."""
     threads: Mapping[str, Bound] = {}
-    """What other runtimes call this session, and how much of it they know."""
+    """The threads of this session in external runtimes, and the last entry that each knows."""
     settings: Mapping[str, str] = {}
     model: str = ""
-    """The model this turn was begun with."""
+    """The model this turn started with."""
     steps: int = 0
     """Replies in this turn."""
     usage: Usage = Usage()
     """Tokens of this turn."""
     cost: float = 0.0
-    """Dollars of this turn, as far as prices are known."""
+    """Cost of this turn in dollars, as far as prices are known."""
     context: int = 0
-    """Tokens the last prompt and its reply took; 0 when unknown or just compacted."""
+    """Tokens of the last prompt and its reply; 0 when unknown or just compacted."""
     compacted: int = 0
     """The entry of the last compaction."""
     step_digest: str = ""
     last_step_digest: str = ""
     repeats: int = 0
-    """How often in a row the model made the very same calls and got the very same results."""
+    """How often in a row the model made the same calls and got the same results."""
 
     @property
     def has_unseen(self) -> bool:
@@ -96,7 +96,7 @@ def _apply(state: State, entry: Entry) -> State:
         case Started(runtime=runtime, model=model):
             return replace(_reset_turn(state, is_open=True), runtime=runtime, model=model)
         case Resumed(crashed=crashed):
-            # A turn that only waits for an answer brings nothing down.
+            # A turn that only waits for an answer did not cause the crash.
             return replace(state, resumes=state.resumes + (crashed and not _is_suspended(state)))
         case Bound(runtime=runtime):
             return replace(state, threads={**state.threads, runtime: entry.body})
@@ -116,10 +116,10 @@ def _apply(state: State, entry: Entry) -> State:
         case Changed(name=name, value=value):
             return replace(state, settings={**state.settings, name: value})
         case Ended(saw=saw):
-            known = {
+            current = {
                 name: replace(bound, saw=entry.seq) for name, bound in state.threads.items() if name == state.runtime
             }
-            ended = replace(state, saw=max(state.saw, saw), threads={**state.threads, **known})
+            ended = replace(state, saw=max(state.saw, saw), threads={**state.threads, **current})
             return _reset_turn(ended, is_open=False)
 
 
@@ -143,12 +143,16 @@ def _reset_turn(state: State, *, is_open: bool) -> State:
 
 
 def _after_input(state: State, seq: int, body: Input) -> State:
-    lent = {spec.name: spec for spec in body.tools} if body.source == "person" else state.client_tools
-    left = state.abandoned_calls | {
+    client_tools = {spec.name: spec for spec in body.tools} if body.source == "person" else state.client_tools
+    abandoned = state.abandoned_calls | {
         c.id for c in state.calls if body.source == "person" and c.tool in state.client_tools
     }
     return replace(
-        state, newest_input=seq, address=body.address or state.address, client_tools=lent, abandoned_calls=left
+        state,
+        newest_input=seq,
+        address=body.address or state.address,
+        client_tools=client_tools,
+        abandoned_calls=abandoned,
     )
 
 
@@ -173,11 +177,11 @@ def _after_reply(state: State, reply: Reply) -> State:
 
 
 def _after_answer(state: State, answered: Answered) -> State:
-    asked = state.questions.get(answered.ask)
+    question = state.questions.get(answered.ask)
     return replace(
         state,
-        questions={ask: body for ask, body in state.questions.items() if ask != answered.ask},
-        answers={**state.answers, asked.call: answered.answer} if asked and asked.call else state.answers,
+        questions={id: body for id, body in state.questions.items() if id != answered.ask},
+        answers={**state.answers, question.call: answered.answer} if question and question.call else state.answers,
         denials=0 if answered.person else state.denials + 1,
     )
 
@@ -196,54 +200,51 @@ def _digest(*parts: object) -> str:
 
 
 class Bounds(Struct, frozen=True):
-    """What one turn may use."""
+    """The limits of one turn."""
 
     steps: int = 60
     repeats: int = 3
     spend: float = 5.0
-    """Dollars; 0 for no bound."""
+    """Dollars; 0 for no limit."""
     denials: int = 3
 
 
 class Begin(Struct, frozen=True):
-    """Inputs wait and no turn is open."""
+    """Start a turn: an input waits and no turn is open."""
 
 
 class AskModel(Struct, frozen=True):
-    """The model has something to react to."""
+    """Ask the model for a reply."""
 
 
 class RunCalls(Struct, frozen=True):
-    """These calls may run now."""
+    """Run these calls."""
 
     calls: tuple[Call, ...]
 
 
 class ReconcileCalls(Struct, frozen=True):
-    """These calls began, here or elsewhere, and nobody waits for them. What came of each is found out or unknown."""
+    """Find out what happened to these calls: they began before a crash, or their client is gone."""
 
     calls: tuple[Call, ...]
 
 
 class AwaitAnswer(Struct, frozen=True):
-    """Every call that is left waits for someone: a person's answer, or a result from whoever lent the tool.
-
-    The turn stays open; nothing is to be done until then.
-    """
+    """Wait, with the turn open: every remaining call needs a person's answer or a result from the client."""
 
 
 class Finish(Struct, frozen=True):
-    """The model has nothing more to do."""
+    """End the turn: the model is done."""
 
 
 class Stop(Struct, frozen=True):
-    """The turn may not go on."""
+    """End the turn: a limit is reached."""
 
     reason: str
 
 
 class Idle(Struct, frozen=True):
-    """No turn is open and nothing waits."""
+    """Do nothing: no turn is open and no input waits."""
 
 
 Step = Begin | AskModel | RunCalls | ReconcileCalls | AwaitAnswer | Finish | Stop | Idle
@@ -254,13 +255,13 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
     if not state.is_open:
         return Begin() if state.has_unseen else Idle()
     if state.resumes > MAX_RESUMES:
-        return Stop(f"this turn brought Outrider down {state.resumes} times in a row, so it was given up")
-    begun = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
-    if lost := tuple(c for c in state.calls if c.id in begun | state.abandoned_calls):
+        return Stop(f"given up: Outrider crashed {state.resumes} times in a row during this turn")
+    interrupted = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
+    if lost := tuple(c for c in state.calls if c.id in interrupted | state.abandoned_calls):
         return ReconcileCalls(lost)
     if state.calls:
-        asking = {asked.call for asked in state.questions.values()}
-        ready = tuple(call for call in state.calls if call.id not in asking and call.tool not in state.client_tools)
+        waiting = {question.call for question in state.questions.values()}
+        ready = tuple(call for call in state.calls if call.id not in waiting and call.tool not in state.client_tools)
         return _limit_reached(state, bounds) or (RunCalls(ready) if ready else AwaitAnswer())
     if state.has_unseen or state.owes_reply:
         return _limit_reached(state, bounds) or AskModel()
@@ -271,7 +272,7 @@ def _limit_reached(state: State, bounds: Bounds) -> Stop | None:
     if state.steps >= int(state.settings.get("steps") or bounds.steps):
         return Stop(f"stopped after {state.steps} steps, the limit of one turn (limits.steps)")
     if state.denials >= bounds.denials:
-        return Stop(f"stopped: nobody was there to answer {state.denials} questions in a row")
+        return Stop(f"stopped: {state.denials} questions in a row were not answered")
     if state.repeats >= bounds.repeats:
         times, tools = state.repeats + 1, ", ".join(dict.fromkeys(call.tool for call in state.calls)) or "a tool"
         return Stop(

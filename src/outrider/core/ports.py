@@ -1,7 +1,4 @@
-"""What the engine needs from the world. Adapters implement these; nothing else crosses.
-
-Ports for tasks: what is kept of them, how commands run, and what a tool may do with them.
-"""
+"""Ports: the protocols that adapters implement for runtimes, models, tools, workspaces and tasks."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
@@ -19,32 +16,32 @@ from outrider.core.types import Call, ModelTraits, RuntimeTraits, ToolSpec
 
 
 class CommandEnd(Struct, frozen=True):
-    """How a command ended, as far as the disk can tell."""
+    """How a command ended, as far as its files say."""
 
     code: int | None
     reason: Literal["exit", "signal", "output", "memory", "killed", "lost"]
     signal: int = 0
     at: int = 0
-    """When, in milliseconds since 1970; 0 when that is not known."""
+    """Milliseconds since 1970; 0 when unknown."""
 
 
 class Commands(Protocol):
-    """Commands as they are on disk and in the process table. They go on whether or not anyone watches."""
+    """Commands on disk and in the process table. They run whether or not Outrider does."""
 
     def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
-        """Raises Refused when a command that was granted these would be refused all the same. Touches nothing."""
+        """Raises Refused when a command with these grants would be refused. Changes nothing."""
         ...
 
     def prune(self, alive: Sequence[str]) -> None:
-        """Throw away what is kept of tasks other than these, as far as it is more than is kept. Blocks."""
+        """Remove the oldest outputs of other tasks beyond what is kept. Blocks."""
         ...
 
     def start(self, task: Task) -> ProcessIdentity:
-        """Start it, detached. Blocks for some milliseconds. Raises Refused with words for the model."""
+        """Start it, detached. Blocks for some milliseconds. Raises Refused with a text for the model."""
         ...
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
-        """Find a command whose start was not recorded; None when it never started, and then it never will."""
+        """Find a command whose start was not recorded; None when it did not start, and then it never will."""
         ...
 
     def boot_time(self) -> int:
@@ -52,7 +49,7 @@ class Commands(Protocol):
         ...
 
     def has_ended(self, task: Task) -> bool:
-        """Whether it has ended, by what is on disk now."""
+        """Whether it has ended."""
         ...
 
     async def wait_for_end(self, task: Task) -> CommandEnd:
@@ -60,68 +57,68 @@ class Commands(Protocol):
         ...
 
     async def kill(self, task: Task) -> CommandEnd:
-        """End it and everything it started; they are gone when this returns."""
+        """End it and everything it started. They are gone when this returns."""
         ...
 
     def interrupt(self, task: Task) -> None: ...
     def output_file(self, task: Task) -> str: ...
     def size(self, task: Task) -> int: ...
-    def read(self, task: Task, start: int, most: int) -> bytes:
-        """A part of its output; a negative start counts from the end."""
+    def read(self, task: Task, start: int, max_bytes: int) -> bytes:
+        """A part of its output. A negative start counts from the end."""
         ...
 
     def idle_seconds(self, task: Task) -> float:
-        """Seconds since it last wrote something."""
+        """Seconds since its last output."""
         ...
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
-        """Give it something to read. Never blocks; raises Refused when it does not read."""
+        """Write to its stdin. Never blocks; raises Refused when it does not read."""
         ...
 
     def save_number(self, task: Task, name: str, value: int) -> None:
-        """Keep a number beside its output."""
+        """Store a number beside its output."""
         ...
 
     def load_number(self, task: Task, name: str) -> int: ...
 
 
 class TaskTraits(Struct, frozen=True):
-    """What tasks may use here."""
+    """The limits of tasks."""
 
     timeout: float = 30.0
-    """Seconds a command is waited for before it goes on by itself."""
+    """Seconds a call waits for a command before it continues in the background."""
     ceiling: float = 86_400.0
-    """Seconds after which a task is ended."""
+    """Seconds after which a task is killed."""
     has_sandbox: bool = False
     has_network: bool = False
     """Whether every command may use the network."""
     refusal: str = ""
-    """Why no command may run here at all; empty when they may."""
+    """Why no command may run here; empty when commands may."""
     depth: int = 2
-    """How deep child sessions may be nested."""
+    """The deepest nesting of child sessions."""
     children: int = 5
-    """How many child sessions of one session may run at once."""
+    """The most child sessions of one session at once."""
 
 
 class Tasks(Protocol):
-    """What a tool may do with its own session's tasks. Another session's are as good as none."""
+    """The tasks of one session, for its tools. Tasks of other sessions do not exist here."""
 
     commands: Commands
 
     async def traits(self) -> TaskTraits:
-        """What tasks may use here. Takes a moment when it is first asked for."""
+        """The limits. The first call takes a moment, since it tries the sandbox."""
         ...
 
     async def start(self, spec: TaskSpec) -> Task:
-        """Begin it, or take up the one this call has begun. Raises Refused with words for the model."""
+        """Start it, or return the task that this call has started. Raises Refused with a text for the model."""
         ...
 
     async def wait(self, task: Task, seconds: float) -> Task:
-        """Wait for its end, at most so long; the task as it is then."""
+        """Wait for its end at most so long; the task as it is then."""
         ...
 
     async def detach(self, task: Task, notify: Notify) -> Task:
-        """Stop waiting for it: its end will be told by a notice, if it has not ended by now."""
+        """Stop waiting for it. A notice reports its end, unless it has ended by now."""
         ...
 
     async def find(self, name: str) -> Task:
@@ -133,15 +130,15 @@ class Tasks(Protocol):
         ...
 
     async def kill(self, task: Task) -> Task:
-        """End it and all it started; it has ended when this returns."""
+        """End it and all it started. It has ended when this returns."""
         ...
 
     async def last_message(self, task: Task) -> str:
-        """The last words of the child session that is this task's body."""
+        """The last message of the task's child session."""
         ...
 
     async def depth(self) -> int:
-        """How many sessions this one is a child below; 0 for one that a person began."""
+        """How deep this session is nested; 0 for one that a person started."""
         ...
 
 
@@ -149,22 +146,22 @@ Emit = Callable[[Delta], None]
 
 
 class Turn(Protocol):
-    """All that a runtime may touch while it carries a turn."""
+    """Everything a runtime may use while it runs a turn."""
 
     session: Session
 
     def state(self) -> State: ...
     def transcript(self) -> Transcript: ...
     async def record(self, body: Body, key: str | None = None) -> Entry | None:
-        """Durable when it returns; None when the key is already there."""
+        """Append an entry, durable when this returns; None when the key is already there."""
         ...
 
     def emit(self, delta: Delta) -> None:
-        """A hint; may be dropped."""
+        """Send a hint, which may be dropped."""
         ...
 
     async def refresh(self) -> None:
-        """Take in what others appended meanwhile, say an input that was typed while the model wrote."""
+        """Read what others have appended, e.g. an input that arrived while the model wrote."""
         ...
 
     async def wait_for_entries(self) -> None:
@@ -173,12 +170,12 @@ class Turn(Protocol):
 
 
 class Runtime(Protocol):
-    """Carries a turn until nothing is left to do in it. Called again for the same turn after a crash."""
+    """Runs a turn to its end. Called again for the same turn after a crash."""
 
     traits: RuntimeTraits
 
     async def started_entry(self, turn: Turn) -> Started:
-        """What to write down when a turn begins here. Raises nothing: what is amiss shows when it is carried."""
+        """The entry that starts a turn here. Raises nothing: errors show when the turn runs."""
         ...
 
     async def run(self, turn: Turn) -> None:
@@ -187,7 +184,7 @@ class Runtime(Protocol):
 
 
 class Model(Protocol):
-    """Answers a prompt. Raises Refused, ContextTooLong or Unavailable; never returns half a reply."""
+    """Answers a prompt. Raises Refused, ContextTooLong or Unavailable, and never returns a partial reply."""
 
     traits: ModelTraits
 
@@ -200,48 +197,48 @@ class WorkspaceItem(Struct, frozen=True):
     """A file or folder in a workspace."""
 
     path: str
-    """From the root, with `/`; bytes that are no text are written `\\xNN`, and may be given back so."""
+    """Relative to the root, with `/`. Bytes that are not text are written `\\xNN`, and read back in that form."""
     kind: Literal["file", "folder", "link", "other"]
     size: int
 
 
 class FileListing(Struct, frozen=True):
-    """What a folder holds, as far as it was looked through."""
+    """The content of a folder."""
 
     items: Sequence[WorkspaceItem]
-    """Sorted, each folder followed by what is in it."""
+    """Sorted, each folder followed by its content."""
     cut: bool = False
-    """Whether there is more than this."""
+    """Whether items are missing."""
 
 
 class Workspace(Protocol):
-    """Where tools act. No path leads out of it. Every method blocks, and raises Refused with words for the model."""
+    """The files of a session. No path leads out of it. Methods block, and raise Refused with a text for the model."""
 
     root: str
 
     def read(self, path: str) -> bytes:
-        """All of a file; Refused when it is too long to hold whole."""
+        """The content of a file. Raises Refused when it is too long."""
         ...
 
     def open_read(self, path: str) -> BinaryIO:
-        """A file of any length, to be read in parts and closed."""
+        """Open a file of any length for reading."""
         ...
 
     def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
-        """All or nothing, parents made. With `before`, Refused unless the file still holds exactly that."""
+        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content."""
         ...
 
     def list(self, path: str, depth: int = 1) -> FileListing:
-        """Everything in this folder; deeper, what no one wants to read (`.git`, caches) is named but not entered."""
+        """The content of a folder. Below it, folders like `.git` and caches are named but not entered."""
         ...
 
     def walk(self, path: str) -> FileListing:
-        """The files below, or the one file this is, skipping what no one wants to search; bounded."""
+        """The files below a folder, or the file itself, without folders like `.git` and caches; bounded."""
         ...
 
 
 class ToolContext(Struct, frozen=True):
-    """Where and for whom a call runs."""
+    """The context of a tool call."""
 
     session: Session
     workspace: Workspace
@@ -250,56 +247,56 @@ class ToolContext(Struct, frozen=True):
     """The id of the call."""
     tasks: Tasks | None = None
     address: str = ""
-    """Where this turn answers to."""
-    delivery: Deliverability = Deliverability(False, "nobody can be told later")
-    """Whether that address can be told something when the turn is over."""
+    """Where this turn delivers its answer."""
+    delivery: Deliverability = Deliverability(False, "nothing can be delivered later")
+    """Whether a message can reach that address after the turn."""
     granted: tuple[str, ...] = ()
-    """What a person allowed this very call beyond the sandbox."""
+    """What a person allowed this call outside its sandbox."""
 
 
 class Tool(Protocol):
     spec: ToolSpec
 
     async def run(self, call: Call, context: ToolContext) -> Result:
-        """A failure the model can react to is a result with `failed`; Refused is turned into one."""
+        """Run the call. A failure that the model can react to is a result with `failed`; so is a Refused."""
         ...
 
     async def approval_request(self, call: Call, context: ToolContext) -> ApprovalRequest | None:
-        """What this call wants beyond what every call may do; None when it stays within. Touches nothing."""
+        """What this call needs beyond what every call may do; None for nothing. Changes nothing."""
         ...
 
     async def reconcile(self, call: Call, context: ToolContext) -> Result | None:
-        """After a crash between `Begun` and `Result`: what came of it, or None when that cannot be found out."""
+        """After a crash between `Begun` and `Result`: the result, or None when it cannot be known."""
         ...
 
 
 class ToolEnvironment(Protocol):
-    """What a loop needs to know about where a session's calls run."""
+    """Where a session's calls run, for the loop that runs them."""
 
     async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext: ...
 
     async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
-        """Whether rules and grants allow this, deny it, or leave it to a person."""
+        """Whether rules and permissions allow this, deny it, or leave it to a person."""
         ...
 
     def answer_unreachable(self, session: Session, questions: Sequence[Asked], address: str) -> Sequence[Answered]:
-        """The turn waits for these. The answers that are certain now: a no where nobody can answer."""
+        """Answers to questions that the turn waits for and that no person can answer: no."""
         ...
 
     def redact(self, text: str) -> str:
-        """The text without any secret that is known here."""
+        """The text without any configured secret."""
         ...
 
     async def running_tasks_note(self, session: Session) -> str:
-        """Words for the end of this step's prompt, e.g. on the tasks that run now."""
+        """A note about the running tasks for the end of this step's prompt."""
         ...
 
 
 Tools = Mapping[str, Tool]
 Models = Callable[[str], Awaitable[Model]]
-"""A model by the name people write; an empty name is the home's default."""
+"""A model by name; an empty name is the home's default."""
 NATIVE = "native"
 """The runtime that is our own loop."""
 Runtimes = Callable[[str], Awaitable[Runtime]]
-"""A runtime by name, opened when it is first asked for. Raises Refused when it cannot be."""
+"""A runtime by name, opened on first use. Raises Refused when it cannot be opened."""
 Events = AsyncIterator[Entry | Delta]

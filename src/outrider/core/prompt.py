@@ -1,7 +1,7 @@
-"""The journal as the model sees it.
+"""The prompt: a session's journal as messages for a model.
 
-Each prompt extends the one before it until a compaction, so provider caches keep working: inputs that arrive while the
-model writes come after that reply's results. Every call is closed, wherever the journal was cut.
+Until a compaction, each prompt extends the one before it, so that provider caches keep working: inputs that arrive
+while the model writes come after the results of that reply. Every call has a result, wherever the journal ends.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,13 @@ from outrider.core.events import Begun, Compacted, Ended, Entry, Input, Reply, R
 from outrider.core.types import Call, Image, Reasoning, ToolSpec
 
 UNKNOWN = "interrupted: this may or may not have happened; check before trying again"
-NOT_RUN = "not run: the turn ended before this call began"
+NOT_RUN = "not run: the turn ended before this call started"
 STOPPED = "[The person stopped this turn here.]"
 SUMMARY = "[The earlier part of this session, summarised:]\n\n"
 
 
 class UserMessage(Struct, frozen=True):
-    """Words from outside: a person's, or a notice's."""
+    """A message from a person, or a notice."""
 
     text: str
     source: Source = "person"
@@ -43,19 +43,19 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 class Prompt(Struct, frozen=True):
-    """All that a model is asked with."""
+    """A complete request to a model."""
 
     system: str
     messages: Sequence[Message]
-    """Append-only between two compactions; the same message stays the same object, so its rendering can be kept."""
+    """Append-only between two compactions. A message stays the same object, so that its rendering can be cached."""
     tools: tuple[ToolSpec, ...] = ()
     saw: int = 0
     tail: str = ""
-    """Words for this step only (say, which tasks run): shown last, never part of a later prompt."""
+    """Text for this step only, e.g. the running tasks: shown last, and never part of a later prompt."""
 
 
 class Transcript:
-    """The messages of one session, grown entry by entry. The past is only ever replaced by a compaction."""
+    """The messages of one session, extended entry by entry. Only a compaction replaces earlier messages."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -85,7 +85,7 @@ class Transcript:
                     pass
 
     def messages(self) -> Sequence[Message]:
-        """What a model asked now would read. All calls are closed; unseen inputs come last."""
+        """The messages for a model now. Every call has a result; unseen inputs come last."""
         return [*self._messages, *self._closing(), *(message for _, message in self._inputs)]
 
     def unseen(self) -> Sequence[tuple[int, UserMessage]]:
@@ -129,12 +129,12 @@ class Transcript:
         self._close()
         self._take_inputs(ended.saw)
         if ended.outcome == "interrupted":
-            said = f"{ended.partial}\n\n{STOPPED}" if ended.partial else STOPPED
+            text = f"{ended.partial}\n\n{STOPPED}" if ended.partial else STOPPED
             self._marks.append((seq, len(self._messages)))
-            self._messages.append(AssistantMessage(said))
+            self._messages.append(AssistantMessage(text))
 
     def after(self, upto: int) -> Sequence[Message]:
-        """What was said and done after this entry; inputs that nobody has seen are not among it."""
+        """The messages after this entry, without unseen inputs."""
         return self._messages[self._keep(upto) :]
 
     def before(self, upto: int) -> Sequence[Message]:
@@ -143,13 +143,13 @@ class Transcript:
 
     def cuts(self) -> Sequence[tuple[int, int]]:
         """Where a compaction may cut: `(upto, how many messages go)`, oldest first."""
-        found: list[tuple[int, int]] = []
+        cuts: list[tuple[int, int]] = []
         newest = 0
         for seq, index in self._marks:
-            if index and (not found or found[-1][1] < index):
-                found.append((newest, index))
+            if index and (not cuts or cuts[-1][1] < index):
+                cuts.append((newest, index))
             newest = max(newest, seq)
-        return [(upto, index) for upto, index in found if self._keep(upto) == index]
+        return [(upto, index) for upto, index in cuts if self._keep(upto) == index]
 
     def _keep(self, upto: int) -> int:
         return next((index for seq, index in self._marks if seq > upto), len(self._messages))
@@ -163,7 +163,7 @@ class Transcript:
 
 
 def transcript(journal: Iterable[Entry]) -> Sequence[Message]:
-    """The messages of a whole journal."""
-    whole = Transcript()
-    whole.add(journal)
-    return whole.messages()
+    """The messages of a complete journal."""
+    messages = Transcript()
+    messages.add(journal)
+    return messages.messages()

@@ -1,4 +1,4 @@
-"""When to try again."""
+"""Retries with exponential backoff."""
 
 from msgspec import Struct
 
@@ -9,17 +9,17 @@ class RetryPolicy(Struct, frozen=True):
     factor: float = 2.0
     longest: float = 30.0
     patience: float = 120.0
-    """A provider that asks for a longer wait than this is not waited for."""
+    """The longest wait that a provider may ask for; with a longer one, there is no retry."""
 
 
-def delay(policy: RetryPolicy, attempt: int, asked: float | None, jitter: float) -> float | None:
-    """Seconds to wait before trying again after `attempt` failures, or None to give up.
+def delay(policy: RetryPolicy, attempt: int, retry_after: float | None, jitter: float) -> float | None:
+    """Seconds to wait before the next attempt after `attempt` failures; None to give up.
 
-    `asked` is the provider's own wish; `jitter`, between 0 and 1, spreads out those who failed together.
+    `retry_after` is what the provider asks for. `jitter`, from 0 to 1, spreads out requests that failed together.
     """
     if attempt >= policy.attempts:
         return None
-    if asked is not None:
-        return None if asked > policy.patience else max(0.0, asked)
+    if retry_after is not None:
+        return None if retry_after > policy.patience else max(0.0, retry_after)
     wait = min(policy.longest, policy.first * policy.factor ** (attempt - 1))
     return wait * (0.5 + jitter / 2)

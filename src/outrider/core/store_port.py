@@ -1,4 +1,4 @@
-"""Keys to the API: what is kept of one, and what a store does with them."""
+"""The store port: sessions and their journals, tasks, permissions, API keys and blobs."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol
@@ -10,25 +10,25 @@ from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 
 KeyScope = Literal["chat", "read", "admin"]
-"""`chat` may begin turns, `read` may look, `admin` may do everything."""
+"""`chat` may start turns, `read` may read, `admin` may do everything."""
 SpendPeriod = Literal["day", "month", "total"]
 
 
 class SpendLimit(Struct, frozen=True):
-    """How many dollars a key's turns may cost: in a day, in a month, or at all."""
+    """The most dollars a key's turns may cost in a day, in a month, or in total."""
 
     dollars: float
     per: SpendPeriod = "total"
 
 
 class KeySpec(Struct, frozen=True):
-    """What a key is to be."""
+    """The settings of an API key."""
 
     name: str
     person: str
     scopes: tuple[KeyScope, ...]
     rate: int | None = None
-    """Requests a minute; None for the server's default."""
+    """Requests per minute; None for the server's default."""
     concurrent: int | None = None
     """Requests at once; None for the server's default."""
     spend: SpendLimit | None = None
@@ -36,58 +36,58 @@ class KeySpec(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """What is kept of a key. The secret is not."""
+    """An API key as it is stored, without its secret."""
 
     id: str
     spec: KeySpec
     digest: bytes
     created: int
     used: int = 0
-    """About when it was last used, to a minute; 0 for never."""
+    """When it was last used, to the minute; 0 for never."""
     revoked: int = 0
-    """When it was revoked; 0 while it holds."""
+    """When it was revoked; 0 while it is active."""
 
 
 class Person(Struct, frozen=True):
-    """Somebody who has a session or a key here."""
+    """A person with a session or a key."""
 
     name: str
     sessions: int
     keys: int
-    """Those that hold."""
+    """Active keys."""
     active: int
-    """When something last happened in a session, or a key was last used."""
+    """When one of their sessions last changed, or a key was last used."""
 
 
 class KeyStore(Protocol):
-    """Keys to the API, of every person. A write is durable when its call returns."""
+    """The API keys of every person. A write is durable when its call returns."""
 
     async def create_key(self, id: str, spec: KeySpec, digest: bytes) -> Key:
-        """Raises Refused when a key of this name holds already, or the id is taken."""
+        """Raises Refused when an active key has this name, or the id is taken."""
         ...
 
     async def find_key(self, id: str) -> Key | None:
-        """By its id; also one that is revoked."""
+        """Find a key by id, also a revoked one."""
         ...
 
     async def list_keys(self) -> Sequence[Key]:
-        """All that ever were, the oldest first."""
+        """All keys, also revoked ones, oldest first."""
         ...
 
     async def revoke_key(self, id: str) -> bool:
-        """It opens nothing from now on, for good. False when it did not anyway."""
+        """Revoke a key permanently; False when it was not active."""
         ...
 
     async def touch_key(self, id: str) -> None:
-        """It is being used; written down at most once a minute."""
+        """Record that it is used, at most once a minute."""
         ...
 
     async def spent(self, id: str, since: int = 0) -> float:
-        """Dollars that entries cost whose input it paid for, from this day on: days since 1970, in UTC."""
+        """Dollars spent by a key's turns since a day, counted in days since 1970 in UTC."""
         ...
 
     async def people(self) -> Sequence[Person]:
-        """Everybody who has a session or a key, latest active first."""
+        """Every person with a session or a key, last active first."""
         ...
 
 
@@ -101,36 +101,36 @@ class TaskEnd(Struct, frozen=True):
 
 
 class TaskStore(Protocol):
-    """Tasks, and the answers and grants people gave. A write is durable when its call returns."""
+    """Tasks, answers and permissions. A write is durable when its call returns."""
 
-    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
-        """The task of this session's call `wish.call`, made now if it is new: `(task, whether it is new)`.
+    async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
+        """The task of this session's call `spec.call`, created now if it is new: `(task, whether it is new)`.
 
-        Raises Refused when `most` tasks of this session are open already.
+        Raises Refused when this session has `max_open` open tasks.
         """
         ...
 
-    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
-        """It runs now: as this process, or as this child session."""
+    async def mark_task_started(self, task: str, process: ProcessIdentity | None, child: str = "") -> Task:
+        """Record that it runs, as this process or this child session."""
         ...
 
     async def detach_task(self, task: str, notify: Notify) -> Task:
-        """Nobody waits for it any more: its end is told by a notice. A task that has ended already stays as it is."""
+        """No call waits for it any more: a notice reports its end. A task that has ended stays as it is."""
         ...
 
     async def end_task_and_notify(self, task: str, end: TaskEnd, notice: str) -> Task:
-        """The task has ended; in the same transaction its session gets the notice as an input, where it is to be told.
+        """Record its end and, in the same transaction, put the notice into its session as an input.
 
-        Whether it is to be told is decided by the row as it is now (`should_tell`). A task that has ended stays so.
+        There is no notice when `should_notify` says so for the row as it is now. A task that has ended stays as it is.
         """
         ...
 
     async def update_task_and_notify(self, task: str, state: TaskState, notice: str, key: str) -> Task:
-        """Something happened to a running task: its new state, and a notice to its session (once by this key)."""
+        """Record the new state of a running task, and a notice in its session (once per key)."""
         ...
 
     async def find_task(self, person: str, task: str) -> Task | None:
-        """By id, or by six characters or more that the id of no other task of this person begins with."""
+        """Find a task by its id, or by a unique prefix of at least six characters."""
         ...
 
     async def list_tasks(
@@ -144,11 +144,11 @@ class TaskStore(Protocol):
         ...
 
     async def task_of_child(self, child: str) -> Task | None:
-        """The open task whose body this session is."""
+        """The open task of this child session."""
         ...
 
     async def answer(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
-        """Record an answer to an ask; None when it has been answered. Needs no claim, since it fences nobody out."""
+        """Record an answer; None when the question has one. Needs no claim."""
         ...
 
     async def add_permission(self, person: str, scope: PermissionScope, applies_to: str, need: str) -> Permission: ...
@@ -157,14 +157,14 @@ class TaskStore(Protocol):
 
 
 class Session(Struct, frozen=True):
-    """What the store knows of a session besides its journal."""
+    """A session without its journal."""
 
     id: str
     person: str
     name: str
-    """As its person calls it; unique among that person's sessions."""
+    """Unique among the sessions of its person."""
     workspace: str
-    """The folder its tools act in, an absolute path."""
+    """The absolute path of the folder its tools work in."""
     title: str
     """The beginning of its first input."""
     created: int
@@ -176,16 +176,16 @@ class Session(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """The right to write to a session, until someone else claims it."""
+    """The right to write to a session, until another process claims it."""
 
     session: Session
     generation: int
     handed_over: bool
-    """The owner before let go in an orderly way."""
+    """Whether the previous owner released it in order."""
 
 
 class SearchHit(Struct, frozen=True):
-    """One place where a search matched."""
+    """One match of a search."""
 
     session: str
     name: str
@@ -195,21 +195,21 @@ class SearchHit(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """The journal and all that hangs on it. A write is durable when its call returns.
+    """Sessions and their journals. A write is durable when its call returns.
 
-    Whoever acts for a person names that person: another person's session is as good as none.
+    A call for a person finds only that person's sessions.
     """
 
     async def create(self, person: str, name: str, workspace: str) -> Session:
-        """The session of this name, made now if it is new; an empty name gets one that is free."""
+        """The session of this name, created now if it is new. An empty name is replaced by a free one."""
         ...
 
     async def find(self, person: str, session: str) -> Session | None:
-        """By its whole id or name."""
+        """Find a session by its full id or name."""
         ...
 
     async def look_up(self, person: str, session: str) -> Session | None:
-        """As `find`, or by six characters or more that the id of no other session of this person begins with."""
+        """Like `find`, or by a unique prefix of the id of at least six characters."""
         ...
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
@@ -217,7 +217,7 @@ class Store(Protocol):
         ...
 
     async def rename(self, person: str, session: str, name: str) -> Session:
-        """Raises Taken when another session of this person is called so."""
+        """Raises NameTaken when another session of this person has this name."""
         ...
 
     async def delete(self, person: str, session: str) -> bool: ...
@@ -227,58 +227,58 @@ class Store(Protocol):
     async def accept(self, session: str, body: Input, key: str | None, queue: int) -> tuple[Entry, bool]:
         """Append an input once by its key: `(entry, whether it is new)`.
 
-        Raises Full when `queue` inputs already wait.
+        Raises QueueFull when `queue` inputs already wait.
         """
         ...
 
     async def claim(self, session: str) -> Claim:
-        """Become the only writer: whoever held an older generation is refused from now on."""
+        """Become the only writer. Writers with an older generation are refused from now on."""
         ...
 
     async def release(self, session: str, generation: int) -> None:
-        """Let go in an orderly way, the turn unfinished."""
+        """Give up the claim in order, with the turn unfinished."""
         ...
 
     async def append(self, session: str, body: Body, generation: int, key: str | None = None) -> Entry | None:
-        """Append, or return None when this key is already in the session. Raises Stale for an old generation."""
+        """Append, or return None when this key is already in the session. Raises StaleClaim for an old generation."""
         ...
 
     async def stop(self, session: str, reason: str, partial: str = "") -> Entry | None:
-        """End the open turn, or deal with waiting inputs, under a new generation; None when nothing was to stop."""
+        """End the open turn, or finish waiting inputs, under a new generation; None when there is nothing to stop."""
         ...
 
     async def change(self, session: str, name: str, value: str) -> Entry:
-        """Record a setting of the session; needs no claim, since it fences nobody out."""
+        """Record a setting of the session. Needs no claim."""
         ...
 
     async def record_client_result(self, session: str, result: Result) -> Entry | None:
-        """Record the result of a lent tool's call, once; needs no claim. Raises Refused when no such call waits."""
+        """Record the result of a client tool's call, once. Needs no claim. Raises Refused when no such call waits."""
         ...
 
     async def seed(self, session: str, bodies: Sequence[Body]) -> bool:
-        """Begin an empty session with a past that was lived elsewhere: all of it or nothing, as numbers 1, 2, 3 …
+        """Import a history into an empty session: all of it or nothing, as entries 1, 2, 3 …
 
-        False when the session has entries already; a turn it leaves open counts as handed over.
+        False when the session has entries already. A turn that stays open counts as handed over.
         """
         ...
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
 
     async def sessions_with_work(self) -> Sequence[str]:
-        """The sessions that have something to do, of every person, longest waiting first."""
+        """The sessions of every person that have work, longest waiting first."""
         ...
 
 
 class FullStore(Store, TaskStore, KeyStore, Protocol):
-    """Everything that is kept in one database."""
+    """Everything in one database."""
 
 
 class Blobs(Protocol):
-    """Long contents, named by their hash."""
+    """Contents named by their hash."""
 
     def put(self, content: bytes) -> str: ...
     def get(self, name: str) -> bytes:
-        """Raises Refused when there is none of this name."""
+        """Raises Refused when there is no such blob."""
         ...
 
 
@@ -286,7 +286,7 @@ SessionStatus = Literal["idle", "waiting", "unfinished"]
 
 
 def session_status(session: Session) -> SessionStatus:
-    """In a word: whether something is left to do in it."""
+    """The state of a session in one word."""
     if session.is_open:
         return "unfinished"
     return "waiting" if session.has_work else "idle"

@@ -1,4 +1,4 @@
-"""Work that outlives the step that began it: what is known of a task, and what is said when something happens to it."""
+"""Tasks, which run on after the step that started them, and the notices about them."""
 
 import re
 from collections.abc import Sequence
@@ -14,53 +14,55 @@ Notify = Literal["always", "failures", "never"]
 OPEN_STATES: frozenset[TaskState] = frozenset({"queued", "running", "stalled"})
 """States of a task that has not ended."""
 NOTICE_TAIL = 2_000
-"""Characters of output shown in a notice."""
+"""Characters of output in a notice."""
 
 
 class ProcessIdentity(Struct, frozen=True):
-    """Which process a task is: a pid alone may have been given to another since."""
+    """One process, never mistaken for a later one with the same pid."""
 
     pid: int
     started: int
+    """Ticks since boot where there is /proc, seconds since 1970 elsewhere."""
     boot: str
 
 
 class TaskSpec(Struct, frozen=True, kw_only=True, rename={"is_awaited": "waited", "keeps_stdin_open": "is_open"}):
-    """A task someone wants begun."""
+    """A task to start."""
 
     kind: TaskKind
     call: str
-    """The call that begins it; beginning twice for one call begins once."""
+    """The call that starts it. A call starts one task, however often it is repeated."""
     command: str
-    """The command line, or what a child session is asked to do."""
+    """The command line, or the message to a child session."""
     description: str = ""
     address: str = ""
-    """Where its end is told."""
+    """Where the notice of its end goes."""
     notify: Notify = "never"
-    """`never` where the address cannot be told anything later."""
+    """`never` where nothing can be delivered to the address later."""
     is_awaited: bool = False
-    """Someone waits for its end and will be given it as a result: no notice then."""
+    """A call waits for its end and gets it as a result, so there is no notice."""
     watch: str = ""
-    """A regular expression; output lines that match are told while it runs."""
+    """A regular expression. Output lines that match cause a notice while it runs."""
     ceiling: float = 86_400.0
-    """Seconds after which it is ended."""
+    """Seconds after which it is killed."""
     workdir: str = ""
-    """Where in the workspace it runs."""
+    """The folder it runs in, relative to the workspace."""
     stdin: str | None = None
-    """Text it is given to read; None for nothing. Where `is_open`, more can be written later."""
+    """Text for its stdin; None for an empty stdin."""
     keeps_stdin_open: bool = False
+    """Whether more can be written to its stdin later."""
     grants: tuple[str, ...] = ()
-    """What an approval allows this task beyond the sandbox, e.g. `network`."""
+    """What an approval allows this task outside its sandbox, e.g. `network`."""
     model: str = ""
-    """For a child session: its model, when not its parent's."""
+    """For a child session: its model; empty for its parent's."""
     tools: tuple[str, ...] = ()
     """For a child session: the only tools it has; empty for all."""
     steps: int = 0
-    """For a child session: its bound of steps; 0 for the usual one."""
+    """For a child session: its limit of steps; 0 for the default."""
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One task as the store knows it. Execution and telling are separate facts."""
+    """A task as the store has it. Its end and the delivery of its end are separate facts."""
 
     id: str
     session: str
@@ -71,16 +73,16 @@ class Task(Struct, frozen=True, kw_only=True):
     created: int
     process: ProcessIdentity | None = None
     child: str = ""
-    """The session that is this task's body."""
+    """The child session that does the work."""
     exit_code: int | None = None
     ended: int = 0
-    """When, in milliseconds since 1970."""
+    """Milliseconds since 1970."""
     why: str = ""
-    """What ended it, where the exit code alone does not tell."""
+    """Why it ended, where the exit code alone does not say."""
     is_delivered: bool = False
-    """Its end was put into its session's journal, or given to whoever waited for it."""
+    """Whether its end is in its session's journal, as a notice or a result."""
     notices: int = 0
-    """How often its watch pattern or a stall was told."""
+    """The number of notices about its watch pattern or a stall."""
 
     @property
     def is_open(self) -> bool:
@@ -88,12 +90,12 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 def task_label(task: Task) -> str:
-    """What people call this task: its description, else the beginning of its command."""
+    """A short label: its description, or the beginning of its command."""
     return clip(task.spec.description or task.spec.command, 60)
 
 
 def should_notify(task: Task, state: TaskState) -> bool:
-    """Whether a task that ends like this is told in its session."""
+    """Whether its session gets a notice when it ends like this."""
     if task.spec.is_awaited or task.spec.notify == "never":
         return False
     return task.spec.notify == "always" or state != "succeeded"
@@ -112,7 +114,7 @@ _WORDS: dict[TaskState, str] = {
 
 
 def ended_notice(task: Task, output: str, output_file: str) -> str:
-    """What is said of a task that ended. Output is quoted line by line, so that it cannot pass for words of ours."""
+    """The notice that a task ended. Output is quoted line by line, so that it cannot pass for ours."""
     head = f"[Task {task.id} {_WORDS[task.state]}]"
     lines = [head, f"command: {clip(task.spec.command, 500)}"]
     if task.spec.description:
@@ -128,27 +130,26 @@ def ended_notice(task: Task, output: str, output_file: str) -> str:
 
 
 def stalled_notice(task: Task, output: str) -> str:
-    """What is said, once, of a task that has gone quiet at a prompt."""
+    """The notice that a task seems to wait at a prompt."""
     head = f"[Task {task.id} {_WORDS['stalled']}: {task_label(task)}]"
     advice = "Write to it, or kill it, with the tasks tool."
     return "\n".join([head, advice, *quoted_tail(output, 500)])
 
 
 def watch_notice(task: Task, matches: Sequence[str], left_out: int) -> str:
-    """What is said of output lines that match a task's watch pattern."""
+    """The notice that output lines match a task's watch pattern."""
     head = f"[Task {task.id} wrote what was watched for ({clip(task.spec.watch, 80)}): {task_label(task)}]"
     more = [f"[… and {left_out} more]"] if left_out else []
     return "\n".join([head, *(f"| {clip(line, 300)}" for line in matches), *more])
 
 
-def quoted_tail(output: str, longest: int = NOTICE_TAIL) -> list[str]:
-    """The end of an output, each line behind a bar; nothing for an empty one."""
+def quoted_tail(output: str, max_length: int = NOTICE_TAIL) -> list[str]:
+    """The end of an output, with a bar before each line."""
     text = output.strip("\n")
     if not text:
         return ["no output"]
-    cut = len(text) > longest
-    lines = text[-longest:].split("\n")
-    return [f"last output{' (cut)' if cut else ''}:", *(f"| {line}" for line in lines)]
+    lines = text[-max_length:].split("\n")
+    return [f"last output{' (cut)' if len(text) > max_length else ''}:", *(f"| {line}" for line in lines)]
 
 
 class TaskNotice(Struct, frozen=True, kw_only=True):
@@ -191,16 +192,16 @@ def parse_notice(text: str) -> TaskNotice | None:
     )
 
 
-def running_summary(tasks: Sequence[Task], now: int, most: int = 10) -> str:
-    """A few lines on the tasks that run now, for the tail of a prompt; empty when none does."""
+def running_summary(tasks: Sequence[Task], now: int, max_tasks: int = 10) -> str:
+    """A list of the running tasks for the tail of a prompt; empty when there are none."""
     if not tasks:
         return ""
-    lines = [
-        f"- {task.id}: {task_label(task)} ({'stalled, ' if task.state == 'stalled' else ''}for {duration(now - task.created)})"
-        for task in tasks[:most]
-    ]
-    if len(tasks) > most:
-        lines.append(f"- … and {len(tasks) - most} more")
+    lines: list[str] = []
+    for task in tasks[:max_tasks]:
+        state = "stalled, " if task.state == "stalled" else ""
+        lines.append(f"- {task.id}: {task_label(task)} ({state}for {duration(now - task.created)})")
+    if len(tasks) > max_tasks:
+        lines.append(f"- … and {len(tasks) - max_tasks} more")
     return "\n".join(["[Tasks running now:]", *lines])
 
 
@@ -212,6 +213,6 @@ _PROMPTS = re.compile(
 
 
 def is_prompt(output: str) -> bool:
-    """Whether this output ends like a question to someone at a terminal."""
+    """Whether this output ends like a prompt at a terminal."""
     last = output[-300:].rsplit("\n", 1)[-1].strip()
     return bool(last) and bool(_PROMPTS.search(last))

@@ -1,14 +1,50 @@
-"""outrider.core.text."""
+"""Texts for people and models: cut to a length, and numbers with their units."""
 
 
-def clip(text: str, longest: int) -> str:
-    """One line of at most so many characters."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+def one_line(text: str) -> str:
+    """The text with every run of white space replaced by one space."""
+    return " ".join(text.split())
+
+
+def clip(text: str, max_length: int) -> str:
+    """The text on one line of at most this many characters."""
+    line = one_line(text)
+    return line if len(line) <= max_length else line[: max(0, max_length - 1)].rstrip() + "…"
+
+
+def head_and_tail(text: str, head: int, tail: int, hint: str = "") -> str:
+    """The text, or its beginning and end with a line between them that says how much is missing."""
+    if len(text) <= head + tail:
+        return text
+    how = f"; {hint}" if hint else ""
+    gap = f"[… {len(text) - head - tail:,} of {len(text):,} characters left out{how} …]"
+    return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
+
+
+def replace_lone_surrogates(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def replace_unprintable(text: str) -> str:
+    """The text with every character that a terminal could obey replaced by U+FFFD."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """`1 line`, `2 lines`, `1,200 matches`."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def size(count: int) -> str:
+    """A number of bytes: `12 bytes`, `4.0 KiB`, `1.5 MiB`."""
+    if count < 1_024:
+        return plural(count, "byte")
+    return f"{count / 1_024:.1f} KiB" if count < 1_048_576 else f"{count / 1_048_576:.1f} MiB"
 
 
 def duration(milliseconds: int) -> str:
-    """A span of time as people say it."""
+    """A length of time: `1.5 s`, `40 s`, `3 min`, `2 h 5 min`."""
     seconds = max(0, milliseconds) / 1000
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -16,27 +52,3 @@ def duration(milliseconds: int) -> str:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def head_and_tail(text: str, head: int = 20_000, tail: int = 8_000, hint: str = "") -> str:
-    """Head and tail of a text that is longer than both, with a line between that says what is missing."""
-    hint = hint or "ask for a smaller part to see it"
-    gap = f"[… {len(text) - head - tail:,} of {len(text):,} characters left out; {hint} …]"
-    return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """The same text without what no JSON can carry (halves of characters)."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def size(count: int) -> str:
-    """A number of bytes as people say it."""
-    if count < 1_024:
-        return f"{count} bytes"
-    return f"{count / 1_024:.1f} KiB" if count < 1_048_576 else f"{count / 1_048_576:.1f} MiB"
-
-
-def plural(count: int, word: str, many: str = "") -> str:
-    """`1 line`, `2 lines`, `1,200 matches`."""
-    return f"{count:,} {word if count == 1 else many or word + 's'}"

@@ -1,4 +1,4 @@
-"""What a turn came to, the same shape for every runtime and every surface."""
+"""The result of a turn, the same for every runtime and every client."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -15,26 +15,26 @@ class TurnResult(Struct, frozen=True):
 
     session: str
     text: str
-    """The last words the model said in it."""
+    """The last text of the model."""
     outcome: TurnOutcome
     steps: int
     usage: Usage
     cost: float | None
     """Dollars, or None when no price is known."""
     error: str
-    """Why it failed or was stopped; empty when it is done."""
+    """Why it failed or was stopped; empty when it succeeded."""
     seq: int
     """The entry that ended it."""
     cut: str = ""
     """Why the provider ended the last reply early (its length limit, say), or empty."""
     thread: str = ""
-    """What the runtime that carried it calls this session, where it is not our own loop."""
+    """The id of the session in an external runtime."""
     turn: str = ""
-    """And what it calls this turn."""
+    """The id of the turn in an external runtime."""
 
 
 def turn_result(session: str, journal: Iterable[Entry]) -> TurnResult:
-    """Fold the entries of one turn, its `Ended` among them, into what it came to."""
+    """Fold the entries of one turn, including its `Ended`, into its result."""
     text, steps, usage, cost, cut, bound = "", 0, Usage(), None, "", Bound("", "")
     for entry in journal:
         match entry.body:
@@ -44,21 +44,30 @@ def turn_result(session: str, journal: Iterable[Entry]) -> TurnResult:
                 steps, usage = steps + 1, usage + reply.usage
                 cost = cost if reply.cost is None else (cost or 0.0) + reply.cost
             case Ended(outcome=outcome, reason=reason, partial=partial):
-                told = partial or text
                 return TurnResult(
-                    session, told, outcome, steps, usage, cost, reason, entry.seq, cut, bound.thread, bound.turn
+                    session,
+                    partial or text,
+                    outcome,
+                    steps,
+                    usage,
+                    cost,
+                    reason,
+                    entry.seq,
+                    cut,
+                    bound.thread,
+                    bound.turn,
                 )
             case Bound():
                 bound = entry.body
             case _:
                 pass
-    raise ValueError("these entries hold no ended turn")
+    raise ValueError("these entries contain no ended turn")
 
 
 async def collect_result(
     session: str, events: AsyncGenerator[Event, None], on_event: Callable[[Event], None] | None
 ) -> TurnResult:
-    """What came of the input that these events, each passed on, begin with."""
+    """The result for the input that these events begin with. Every event is passed to `on_event`."""
     turn: list[Entry] = []
     async with aclosing(events) as stream:
         async for event in stream:
@@ -71,12 +80,12 @@ async def collect_result(
 
 
 def is_final_reply(reply: Reply, seq: int, newest: int) -> bool:
-    """Whether this reply is the last about the input at `seq`: the next is about the newest one, which it missed."""
+    """Whether this reply is the last about the input at `seq`: the next one is about a newer input."""
     return seq <= reply.saw < newest and not reply.calls
 
 
 def _final_reply(entries: Sequence[Entry]) -> Reply | None:
-    """What was said last of the first of these, an input; None when that is what the turn ended with."""
+    """The last reply about the first entry, an input; None when that is the last reply of the turn."""
     newest = 0
     for entry in entries:
         if isinstance(entry.body, Input) and entry.body.source == "person":
@@ -87,7 +96,7 @@ def _final_reply(entries: Sequence[Entry]) -> Reply | None:
 
 
 async def until_turn_ended(entry: Entry, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """These events, to the `Ended` that deals with this input."""
+    """These events up to the `Ended` that includes this input."""
     async with aclosing(events) as stream:
         async for event in stream:
             yield event
@@ -96,6 +105,6 @@ async def until_turn_ended(entry: Entry, events: AsyncGenerator[Event, None]) ->
 
 
 def last_turn(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Without what belongs to an earlier turn, such as one that ended just before it could see a new input."""
+    """The entries of the last turn, without those of an earlier one that ended before it saw a new input."""
     ends = [index for index, entry in enumerate(entries) if isinstance(entry.body, Ended)]
     return entries[ends[-2] + 1 :] if len(ends) > 1 else entries

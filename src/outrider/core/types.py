@@ -1,6 +1,6 @@
-"""The small values entries are made of: calls, images, reasoning, usage.
+"""Values shared by entries and ports: calls, images, reasoning, usage, tool specifications, and traits.
 
-What things can do, declared as data.
+Traits declare as data what a model or runtime can do.
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ from outrider.core.errors import Refused
 
 
 class Image(Struct, frozen=True):
-    """A picture, kept as a blob."""
+    """A picture, stored as a blob."""
 
     blob: str
     media: str
@@ -19,37 +19,37 @@ class Image(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
-    """The model wants a tool run."""
+    """A tool call."""
 
     id: str
     tool: str
     args: dict[str, object]
     broken: str = ""
-    """What the model wrote when that was not a JSON object; such a call is answered, never run."""
+    """The arguments as the model wrote them, when they are not a JSON object. Such a call fails and is never run."""
 
 
 class Reasoning(Struct, frozen=True, omit_defaults=True):
-    """What the model thought aloud before a reply, kept so that its provider can be shown it again."""
+    """The reasoning before a reply, kept so that it can be sent to its provider again."""
 
     text: str
     wire: str
-    """The wire format that understands `opaque`; others leave the whole part out."""
+    """The wire format that understands `opaque`. Other formats leave the part out."""
     opaque: str = ""
-    """The provider's own block as JSON (signatures, encrypted content), replayed unchanged."""
+    """The provider's own block as JSON (signatures, encrypted content), sent back unchanged."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens of one reply, or of several added up."""
 
     input: int = 0
-    """All tokens of the prompt, the cached ones among them."""
+    """All tokens of the prompt, including cached ones."""
     output: int = 0
     cached: int = 0
-    """Those of `input` that were read from the provider's cache."""
+    """Tokens of `input` that were read from the provider's cache."""
     written: int = 0
-    """Those of `input` that were written to the provider's cache."""
+    """Tokens of `input` that were written to the provider's cache."""
     reasoning: int = 0
-    """Those of `output` spent on reasoning."""
+    """Tokens of `output` spent on reasoning."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -62,7 +62,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Prices(Struct, frozen=True):
-    """Dollars for a million tokens."""
+    """Dollars per million tokens."""
 
     input: float
     output: float
@@ -73,7 +73,7 @@ class Prices(Struct, frozen=True):
 
 
 def cost(usage: Usage, prices: Prices) -> float:
-    """What these tokens cost, in dollars."""
+    """The cost of these tokens in dollars."""
     plain = max(0, usage.input - usage.cached - usage.written)
     cached = prices.input if prices.cached is None else prices.cached
     written = prices.input if prices.written is None else prices.written
@@ -83,14 +83,11 @@ def cost(usage: Usage, prices: Prices) -> float:
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CALLS = 128
-"""More calls than this in one reply are refused."""
+"""The most calls in one reply."""
 
 
 def call_id(saw: int, index: int) -> str:
-    """A call's id, unique in its session and valid for every provider.
-
-    Nine letters and digits: the strictest rule among them.
-    """
+    """A call's id: unique in its session, and nine letters and digits, as the strictest provider requires."""
     if index >= _CALLS:
         raise Refused(f"the model asked for more than {_CALLS} calls in one reply")
     number, text = saw * _CALLS + index, ""
@@ -101,7 +98,7 @@ def call_id(saw: int, index: int) -> str:
 
 
 class Replay(Enum):
-    """Whether running a call a second time is harmless. Declared by each tool."""
+    """Whether a call may run a second time. Declared by each tool."""
 
     SAFE = "safe"
     NEVER = "never"
@@ -109,10 +106,10 @@ class Replay(Enum):
 
 class ModelTraits(Struct, frozen=True):
     name: str
-    """As people write it, e.g. `anthropic:claude-sonnet-5`."""
+    """The full name, e.g. `anthropic:claude-sonnet-5`."""
     wire: str
     window: int = 0
-    """Tokens the model can read; 0 when unknown."""
+    """Size of the context window in tokens; 0 when unknown."""
     images: bool = True
     prices: Prices | None = None
 
@@ -122,15 +119,15 @@ class RuntimeTraits(Struct, frozen=True):
     steers: bool
     """Whether an input that arrives during a turn can reach it."""
     resumes: bool = True
-    """Whether a turn that a crash cut off goes on; else it ends as failed, saying so."""
+    """Whether a turn continues after a crash. Otherwise it ends as failed and says so."""
     bounded: bool = True
-    """Whether our limits on steps and spend hold inside its turns; else it keeps to its own."""
+    """Whether our limits on steps and spending apply to its turns. Otherwise it has its own."""
     takes_client_tools: bool = True
-    """Whether tools of whoever sent an input can be used in its turns."""
+    """Whether its turns can use tools of the client that sent an input."""
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as the model is told of it."""
+    """A tool as a model sees it."""
 
     name: str
     description: str

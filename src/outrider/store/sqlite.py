@@ -159,11 +159,11 @@ class SqliteStore:
     async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(sessions.sessions_with_work)
 
-    async def create_task(self, session: str, spec: TaskSpec, most: int) -> tuple[Task, bool]:
-        return await self._write(self._tasks.create_once, session, spec, most)
+    async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
+        return await self._write(self._tasks.create_once, session, spec, max_open)
 
-    async def mark_task_started(self, task: str, mark: ProcessIdentity | None, child: str = "") -> Task:
-        return await self._write(self._tasks.mark_started, task, mark, child)
+    async def mark_task_started(self, task: str, process: ProcessIdentity | None, child: str = "") -> Task:
+        return await self._write(self._tasks.mark_started, task, process, child)
 
     async def detach_task(self, task: str, notify: Notify) -> Task:
         return await self._write(self._tasks.detach, task, notify)

@@ -1,7 +1,7 @@
-"""A task group for what goes on beside its body: it ends with the body, and the body's error leaves as it is."""
+"""Task groups whose errors arrive as they were raised, not wrapped in an exception group."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar, cast
 
 import anyio
@@ -10,20 +10,30 @@ from anyio.abc import TaskGroup
 T = TypeVar("T")
 
 
+@contextmanager
+def unwrap_errors() -> Generator[None]:
+    """Raise the one error inside an exception group in place of the group.
+
+    Several errors of the same type and text count as one. A group of different errors is raised as it is.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = unwrap_single(group)
+        if error is group:
+            raise
+        raise error from error.__cause__
+
+
 @asynccontextmanager
 async def background_group() -> AsyncGenerator[TaskGroup]:
-    """Its tasks are cancelled when the body ends, in whatever way. They must not raise errors of their own."""
-    try:
+    """A task group whose tasks are cancelled when the body ends, in whatever way. They must not raise errors."""
+    with unwrap_errors():
         async with anyio.create_task_group() as group:
             try:
                 yield group
             finally:
                 group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        error = unwrap_single(several)
-        if error is several:
-            raise
-        raise error from error.__cause__
 
 
 async def first_of(*functions: Callable[[], Awaitable[T]]) -> T:
@@ -34,22 +44,18 @@ async def first_of(*functions: Callable[[], Awaitable[T]]) -> T:
         results.append(await function())
         group.cancel_scope.cancel()
 
-    try:
+    with unwrap_errors():
         async with anyio.create_task_group() as group:
             for function in functions:
                 group.start_soon(run, function)
-    except BaseExceptionGroup as several:
-        raise unwrap_single(several) from several
     return results[0]
 
 
 def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error behind a task group's wrapping, when it is a single one, or the same one met several times."""
+    """The one error inside an exception group, or the group itself when there are several."""
     if len({(type(error), str(error)) for error in group.exceptions}) != 1:
         return group
     error = group.exceptions[0]
-    return (
-        unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
-        if isinstance(error, BaseExceptionGroup)
-        else error
-    )
+    if isinstance(error, BaseExceptionGroup):
+        return unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
+    return error

@@ -1,1 +1,1 @@
-"""What the native runtime's models can do: typed functions as tools, and the built-in ones."""
+"""Tools of the native runtime: typed functions as tools, and the built-in ones."""

@@ -1,4 +1,4 @@
-"""Typed functions as tools: the signature is the schema, the docstring is what the model reads."""
+"""Typed functions as tools: the signature becomes the schema, the docstring the description."""
 
 import inspect
 import re
@@ -23,13 +23,14 @@ from outrider.core.text import head_and_tail, replace_lone_surrogates
 from outrider.core.types import Call, Image, Replay, ToolSpec
 
 MAX_RESULT_CHARS = 30_000
-"""Characters of any result's text."""
+"""Characters of the text of any result."""
+_HINT = "ask for a smaller part to see it"
 
 
-def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint: str = "") -> tuple[str, str]:
+def bounded(text: str, blobs: Blobs, head: int = 20_000, tail: int = 8_000, hint: str = _HINT) -> tuple[str, str]:
     """The text, or its head and tail with a line between that says what is missing; and the blob that holds it all.
 
-    The blob is empty when nothing was cut. `hint` tells the model how to come by the rest.
+    The blob is empty when nothing was cut. `hint` tells the model how to get the rest.
     """
     text = replace_lone_surrogates(text)
     if len(text) <= head + tail:
@@ -45,17 +46,17 @@ T = TypeVar("T")
 THREADS = 8
 
 
-# One per event loop, since a limiter belongs to the loop whose tasks wait for it.
+# One per event loop, since a limiter belongs to its loop.
 _threads: RunVar[CapacityLimiter] = RunVar("outrider_tool_threads")
 
 
 def result(text: str, details: str = "", failed: bool = False, images: tuple[Image, ...] = ()) -> Result:
-    """What a tool may return in place of plain text: also a line for people, a failure, images."""
+    """A tool's result with more than text: a line for people, a failure, images."""
     return Result("", text, failed, images, details=details)
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in one of a few threads kept for tools. It cannot be stopped: bound it."""
+    """Run blocking work in one of a few threads for tools. It cannot be cancelled, so bound it."""
     try:
         limiter = _threads.get()
     except LookupError:
@@ -65,7 +66,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class DefinedTool:
-    """A tool made of a function."""
+    """A tool made from a function."""
 
     def __init__(self, function: ToolFunction, replay: Replay, name: str) -> None:
         description, notes = _read_docstring(function)
@@ -78,17 +79,17 @@ class DefinedTool:
         self.spec = ToolSpec(name, description, _schema(self._arguments, notes), replay)
 
     def reconciles(self, function: ToolFunction) -> ToolFunction:
-        """Decorates the function that finds out, from the same arguments, what came of a call cut short by a crash.
+        """Decorate the function that finds out, from the same arguments, what happened to a call after a crash.
 
-        It returns what the tool would have returned, or None when that cannot be told.
+        It returns what the tool would have returned, or None when that cannot be known.
         """
         self._reconcile = function
         return function
 
     def requests_approval(self, function: ApprovalFunction) -> ApprovalFunction:
-        """Decorates the function that says, from the same arguments, what a call wants beyond what every call may do.
+        """Decorate the function that says, from the same arguments, what a call needs beyond what every call may do.
 
-        It touches nothing; a person is asked before the call runs, unless a rule or an earlier answer decides.
+        It changes nothing. A person is asked before the call runs, unless a rule or a permission decides.
         """
         self._approval_function = function
         return function
@@ -155,11 +156,11 @@ def tool(*, replay: Replay = Replay.NEVER, name: str = "") -> Callable[[ToolFunc
 def tool(
     function: ToolFunction | None = None, /, *, replay: Replay = Replay.NEVER, name: str = ""
 ) -> DefinedTool | Callable[[ToolFunction], DefinedTool]:
-    """Make a function a tool. Its parameters are what the model gives; a first one `context: ToolContext` tells where it runs.
+    """Make a function a tool. Its parameters are the arguments; a first one `context: ToolContext` gets the context.
 
-    More than a few are better given as one msgspec Struct, whose fields are then the arguments.
-    A plain `def` runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running
-    a call twice does no harm. Raises TypeError for a function that cannot be a tool.
+    For many arguments, use one parameter with a msgspec Struct, whose fields are then the arguments. A plain `def`
+    runs in a thread and may block; an `async def` must not. `replay=Replay.SAFE` declares that running a call twice
+    does no harm. Raises TypeError for a function that cannot be a tool.
     """
 
     def define(function: ToolFunction) -> DefinedTool:
@@ -171,11 +172,9 @@ def tool(
 def _shorten(finished: Result, blobs: Blobs) -> Result:
     try:
         text, blob = bounded(finished.text, blobs)
-    except (Refused, OSError) as error:  # what the tool did is done: its result must not be lost over this
-        text, blob = (
-            f"{head_and_tail(replace_lone_surrogates(finished.text))}\n[the whole of it could not be kept: {error}]",
-            "",
-        )
+    except (Refused, OSError) as error:  # the tool has run: its result must not be lost because of this
+        short = head_and_tail(replace_lone_surrogates(finished.text), 20_000, 8_000, _HINT)
+        text, blob = f"{short}\n[the whole text could not be stored: {error}]", ""
     return replace(finished, text=text, blob=finished.blob or blob, details=replace_lone_surrogates(finished.details))
 
 
@@ -185,13 +184,13 @@ def _takes_context(function: ToolFunction) -> bool:
 
 
 def _parameters(function: ToolFunction) -> list[Parameter]:
-    """What the model gives."""
+    """The parameters that the model fills."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     return parameters[1:] if _takes_context(function) else parameters
 
 
 def _struct_parameter(function: ToolFunction) -> str:
-    """The name of the one parameter that takes all arguments as a struct, where a function has that instead."""
+    """The name of the parameter that takes all arguments as a struct; empty when there is none."""
     others = _parameters(function)
     kinds = [parameter.annotation for parameter in others]
     return others[0].name if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct) else ""
@@ -204,24 +203,24 @@ def _arguments(function: ToolFunction, name: str) -> type[Struct]:
     fields: list[Any] = []
     for parameter in parameters:
         if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-            raise TypeError(f"tool {name}: {parameter} cannot be described to a model")
+            raise TypeError(f"tool {name}: {parameter} has no equivalent in a JSON schema")
         if parameter.annotation is Parameter.empty:
             raise TypeError(f"tool {name}: parameter {parameter.name} needs a type")
-        given = () if parameter.default is Parameter.empty else (parameter.default,)
-        fields.append((parameter.name, parameter.annotation, *given))
+        default = () if parameter.default is Parameter.empty else (parameter.default,)
+        fields.append((parameter.name, parameter.annotation, *default))
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
 
 
 def _read_docstring(function: ToolFunction) -> tuple[str, Mapping[str, str]]:
-    """What the tool does, and what each parameter means: lines `name: meaning`, going on where they are indented."""
+    """The description of the tool and of each parameter: lines `name: meaning`, continued where indented."""
     names = "|".join(re.escape(parameter.name) for parameter in _parameters(function))
     lines = (inspect.getdoc(function) or "").splitlines()
     about: list[str] = []
     notes: dict[str, str] = {}
     for line in lines:
-        found = re.fullmatch(rf"({names}): (.+)", line) if names else None
-        if found:
-            notes[found[1]] = found[2].strip()
+        match = re.fullmatch(rf"({names}): (.+)", line) if names else None
+        if match:
+            notes[match[1]] = match[2].strip()
         elif notes and line.startswith(" "):
             last = next(reversed(notes))
             notes[last] += " " + line.strip()
@@ -229,7 +228,7 @@ def _read_docstring(function: ToolFunction) -> tuple[str, Mapping[str, str]]:
             about.append(line)
     description = "\n".join(about).strip()
     if not description:
-        raise TypeError(f"tool {function.__name__}: say in a docstring what it does; that is what the model reads")
+        raise TypeError(f"tool {function.__name__}: describe it in a docstring; the model reads it")
     return description, notes
 
 
@@ -242,7 +241,7 @@ def _schema(arguments: type[Struct], notes: Mapping[str, str]) -> dict[str, obje
 
 
 def _inline(schema: Any, parts: Mapping[str, Any], within: tuple[str, ...]) -> Any:
-    """The same schema without references, which not every provider understands."""
+    """The schema without references, which not every provider understands."""
     if isinstance(schema, list):
         return [_inline(item, parts, within) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -250,7 +249,7 @@ def _inline(schema: Any, parts: Mapping[str, Any], within: tuple[str, ...]) -> A
     branch = cast("dict[str, Any]", schema)
     if isinstance(name := branch.get("$ref"), str):
         if name in within:
-            raise TypeError(f"{name} contains itself; a tool's arguments must have an end")
+            raise TypeError(f"{name} contains itself, which the arguments of a tool must not")
         merged = {**parts[name], **{key: value for key, value in branch.items() if key != "$ref"}}
         merged.pop("title", None)
         return _inline(merged, parts, (*within, name))

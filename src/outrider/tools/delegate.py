@@ -1,4 +1,4 @@
-"""Hands a piece of work to a child session: a task like a command, whose output is the child's last words."""
+"""The built-in tool `delegate`: a child session as a task, whose output is the child's last message."""
 
 from typing import Annotated
 
@@ -14,24 +14,26 @@ from outrider.core.types import Replay
 from outrider.tools.define import ToolContext, result, tool
 
 MAX_WAIT = 3600.0
-"""Seconds a child session is waited for."""
+"""Seconds a call waits for a child session."""
 
 
 class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of `delegate`."""
 
-    work: Annotated[str, Meta(description="all the child needs to know: it sees nothing of this session", min_length=1)]
+    work: Annotated[
+        str, Meta(description="everything the child needs to know: it sees nothing of this session", min_length=1)
+    ]
     description: Annotated[str, Meta(description="what it is for, in a few words")] = ""
-    background: Annotated[bool, Meta(description="do not wait for it; you are told when it has ended")] = False
-    model: Annotated[str, Meta(description="another model than yours, by name")] = ""
-    tools: Annotated[tuple[str, ...], Meta(description="the only tools it may use; all of yours when empty")] = ()
-    steps: Annotated[int, Meta(description="at most so many steps (usually 60)", ge=0, le=200)] = 0
+    background: Annotated[bool, Meta(description="do not wait for it; you get a notice when it has ended")] = False
+    model: Annotated[str, Meta(description="the name of another model than yours")] = ""
+    tools: Annotated[tuple[str, ...], Meta(description="the only tools it may use; empty for all of yours")] = ()
+    steps: Annotated[int, Meta(description="the most steps it may take (default 60)", ge=0, le=200)] = 0
 
 
 @tool(replay=Replay.NEVER)
 async def delegate(context: ToolContext, arguments: DelegateCall) -> Result:
-    """Have a child session do a piece of work in the same workspace, with tools and a budget of its own, and get its
-    last words back. Several can run at once, in the background."""
+    """Delegate a piece of work to a child session in the same workspace, with its own tools and budget, and get its
+    last message back. Several can run at once, in the background."""
     return await _run(context, _tasks(context), arguments)
 
 
@@ -42,23 +44,23 @@ async def _resume(context: ToolContext, arguments: DelegateCall) -> Result:
 
 def _tasks(context: ToolContext) -> Tasks:
     if context.tasks is None:
-        raise Refused("work cannot be delegated here")
+        raise Refused("delegation is not available here")
     return context.tasks
 
 
 async def _check_limits(tasks: Tasks, call: str) -> None:
     traits = await tasks.traits()
     if await tasks.depth() >= traits.depth:
-        raise Refused(f"this is already {traits.depth} sessions deep (delegate.depth): do it yourself")
+        raise Refused(f"child sessions are nested {traits.depth} deep already (delegate.depth): do it yourself")
     running = [task for task in await tasks.list() if task.is_open and task.spec.kind == "session"]
     if len(running) >= traits.children and all(task.spec.call != call for task in running):
-        raise Refused(f"{len(running)} child sessions run already (delegate.children): wait for one to end")
+        raise Refused(f"{len(running)} child sessions are already running (delegate.children): wait for one to end")
 
 
 async def _run(context: ToolContext, tasks: Tasks, arguments: DelegateCall) -> Result:
     await _check_limits(tasks, context.call)
-    can_tell = context.delivery.can_deliver
-    in_background = arguments.background and can_tell
+    can_notify = context.delivery.can_deliver
+    in_background = arguments.background and can_notify
     task = await tasks.start(
         TaskSpec(
             kind="session",
@@ -75,17 +77,17 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: DelegateCall) -> R
         )
     )
     if in_background:
-        message = "It works. You will be told when it has ended; do not wait for it."
+        message = "It is running. You will get a notice when it has ended; do not wait for it."
         return _render(task, {"status": "background_started", "notify": True, "message": message}, "in the background")
     task = await tasks.wait(task, MAX_WAIT)
     if task.is_open:
-        task = await tasks.detach(task, "always" if can_tell else "never")
+        task = await tasks.detach(task, "always" if can_notify else "never")
     if task.is_open:
-        message = f"It works on as task {task.id}; no work was lost."
-        return _render(task, {"status": "auto_backgrounded", "notify": can_tell, "message": message}, "works on")
+        message = f"It is still running, as task {task.id}; no work was lost."
+        return _render(task, {"status": "auto_backgrounded", "notify": can_notify, "message": message}, "still running")
     note = ""
     if arguments.background:
-        note = f"it was done at once, not in the background, because {context.delivery.why}"
+        note = f"it ran in the foreground, because {context.delivery.why}"
     return await _finished(tasks, task, note)
 
 
@@ -100,5 +102,5 @@ async def _finished(tasks: Tasks, task: Task, note: str) -> Result:
 
 
 def _render(task: Task, outcome: dict[str, object], details: str, *, failed: bool = False) -> Result:
-    shown = {"task": task.id, **{name: value for name, value in outcome.items() if value is not None}}
-    return result(msgspec.json.encode(shown).decode(), details, failed=failed)
+    answer = {"task": task.id, **{name: value for name, value in outcome.items() if value is not None}}
+    return result(msgspec.json.encode(answer).decode(), details, failed=failed)

@@ -1,4 +1,4 @@
-"""The built-in tools for files: read, write, edit, list. `search` stands in its own module."""
+"""The built-in tools `read`, `write`, `edit` and `list`."""
 
 from typing import BinaryIO
 
@@ -7,7 +7,7 @@ from outrider.core.events import Result
 from outrider.core.ports import ToolContext, WorkspaceItem
 from outrider.core.text import plural, size
 from outrider.core.types import Image, Replay
-from outrider.system.images import image_media_type
+from outrider.system.images import sniff_media_type
 from outrider.tools.define import result, tool
 from outrider.tools.text_files import (
     LineRange,
@@ -22,9 +22,9 @@ from outrider.tools.text_files import (
 
 __all__ = ["edit", "list_folder", "read", "write"]
 _MAX_CHARS = 28_000
-"""Characters of a file shown at once; with the header this stays below what any result may have."""
+"""Characters of a file in one result, less than the limit of any result."""
 _MAX_ITEMS = 500
-_LARGEST_IMAGE = 5 * 1024 * 1024
+_MAX_IMAGE_SIZE = 5 * 1024 * 1024
 _SNIFFED = 8_192
 _KINDS = (
     (b"%PDF-", "a PDF document"),
@@ -43,16 +43,16 @@ _KINDS = (
 
 @tool(replay=Replay.SAFE)
 def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Result:
-    """Read a file: text as it is, below one line that says which lines these are; images as images.
+    """Read a file: text after a header that says which lines these are, or an image.
 
-    path: from the workspace's root
-    offset: the first line wanted, counted from 1
-    limit: how many lines at most
+    path: relative to the workspace
+    offset: the first line to read, counted from 1
+    limit: the most lines to read
     """
     first, limit = max(1, offset), max(1, limit)
     with context.workspace.open_read(path) as file:
         head = file.read(_SNIFFED)
-        media = image_media_type(head)
+        media = sniff_media_type(head)
         if media:
             return _image(context, path, file, head, media)
         if bom_of(head)[1].startswith("utf-16"):
@@ -66,10 +66,10 @@ def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> 
 
 @tool(replay=Replay.NEVER)
 def write(context: ToolContext, path: str, content: str) -> Result:
-    """Write a file: make it, or replace all of it. Missing folders are made.
+    """Write a file: create it, or replace all of it. Missing folders are created.
 
-    path: from the workspace's root
-    content: all that the file shall hold
+    path: relative to the workspace
+    content: the whole content of the file
     """
     raw = render_text(TextFile(content))
     context.workspace.write(path, raw)
@@ -87,11 +87,11 @@ def _reconcile_write(context: ToolContext, path: str, content: str) -> Result | 
 
 @tool(replay=Replay.NEVER)
 def edit(context: ToolContext, path: str, old: str, new: str, all: bool = False) -> Result:
-    """Replace one passage of a text file. The old text must be given exactly and occur exactly once.
+    """Replace one passage of a text file. The old text must match exactly and occur exactly once.
 
-    path: from the workspace's root
-    old: the text to replace, with enough around it to be the only one
-    new: what to put in its place
+    path: relative to the workspace
+    old: the text to replace, with enough context to be unique
+    new: the text to put in its place
     all: replace every occurrence
     """
     before = context.workspace.read(path)
@@ -110,31 +110,30 @@ def _reconcile_edit(context: ToolContext, path: str, old: str, new: str, all: bo
         return None
     if not is_already_replaced(text, old, new):
         return None
-    return result(f"{path} holds the new text, and no longer the old one", "edited")
+    return result(f"{path} has the new text and no longer the old one", "edited")
 
 
 @tool(replay=Replay.SAFE, name="list")
 def list_folder(context: ToolContext, path: str = ".", depth: int = 1) -> Result:
-    """List what is in a folder, with sizes; folders end in a slash.
+    """List the content of a folder, with sizes. Folders end with a slash.
 
-    path: from the workspace's root
-    depth: how many levels, 1 to 3
+    path: relative to the workspace
+    depth: number of levels, 1 to 3
     """
     listing = context.workspace.list(path, min(3, max(1, depth)))
-    shown = listing.items[:_MAX_ITEMS]
-    lines = [_render_item(item) for item in shown]
-    left = len(listing.items) - len(shown)
-    if left or listing.cut:
-        more = f"{left:,} more" if not listing.cut else f"at least {left:,} more, not all of it could be looked at"
-        lines.append(f"[… {more}; list a folder further down, or use search …]")
+    lines = [_render_item(item) for item in listing.items[:_MAX_ITEMS]]
+    omitted = len(listing.items) - len(lines)
+    if omitted or listing.cut:
+        more = f"at least {omitted:,} more, since the listing is incomplete" if listing.cut else f"{omitted:,} more"
+        lines.append(f"[… {more}; list a folder below this one, or use search …]")
     return result("\n".join(lines) or f"{path} is empty", plural(len(listing.items), "item"))
 
 
 def _image(context: ToolContext, path: str, file: BinaryIO, head: bytes, media: str) -> Result:
-    content = head + file.read(_LARGEST_IMAGE + 1 - len(head))
-    if len(content) > _LARGEST_IMAGE:
+    content = head + file.read(_MAX_IMAGE_SIZE + 1 - len(head))
+    if len(content) > _MAX_IMAGE_SIZE:
         raise Refused(
-            f"{path} is an image ({media}) larger than {size(_LARGEST_IMAGE)}; make a smaller copy to look at"
+            f"{path} is an image ({media}) larger than {size(_MAX_IMAGE_SIZE)}; make a smaller copy and read that"
         )
     about = f"{media}, {size(len(content))}"
     return result(f"{path}: {about}", about, images=(Image(context.blobs.put(content), media),))
@@ -142,16 +141,16 @@ def _image(context: ToolContext, path: str, file: BinaryIO, head: bytes, media: 
 
 def _binary(path: str, file: BinaryIO, kind: str) -> Result:
     length = size(file.seek(0, 2))
-    return result(f"{path} is no text: {kind}, {length}", f"{kind}, {length}")
+    return result(f"{path} is not text: {kind}, {length}", f"{kind}, {length}")
 
 
 def _line_range_of(text: TextFile, first: int, limit: int) -> LineRange:
-    """The lines of a text that is held whole."""
-    lines, room, chosen = text.body.splitlines(), _MAX_CHARS, list[str]()
+    """Some lines of a text in memory."""
+    lines, remaining, chosen = text.body.splitlines(), _MAX_CHARS, list[str]()
     for line in lines[first - 1 : first - 1 + limit]:
         cut = line if len(line) <= 8_000 else f"{line[:8_000]} [… {len(line) - 8_000:,} more characters in this line]"
-        room -= len(cut)
-        if room < 0 and chosen:
+        remaining -= len(cut)
+        if remaining < 0 and chosen:
             break
         chosen.append(cut)
     return LineRange(chosen, first, len(lines), text.remark)
@@ -166,7 +165,7 @@ def _render_page(path: str, part: LineRange) -> Result:
     header = f"{path}: lines {part.first}–{part.last} of {total}" + (f", {part.remark}" if part.remark else "")
     lines = [header, *part.lines]
     if part.last != part.total:
-        lines.append(f"[… go on with offset={part.last + 1} …]")
+        lines.append(f"[… continue with offset={part.last + 1} …]")
     return result("\n".join(lines), plural(len(part.lines), "line"))
 
 
@@ -189,4 +188,4 @@ def _render_item(item: WorkspaceItem) -> str:
         case "link":
             return f"{item.path}  (link)"
         case "other":
-            return f"{item.path}  (no ordinary file)"
+            return f"{item.path}  (not a regular file)"

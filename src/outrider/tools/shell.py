@@ -1,6 +1,6 @@
-"""Runs commands. There is one way: a task, waited for as long as the call says, then left to go on by itself.
+"""The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout, then it runs on.
 
-Tells a command that only sleeps: waiting is what tasks and schedules are for. Pure.
+A command that only sleeps is refused, since there are better ways to wait.
 """
 
 import re
@@ -17,6 +17,7 @@ from outrider.core.ports import Tasks, ToolContext
 from outrider.core.tasks import Notify, Task, TaskSpec
 from outrider.core.text import duration
 from outrider.core.types import Replay
+from outrider.system.regex import check_pattern
 from outrider.tools.define import result, tool
 
 _SLEEP = re.compile(r"^(?:\S+=\S*\s+)*(?:(?:command|exec|time|nice|nohup|env)\s+)*sleep\s+(.+)$")
@@ -26,9 +27,9 @@ _PARTS = re.compile(r"&&|\|\||;|\n")
 
 
 def sleep_seconds(command: str) -> float:
-    """How many seconds this command does nothing but sleep; 0 when it does something else after or besides.
+    """How many seconds this command only sleeps; 0 when it also does something else.
 
-    `cd x && sleep 60` only sleeps; a sleep followed by real work does not, nor does one inside a loop or a script.
+    `cd x && sleep 60` only sleeps. A sleep before other work does not, nor does one inside a loop or a script.
     """
     total = 0.0
     for part in (part.strip() for part in _PARTS.split(command)):
@@ -42,11 +43,11 @@ def sleep_seconds(command: str) -> float:
 
 
 def _one_sleep(part: str) -> float:
-    found = _SLEEP.match(part)
-    if not found:
+    match = _SLEEP.match(part)
+    if not match:
         return 0.0
     total = 0.0
-    for word in found[1].split():
+    for word in match[1].split():
         span = _SPAN.match(word)
         if not span:
             return 0.0
@@ -55,36 +56,37 @@ def _one_sleep(part: str) -> float:
 
 
 HEAD, TAIL = 6_000, 14_000
-LONGEST_TIMEOUT = 600
+MAX_TIMEOUT = 600
 
 
 class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of `shell`."""
 
-    command: Annotated[str, Meta(description="what to run, by /bin/sh, in the workspace", min_length=1)]
+    command: Annotated[str, Meta(description="the command line, run by /bin/sh in the workspace", min_length=1)]
     description: Annotated[str, Meta(description="what it is for, in a few words")] = ""
     timeout: Annotated[
-        int, Meta(description="seconds to wait for it (usually 30); then it goes on in the background", ge=0, le=600)
+        int, Meta(description="seconds to wait for it (default 30); then it continues in the background", ge=0, le=600)
     ] = 0
     background: Annotated[bool, Meta(description="do not wait for it: servers, builds, long tests")] = False
-    notify: Annotated[Notify, Meta(description="when you are told that a background command ended")] = "always"
+    notify: Annotated[Notify, Meta(description="when to get a notice that a background command has ended")] = "always"
     watch: Annotated[
-        str, Meta(description="a regular expression; output lines that match are told while it runs in the background")
+        str,
+        Meta(description="a regular expression; while it runs in the background, matching output lines cause a notice"),
     ] = ""
     workdir: Annotated[str, Meta(description="a folder of the workspace to run it in")] = ""
-    stdin: Annotated[str, Meta(description="text it is given to read")] = ""
-    interactive: Annotated[bool, Meta(description="keep its stdin open, to be written to with the tasks tool")] = False
+    stdin: Annotated[str, Meta(description="text for its stdin")] = ""
+    interactive: Annotated[bool, Meta(description="keep its stdin open, to write to it with the tasks tool")] = False
     needs: Annotated[
         tuple[str, ...],
         Meta(
-            description="what it needs beyond its sandbox: network, read:/path, write:/path. The person is asked first"
+            description="what it needs outside its sandbox: network, read:/path, write:/path. The person is asked first"
         ),
     ] = ()
-    why: Annotated[str, Meta(description="why it needs that, for the person who is asked")] = ""
+    why: Annotated[str, Meta(description="why it needs that, for the person")] = ""
 
 
 class ShellResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the model reads of a command."""
+    """The result of a command as the model reads it."""
 
     status: str
     task: str = ""
@@ -99,26 +101,26 @@ class ShellResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 @tool(replay=Replay.NEVER)
 async def shell(context: ToolContext, arguments: ShellCall) -> Result:
     """Run a command in the workspace. Waits for it up to `timeout` seconds; a command that takes longer is not killed
-    but goes on as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
+    but continues as a background task. The result is JSON: status, task, exit_code, output and what to do next."""
     return await _run(context, _tasks(context), arguments)
 
 
 @shell.reconciles
 async def _resume(context: ToolContext, arguments: ShellCall) -> Result:
-    # The task of this call is found by the call's id, running or ended; if there is none, it never started.
+    # The task is found by the id of its call, running or ended. If there is none, it never started.
     return await _run(context, _tasks(context), arguments)
 
 
 @shell.requests_approval
 async def _approval_request(context: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
-    _check(arguments)
+    await _check(arguments)
     traits = await _tasks(context).traits()
     if traits.refusal:
         raise Refused(traits.refusal)
     needs = [need for need in dict.fromkeys(arguments.needs) if not (need == NETWORK and traits.has_network)]
     for need in needs:
         if need != NETWORK and not re.match(r"^(read|write):/", need):
-            raise Refused(f"{need!r} cannot be asked for; say network, read:/path or write:/path")
+            raise Refused(f"{need!r} is not a need; use network, read:/path or write:/path")
     if traits.has_sandbox and needs:
         await anyio.to_thread.run_sync(_tasks(context).commands.check_grants, context.session.workspace, tuple(needs))
     if not traits.has_sandbox:
@@ -131,27 +133,27 @@ async def _approval_request(context: ToolContext, arguments: ShellCall) -> Appro
 
 def _tasks(context: ToolContext) -> Tasks:
     if context.tasks is None:
-        raise Refused("commands cannot be run here")
+        raise Refused("commands are not available here")
     return context.tasks
 
 
-def _check(arguments: ShellCall) -> None:
+async def _check(arguments: ShellCall) -> None:
     if not arguments.background and sleep_seconds(arguments.command) >= 2:
         raise Refused(
-            "a command that only sleeps is not run. To wait for a task use tasks(action=wait); to do something later, "
+            "a command that only sleeps is not run. To wait for a task, use tasks(action=wait); to do something later, "
             "run it in the background"
         )
     if arguments.watch:
         try:
-            re.compile(arguments.watch)
-        except re.error as error:
-            raise Refused(f"watch is not a regular expression: {error}") from None
+            await check_pattern(arguments.watch)
+        except Refused as error:
+            raise Refused(f"watch: {error}") from None
     if "\0" in arguments.command:
-        raise Refused("a command cannot hold a NUL character")
+        raise Refused("a command cannot contain a NUL character")
 
 
 async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:
-    can_tell = context.delivery.can_deliver
+    can_notify = context.delivery.can_deliver
     traits = await tasks.traits()
     task = await tasks.start(
         TaskSpec(
@@ -160,9 +162,9 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
             command=arguments.command,
             description=arguments.description,
             address=context.address,
-            notify=arguments.notify if arguments.background and can_tell else "never",
+            notify=arguments.notify if arguments.background and can_notify else "never",
             is_awaited=not arguments.background,
-            watch=arguments.watch if can_tell else "",
+            watch=arguments.watch if can_notify else "",
             ceiling=traits.ceiling,
             workdir=arguments.workdir,
             stdin=arguments.stdin or None,
@@ -172,45 +174,48 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
     )
     if arguments.background:
         return _render(_started(tasks, task, arguments, context), "in the background")
-    seconds = float(min(arguments.timeout or traits.timeout, LONGEST_TIMEOUT))
+    seconds = float(min(arguments.timeout or traits.timeout, MAX_TIMEOUT))
     task = await tasks.wait(task, seconds)
     if task.is_open:
-        task = await tasks.detach(task, "always" if can_tell else "never")
+        task = await tasks.detach(task, "always" if can_notify else "never")
     if task.is_open:
-        return _render(await _detached(tasks, task, can_tell, seconds), "goes on in the background")
+        return _render(await _detached(tasks, task, can_notify, seconds), "continues in the background")
     return await finished_result(tasks, task)
 
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
-    told = context.delivery.can_deliver and arguments.notify != "never"
-    if told and not task.is_open:
-        message = "It has ended meanwhile; a notice tells how."
-    elif told:
-        message = "It runs. You will be told when it has ended; do not wait for it."
+    will_notify = context.delivery.can_deliver and arguments.notify != "never"
+    if will_notify and not task.is_open:
+        message = "It has already ended; a notice says how."
+    elif will_notify:
+        message = "It is running. You will get a notice when it has ended; do not wait for it."
     elif arguments.notify == "never":
-        message = "It runs. Look at it with the tasks tool."
+        message = "It is running. Check it with the tasks tool."
     else:
         message = (
-            f"It runs, but its end cannot be told: {context.delivery.why}. Poll it with tasks(action=wait or read)."
+            f"It is running, but there will be no notice: {context.delivery.why}. "
+            "Poll it with tasks(action=wait or read)."
         )
     return ShellResult(
         status="background_started",
         task=task.id,
         output_file=tasks.commands.output_file(task),
-        notify=told,
+        notify=will_notify,
         message=message,
     )
 
 
-async def _detached(tasks: Tasks, task: Task, can_tell: bool, seconds: float) -> ShellResult:
-    then = "You will be told when it ends." if can_tell else "Its end cannot be told here: poll it with the tasks tool."
+async def _detached(tasks: Tasks, task: Task, can_notify: bool, seconds: float) -> ShellResult:
+    notice = (
+        "You will get a notice when it ends." if can_notify else "There will be no notice: poll it with the tasks tool."
+    )
     return ShellResult(
         status="auto_backgrounded",
         task=task.id,
         output=await output_of(tasks, task),
         output_file=tasks.commands.output_file(task),
-        notify=can_tell,
-        message=f"It did not end within {seconds:g} s and goes on as task {task.id}; no work was lost. {then}",
+        notify=can_notify,
+        message=f"It did not end within {seconds:g} s and continues as task {task.id}; no work was lost. {notice}",
     )
 
 
@@ -231,7 +236,7 @@ async def finished_result(tasks: Tasks, task: Task) -> Result:
 
 
 async def output_of(tasks: Tasks, task: Task) -> str:
-    """What a command wrote: all of it, or its head and tail with a line that says what is left out."""
+    """The output of a command: all of it, or its head and tail with a line that says what is missing."""
 
     def read() -> str:
         size = tasks.commands.size(task)

@@ -1,6 +1,5 @@
-"""Looks after background tasks: list, read, wait, write, kill."""
+"""The built-in tool `tasks`: list, read, wait for, write to and kill background tasks."""
 
-import re
 from typing import Annotated, Literal
 
 import anyio
@@ -11,14 +10,14 @@ from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks, ToolContext
 from outrider.core.tasks import Task, task_label
-from outrider.core.text import clip, duration
+from outrider.core.text import clip, duration, plural
 from outrider.core.types import Replay
-from outrider.system.regex import matches_any_line
+from outrider.system.regex import check_pattern, matches_any_line
 from outrider.tools.define import result, tool
 
-LONGEST_WAIT = 600
+MAX_WAIT = 600
 POLL_SECONDS = 0.2
-"""Seconds between two looks at the output while a call waits for something in it."""
+"""Seconds between two reads of the output while a call waits for a pattern."""
 MAX_READ = 20_000
 KEYS = {"enter": "\n", "tab": "\t", "esc": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B"}
 
@@ -31,13 +30,13 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="list all; read output; wait for its end or for output; write to its stdin; kill it"),
     ]
     task: Annotated[str, Meta(description="the task's id; not needed for list")] = ""
-    start: Annotated[int, Meta(description="read: from this byte; negative counts from the end")] = -MAX_READ
-    most: Annotated[int, Meta(description="read: at most so many bytes", ge=1, le=MAX_READ)] = MAX_READ
+    start: Annotated[int, Meta(description="read: the first byte; a negative number counts from the end")] = -MAX_READ
+    most: Annotated[int, Meta(description="read: the most bytes to read", ge=1, le=MAX_READ)] = MAX_READ
     until: Annotated[str, Meta(description="wait: `done`, `idle` (no output for 3 s), or a regular expression")] = (
         "done"
     )
-    limit: Annotated[int, Meta(description="wait: at most so many seconds", ge=1, le=LONGEST_WAIT)] = 30
-    text: Annotated[str, Meta(description="write: this text")] = ""
+    limit: Annotated[int, Meta(description="wait: the most seconds to wait", ge=1, le=MAX_WAIT)] = 30
+    text: Annotated[str, Meta(description="write: the text to write")] = ""
     keys: Annotated[
         tuple[str, ...], Meta(description="write: then these keys: enter, tab, esc, space, up, down, ctrl-c, ctrl-d")
     ] = ()
@@ -45,20 +44,20 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @tool(replay=Replay.NEVER)
 async def tasks(context: ToolContext, arguments: TasksCall) -> Result:
-    """Look after background tasks of this session: list them, read their output, wait for one, write to its stdin, or
-    kill it. A wait that runs out of time is an answer, not an error."""
+    """Manage the background tasks of this session: list them, read their output, wait for one, write to its stdin, or
+    kill it. A wait that times out is a result, not an error."""
     return await _run_action(context, arguments)
 
 
 @tasks.reconciles
 async def _reconcile(context: ToolContext, arguments: TasksCall) -> Result | None:
-    # Everything but writing can be done again without harm.
+    # Every other action can be repeated without harm.
     return None if arguments.action == "write" else await _run_action(context, arguments)
 
 
 async def _run_action(context: ToolContext, arguments: TasksCall) -> Result:
     if context.tasks is None:
-        raise Refused("there are no tasks here")
+        raise Refused("tasks are not available here")
     if arguments.action == "list":
         return await _list(context.tasks)
     task = await context.tasks.find(arguments.task)
@@ -70,16 +69,18 @@ async def _run_action(context: ToolContext, arguments: TasksCall) -> Result:
         case "write":
             return await _write(context.tasks, task, arguments)
         case "kill":
-            return _render(await context.tasks.kill(task), message="It and all it started are gone.")
+            return _render(await context.tasks.kill(task), message="It and everything it started have ended.")
 
 
 async def _list(tasks: Tasks) -> Result:
-    found = await tasks.list()
+    session_tasks = await tasks.list()
     rows = [
         {"task": task.id, "state": task.state, "what": task_label(task), "exit_code": task.exit_code}
-        for task in found[:50]
+        for task in session_tasks[:50]
     ]
-    return result(msgspec.json.encode({"tasks": rows, "count": len(found)}).decode(), f"{len(found)} tasks")
+    return result(
+        msgspec.json.encode({"tasks": rows, "count": len(session_tasks)}).decode(), plural(len(session_tasks), "task")
+    )
 
 
 async def _read(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
@@ -97,14 +98,19 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if arguments.until == "done" or task.spec.kind == "session":
         task = await tasks.wait(task, arguments.limit)
         return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
-    pattern = None if arguments.until == "idle" else _check_pattern(arguments.until)
-    looked = -1
+    pattern = None if arguments.until == "idle" else arguments.until
+    if pattern:
+        try:
+            await check_pattern(pattern)
+        except Refused as error:
+            raise Refused(f"until is neither done, idle nor a usable pattern: {error}") from None
+    last_size = -1
     with anyio.move_on_after(arguments.limit):
         while True:
             size = await anyio.to_thread.run_sync(tasks.commands.size, task)
-            if pattern and size != looked and await matches_any_line(pattern, await _tail(tasks, task, MAX_READ)):
+            if pattern and size != last_size and await matches_any_line(pattern, await _tail(tasks, task, MAX_READ)):
                 return _render(task, status="matched", output=await _tail(tasks, task))
-            looked = size
+            last_size = size
             if not task.is_open:
                 break
             if not pattern and await anyio.to_thread.run_sync(tasks.commands.idle_seconds, task) >= 3:
@@ -113,20 +119,12 @@ async def _wait(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     return _render(task, status=task.state if not task.is_open else "timeout", output=await _tail(tasks, task))
 
 
-def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"until is neither done, idle nor a regular expression: {error}") from None
-    return text
-
-
 async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     if not task.is_open:
         raise Refused(f"task {task.id} has ended ({task.state})")
     unknown = [key for key in arguments.keys if key not in KEYS and key not in ("ctrl-c", "ctrl-d")]
     if unknown:
-        raise Refused(f"no key is called {unknown[0]!r}; there are: {', '.join(KEYS)}, ctrl-c, ctrl-d")
+        raise Refused(f"no key is called {unknown[0]!r}; use {', '.join(KEYS)}, ctrl-c or ctrl-d")
     text = arguments.text + "".join(KEYS.get(key, "") for key in arguments.keys)
     close = "ctrl-d" in arguments.keys
 
@@ -140,10 +138,10 @@ async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
     return _render(task, message=f"wrote {len(text)} characters" + (" and closed its stdin" if close else ""))
 
 
-async def _tail(tasks: Tasks, task: Task, most: int = 4_000) -> str:
+async def _tail(tasks: Tasks, task: Task, max_bytes: int = 4_000) -> str:
     if task.spec.kind == "session":
         return await tasks.last_message(task)
-    content = await anyio.to_thread.run_sync(tasks.commands.read, task, -most, most)
+    content = await anyio.to_thread.run_sync(tasks.commands.read, task, -max_bytes, max_bytes)
     return content.decode("utf-8", "replace")
 
 
@@ -159,5 +157,5 @@ def _render(task: Task, *, status: str = "", output: str | None = None, message:
         "output": output,
         "message": message or None,
     }
-    shown = {name: value for name, value in answer.items() if value is not None}
-    return result(msgspec.json.encode(shown).decode(), status or task.state)
+    present = {name: value for name, value in answer.items() if value is not None}
+    return result(msgspec.json.encode(present).decode(), status or task.state)

@@ -1,7 +1,4 @@
-"""Files as text and back without a byte lost: encodings, line ends, and replacing one passage.
-
-Some lines of a file of any length, read without loading the rest.
-"""
+"""Text files: lossless decoding and encoding, replacing a passage, and reading some lines of a long file."""
 
 import codecs
 import os
@@ -20,12 +17,12 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _MAX_COMPARED = 3_000
-"""Lines of a file that are looked through for one like the one that was not found."""
+"""Lines of a file that are compared to find one that is similar to a passage."""
 _EXCERPT_LINES = 12
 
 
 class TextFile(Struct, frozen=True):
-    """A decoded file. `render_text` gives back the very bytes it came from."""
+    """A decoded file. `render_text` returns exactly the bytes it came from."""
 
     body: str
     encoding: str = "utf-8"
@@ -33,19 +30,19 @@ class TextFile(Struct, frozen=True):
 
     @property
     def remark(self) -> str:
-        """What is unusual about it, or nothing."""
+        """What is unusual about its encoding; usually empty."""
         if self.encoding == "latin-1":
             return "not UTF-8, read as Latin-1"
         return "" if self.encoding == "utf-8" else self.encoding.upper()
 
 
 def bom_of(raw: bytes) -> tuple[bytes, str]:
-    """The byte order mark these bytes begin with, and what it says; empty and `utf-8` without one."""
+    """The byte order mark at the beginning, and its encoding; empty and `utf-8` without one."""
     return next(((bom, encoding) for bom, encoding in _BOMS if raw.startswith(bom)), (b"", "utf-8"))
 
 
 def parse_text(raw: bytes) -> TextFile:
-    """Decode by the byte order mark, as UTF-8, or else as Latin-1, which fits any bytes."""
+    """Decode by the byte order mark, as UTF-8, or as Latin-1, which can decode any bytes."""
     bom, encoding = bom_of(raw)
     try:
         return TextFile(raw[len(bom) :].decode(encoding), encoding, bom)
@@ -54,7 +51,7 @@ def parse_text(raw: bytes) -> TextFile:
 
 
 def render_text(text: TextFile) -> bytes:
-    """The bytes of a file. Raises Refused when its encoding has no room for some character."""
+    """Encode a file. Raises Refused when its encoding lacks a character."""
     try:
         return text.bom + text.body.encode(text.encoding)
     except UnicodeEncodeError as error:
@@ -63,39 +60,39 @@ def render_text(text: TextFile) -> bytes:
 
 
 def replace_passage(text: TextFile, old: str, new: str, every: bool) -> tuple[TextFile, int]:
-    """The text with one passage replaced (or every one), and how many. Line ends stay as the file has them.
+    """The text with one passage replaced (or every one), and how many. Line ends stay as they are in the file.
 
-    Raises Refused when the passage is not there exactly once, with what is there instead.
+    Raises Refused, with the most similar lines, when the passage does not occur exactly once.
     """
     if not old:
-        raise Refused("old is empty; to make a file or to replace all of it, use write")
+        raise Refused("old is empty; to create a file or replace all of it, use write")
     body, old, new, crlf = _with_same_line_ends(text.body, old, new)
     if old == new:
         raise Refused("old and new are the same; nothing would change")
     count = body.count(old)
     if not count:
-        raise Refused(_not_found(body, old))
+        raise Refused(_missing_message(body, old))
     if count > 1 and not every:
         raise Refused(
             f"old occurs {count} times, at lines {_line_numbers(body, old)}; "
-            "give more of the text around the one you mean, or set all"
+            "include more context to select one of them, or set all"
         )
     body = body.replace(old, new)
     return msgspec.structs.replace(text, body=body.replace("\n", "\r\n") if crlf else body), count
 
 
 def is_already_replaced(text: TextFile, old: str, new: str) -> bool:
-    """Whether the text looks as it would after replacing: the new passage is there, the old one is not."""
+    """Whether the replacement seems to be done: the text has the new passage and not the old one."""
     body, old, new, _ = _with_same_line_ends(text.body, old, new)
     if old and old in new:
-        return new in body and all(old not in rest for rest in body.split(new))
+        return new in body and all(old not in part for part in body.split(new))
     return bool(old) and new in body and old not in body
 
 
 def _with_same_line_ends(body: str, old: str, new: str) -> tuple[str, str, str, bool]:
-    """Body, old and new with the same line ends, and whether the body's are to be made CRLF again."""
+    """Body, old and new with the same line ends, and whether to change the body's back to CRLF."""
     ends, crlf = body.count("\n"), body.count("\r\n")
-    if crlf and crlf < ends:  # mixed: whichever kind the passage has
+    if crlf and crlf < ends:  # mixed line ends: use those of the passage
         windows = _unix(old).replace("\n", "\r\n")
         if old not in body and windows in body:
             return body, windows, _unix(new).replace("\n", "\r\n"), False
@@ -116,21 +113,19 @@ def _line_numbers(body: str, old: str) -> str:
     return ", ".join(lines) + (" …" if at >= 0 else "")
 
 
-def _not_found(body: str, old: str) -> str:
-    lines, wanted = body.split("\n"), old.strip("\n").split("\n")
-    bare = [line.strip() for line in wanted]
+def _missing_message(body: str, old: str) -> str:
+    lines, passage = body.split("\n"), old.strip("\n").split("\n")
+    bare = [line.strip() for line in passage]
     stripped = [line.strip() for line in lines]
-    for at in range(len(lines) - len(wanted) + 1):
+    for at in range(len(lines) - len(passage) + 1):
         if stripped[at] == bare[0] and stripped[at : at + len(bare)] == bare:
-            return "old is not in the file like this; only its white space differs from\n" + _excerpt(
-                lines, at, len(wanted)
-            )
+            return "old is not in the file; only its white space differs from\n" + _excerpt(lines, at, len(passage))
     first = next((line for line in bare if line), "")[:200]
     near = get_close_matches(first, [line[:200] for line in stripped[:_MAX_COMPARED] if line], n=1, cutoff=0.5)
     if not near:
-        return "old is not in the file, nor anything like it; read the file again"
+        return "old is not in the file, nor anything similar; read the file again"
     at = next(number for number, line in enumerate(stripped) if line[:200] == near[0])
-    return "old is not in the file; the closest is\n" + _excerpt(lines, at, len(wanted))
+    return "old is not in the file; the closest is\n" + _excerpt(lines, at, len(passage))
 
 
 def _excerpt(lines: Sequence[str], at: int, count: int) -> str:
@@ -141,11 +136,11 @@ def _excerpt(lines: Sequence[str], at: int, count: int) -> str:
 
 _CHUNK = 1 << 20
 _MAX_LINE = 8_000
-"""Bytes of one line that are shown."""
+"""Bytes of one line that are returned."""
 _MAX_SKIPPED = 1 << 30
-"""Bytes that are skipped to come to a line."""
+"""Bytes that are skipped to reach a line."""
 _MAX_COUNTED = 64 << 20
-"""Bytes after the part that are read to tell how many lines there are."""
+"""Bytes after the range that are read to count the lines."""
 
 
 class LineRange(Struct, frozen=True):
@@ -154,7 +149,7 @@ class LineRange(Struct, frozen=True):
     lines: list[str]
     first: int
     total: int | None
-    """Lines of the whole file; None when it is too long to count them."""
+    """Lines of the file; None when it is too long to count."""
     remark: str = ""
 
     @property
@@ -162,23 +157,23 @@ class LineRange(Struct, frozen=True):
         return self.first + len(self.lines) - 1
 
 
-def read_lines(file: BinaryIO, first: int, limit: int, room: int) -> LineRange:
-    """Up to `limit` lines from line `first` on, ending early where they would take more than `room` characters."""
+def read_lines(file: BinaryIO, first: int, limit: int, max_bytes: int) -> LineRange:
+    """Up to `limit` lines from line `first` on, and up to about `max_bytes` bytes."""
     skipped = _skip(file, first - 1)
     if skipped < first - 1:
         return LineRange([], first, skipped + (1 if _ends_open(file) else 0))
     raws: list[tuple[bytes, int]] = []
-    while len(raws) < limit and room > 0:
+    while len(raws) < limit and max_bytes > 0:
         raw, more = _read_line(file)
         if not raw:
             return _decode_range(raws, first, first - 1 + len(raws))
-        room -= len(raw)
-        if room < 0 and raws:
+        max_bytes -= len(raw)
+        if max_bytes < 0 and raws:
             file.seek(-len(raw) - more, os.SEEK_CUR)
             break
         raws.append((raw, more))
-    rest = _count_lines(file)
-    return _decode_range(raws, first, None if rest is None else first - 1 + len(raws) + rest)
+    following = _count_lines(file)
+    return _decode_range(raws, first, None if following is None else first - 1 + len(raws) + following)
 
 
 def _decode_range(raws: list[tuple[bytes, int]], first: int, total: int | None) -> LineRange:
@@ -199,7 +194,7 @@ def _decode_range(raws: list[tuple[bytes, int]], first: int, total: int | None) 
 
 
 def _decode(raw: bytes, more: int, encoding: str) -> str:
-    # A line that was cut may end in the middle of a character: that much is left out.
+    # A line that was cut may end in the middle of a character, which is dropped.
     return codecs.getincrementaldecoder(encoding)().decode(raw, final=not more)
 
 
@@ -211,20 +206,20 @@ def _skip(file: BinaryIO, lines: int) -> int:
             return skipped
         read += len(chunk)
         if read > _MAX_SKIPPED:
-            raise Refused(f"line {lines + 1} is further in than the first {_MAX_SKIPPED >> 30} GiB of this file")
-        found = chunk.count(b"\n")
-        if skipped + found >= lines:
+            raise Refused(f"line {lines + 1} is beyond the first {_MAX_SKIPPED >> 30} GiB of this file")
+        count = chunk.count(b"\n")
+        if skipped + count >= lines:
             at = -1
             for _ in range(lines - skipped):
                 at = chunk.index(b"\n", at + 1)
             file.seek(at + 1 - len(chunk), os.SEEK_CUR)
             return lines
-        skipped += found
+        skipped += count
     return skipped
 
 
 def _read_line(file: BinaryIO) -> tuple[bytes, int]:
-    """The next line, or its beginning and how many bytes of it follow."""
+    """The next line, or its beginning and the number of bytes that follow in it."""
     raw = file.readline(_MAX_LINE)
     if len(raw) < _MAX_LINE or raw.endswith(b"\n"):
         return raw, 0
@@ -248,7 +243,7 @@ def _count_lines(file: BinaryIO) -> int | None:
 
 
 def _ends_open(file: BinaryIO) -> bool:
-    """Whether the file's last line lacks its line end."""
+    """Whether the last line of the file has no line end."""
     if not file.tell():
         return False
     file.seek(-1, os.SEEK_END)

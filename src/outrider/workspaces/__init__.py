@@ -1,1 +1,1 @@
-"""Where tools act: implementations of the `Workspace` port."""
+"""Workspaces: folders that tools work in, and the commands that run there."""

@@ -1,4 +1,4 @@
-"""The commands of tasks on this machine, each in a folder of its own, confined where that is possible."""
+"""Commands of tasks on this machine, each with its own folder, sandboxed where that is possible."""
 
 import os
 import signal
@@ -18,81 +18,80 @@ from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
-from outrider.system import proc
 from outrider.workspaces import process_end, supervisor, task_folder
 from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
 
-MAX_KEPT_TASKS = 500
-"""Tasks whose output is kept after their end, the latest first."""
-MAX_KEPT_BYTES = 1024**3
-"""Output that is kept of all of them together."""
-
 
 class CommandSettings(Struct, frozen=True):
-    """What commands are run with."""
+    """Settings for all commands of a home."""
 
     folder: Path
-    """Where every task gets a folder of its own."""
+    """The parent of the tasks' folders."""
     detect: Callable[[], Sandbox | NoSandbox]
     environ: Mapping[str, str]
-    """What a command outside any sandbox gets as its environment."""
+    """The environment of a command outside any sandbox."""
     max_output: int
-    """Most bytes of output kept of one command."""
+    """The most bytes of output of one command."""
     network: bool = False
     read: tuple[str, ...] = ()
-    """Folders every command may read besides the system's."""
+    """Folders that every command may read, in addition to the system's."""
+    max_ended_tasks: int = 500
+    """Ended tasks whose output is kept."""
+    max_ended_bytes: int = 1024**3
+    """Bytes of output kept of all ended tasks together."""
 
 
 class LocalCommands:
-    """Starts, watches and ends the commands of one home."""
+    """Starts, watches and ends the commands of a home."""
 
     def __init__(self, settings: CommandSettings) -> None:
         self._settings = settings
-        # Control groups of all homes lie side by side.
+        # The control groups of all homes are in one folder.
         self._home_tag = blake2b(os.fsencode(settings.folder), digest_size=5).hexdigest()
         self._open_tasks: Sequence[str] | None = None
+        """The tasks that had not ended at the last `prune`."""
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
-        """Found out when it is first asked for, by trying; takes a moment."""
-        found = self._settings.detect()
-        if isinstance(found, Sandbox) and found.cgroups and self._open_tasks is not None:
+        """Detected on first use, which takes a moment. Then control groups that a crash left behind are removed."""
+        sandbox = self._settings.detect()
+        if isinstance(sandbox, Sandbox) and sandbox.cgroups and self._open_tasks is not None:
             alive = [self._group_name(task) for task in self._open_tasks]
-            for group in found.cgroups.leftover_tasks(alive):
+            for group in sandbox.cgroups.leftover_tasks(alive):
                 if group.startswith(self._home_tag):
-                    found.cgroups.clean(group)
-        return found
+                    sandbox.cgroups.clean(group)
+        return sandbox
 
     def prune(self, alive: Sequence[str]) -> None:
         self._open_tasks = alive
-        kept = room = 0
+        count = total = 0
         for folder, size in _latest_first(self._settings.folder):
             if folder.name in alive:
                 continue
-            kept, room = kept + 1, room + size
-            if kept > MAX_KEPT_TASKS or room > MAX_KEPT_BYTES:
+            count, total = count + 1, total + size
+            if count > self._settings.max_ended_tasks or total > self._settings.max_ended_bytes:
                 process_end.remove_folder(folder)
 
     def start(self, task: Task) -> ProcessIdentity:
-        wish, folder = task.spec, self._folder(task)
+        spec, folder = task.spec, self._folder(task)
         root = Path(task.workspace)
-        cwd = _checked_workdir(root, wish.workdir)
-        argv: tuple[str, ...] = ("/bin/sh", "-c", wish.command)
+        cwd = _checked_workdir(root, spec.workdir)
+        argv: tuple[str, ...] = ("/bin/sh", "-c", spec.command)
         environ, rlimits = self._settings.environ, dict[str, int]()
-        if HOST not in wish.grants:
-            wrapped = self._require_sandbox().wrap(argv, root, cwd, {}, self._sandbox_grant(wish.grants))
+        if HOST not in spec.grants:
+            wrapped = self._require_sandbox().wrap(argv, root, cwd, {}, self._sandbox_grant(spec.grants))
             argv = (*self._cgroup_argv(task), *wrapped.argv)
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            started = supervisor.start_detached(
+            return supervisor.start_detached(
                 task_folder.CommandSpec(
                     argv=argv,
                     folder=folder,
                     cwd=cwd,
                     environ=environ,
-                    stdin=_stdin_of(wish),
+                    stdin=_stdin_of(spec),
                     max_output=self._settings.max_output,
                     rlimits=rlimits,
                 )
@@ -103,15 +102,13 @@ class LocalCommands:
         except OSError as error:
             self._remove_cgroups(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
-        return ProcessIdentity(started.pid, started.started, started.boot)
 
     def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         root = Path(workspace)
         self._require_sandbox().wrap(("true",), root, root, {}, self._sandbox_grant(tuple(needs)))
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
-        found = supervisor.adopt(self._folder(task))
-        return ProcessIdentity(found.pid, found.started, found.boot) if found else None
+        return supervisor.adopt(self._folder(task))
 
     def boot_time(self) -> int:
         since = time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
@@ -129,7 +126,7 @@ class LocalCommands:
         return await self._finish(task, end)
 
     def interrupt(self, task: Task) -> None:
-        """What Ctrl-C does, to the command itself: a signal to the sandbox would end it unasked."""
+        """Send SIGINT to the command itself: sent to the sandbox, it would end everything at once."""
         first = process_end.first_pid(self._folder(task))
         group = command_group(first) if first and HOST not in task.spec.grants else None
         if group:
@@ -143,18 +140,18 @@ class LocalCommands:
     def size(self, task: Task) -> int:
         return task_folder.output_size(self._folder(task))
 
-    def read(self, task: Task, start: int, most: int) -> bytes:
+    def read(self, task: Task, start: int, max_bytes: int) -> bytes:
         folder = self._folder(task)
         if start >= 0:
-            return task_folder.read_output(folder, start, most)
-        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), most)
+            return task_folder.read_output(folder, start, max_bytes)
+        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), max_bytes)
 
     def idle_seconds(self, task: Task) -> float:
         return time.time() - task_folder.last_output_time(self._folder(task))
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         if not task.spec.keeps_stdin_open:
-            raise Refused("its stdin is closed; run it with interactive=true to write to it")
+            raise Refused("its stdin is closed; start it with interactive=true to write to it")
         folder = self._folder(task)
         if content:
             task_folder.write_stdin(folder, content)
@@ -163,6 +160,7 @@ class LocalCommands:
 
     def save_number(self, task: Task, name: str, value: int) -> None:
         path = self._folder(task) / name
+        # Without fsync: a crash of the machine ends the task too.
         path.with_suffix(".new").write_text(str(value))
         os.replace(path.with_suffix(".new"), path)
 
@@ -171,10 +169,6 @@ class LocalCommands:
             return int((self._folder(task) / name).read_text())
         except FileNotFoundError:
             return 0
-
-    def remove(self, task: Task) -> None:
-        """Remove what is left of a task that is over."""
-        process_end.remove_folder(self._folder(task))
 
     def _folder(self, task: Task) -> Path:
         return self._settings.folder / task.id
@@ -185,15 +179,15 @@ class LocalCommands:
     def _require_sandbox(self) -> Sandbox:
         if isinstance(self.sandbox, NoSandbox):
             why = self.sandbox.why
-            raise Refused(f"there is no sandbox here ({why}), so every command has to be allowed by a person")
+            raise Refused(f"there is no sandbox here ({why}), so a person has to allow every command")
         return self.sandbox
 
     def _sandbox_grant(self, grants: tuple[str, ...]) -> SandboxGrant:
-        named = [grant.partition(":") for grant in grants]
+        parts = [grant.partition(":") for grant in grants]
         return SandboxGrant(
             network=self._settings.network or NETWORK in grants,
-            write=tuple(path for kind, _, path in named if kind == "write"),
-            read=(*self._settings.read, *(path for kind, _, path in named if kind == "read")),
+            write=tuple(path for kind, _, path in parts if kind == "write"),
+            read=(*self._settings.read, *(path for kind, _, path in parts if kind == "read")),
         )
 
     def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
@@ -201,13 +195,13 @@ class LocalCommands:
         return sandbox.cgroups.prepare(self._group_name(task.id), sandbox.limits) if sandbox.cgroups else ()
 
     async def _finish(self, task: Task, end: task_folder.Exit) -> CommandEnd:
-        # The kernel may take its time over a group, and nobody else should have to wait for that.
+        # The kernel may take a while to remove a group; do not block the event loop.
         ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
         return CommandEnd(end.code, reason, end.signal, end.at)
 
     def _remove_cgroups(self, task: Task) -> bool:
-        """Removes what bounded the task; whether its memory had run out."""
+        """Remove the task's control groups; whether it had run out of memory."""
         if HOST in task.spec.grants or isinstance(self.sandbox, NoSandbox) or not self.sandbox.cgroups:
             return False
         ran_out = self.sandbox.cgroups.ran_out_of_memory(self._group_name(task.id))
@@ -216,7 +210,7 @@ class LocalCommands:
 
 
 def _checked_workdir(root: Path, workdir: str) -> Path:
-    """A folder of the workspace. Raises Refused for any other."""
+    """The absolute path of a folder in the workspace. Raises Refused for any other."""
     cwd = (root / workdir).resolve()
     if not cwd.is_relative_to(root.resolve()):
         raise Refused(f"{workdir} is not in the workspace")
@@ -225,10 +219,10 @@ def _checked_workdir(root: Path, workdir: str) -> Path:
     return cwd
 
 
-def _process_of(task: Task) -> proc.ProcessIdentity:
+def _process_of(task: Task) -> ProcessIdentity:
     if task.process is None:
         raise Refused(f"task {task.id} has not started")
-    return proc.ProcessIdentity(task.process.pid, task.process.started, task.process.boot)
+    return task.process
 
 
 def _stdin_of(spec: TaskSpec) -> Literal["closed", "open"] | bytes:
@@ -238,10 +232,10 @@ def _stdin_of(spec: TaskSpec) -> Literal["closed", "open"] | bytes:
 
 
 def _latest_first(folder: Path) -> list[tuple[Path, int]]:
-    """The folders of tasks with the size of their output."""
-    found: list[tuple[float, Path, int]] = []
+    """The folders of tasks, latest output first, with the size of their output."""
+    folders: list[tuple[float, Path, int]] = []
     for each in folder.iterdir() if folder.is_dir() else ():
-        with suppress(OSError):  # one that goes away meanwhile
+        with suppress(OSError):  # it was removed in the meantime
             output = (each / "output").stat()
-            found.append((output.st_mtime, each, output.st_size))
-    return [(each, size) for _, each, size in sorted(found, reverse=True)]
+            folders.append((output.st_mtime, each, output.st_size))
+    return [(each, size) for _, each, size in sorted(folders, reverse=True)]

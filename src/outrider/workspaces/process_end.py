@@ -1,7 +1,4 @@
-"""Which processes belong to a task, also those that left its group.
-
-Seeing a task end, and ending it.
-"""
+"""The end of a task's command: waiting for it, and killing all its processes, also those that left its group."""
 
 import os
 import shutil
@@ -14,57 +11,57 @@ from pathlib import Path
 import anyio
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.system.proc import ProcessIdentity, ProcessRow
-from outrider.system.processes import boot_id, is_alive, process_table, send_signal
+from outrider.core.tasks import ProcessIdentity
+from outrider.system.files import write_private
+from outrider.system.processes import (
+    ProcessRow,
+    boot_id,
+    end_process,
+    is_alive,
+    living_processes,
+    process_table,
+    send_signal,
+    with_relatives,
+)
 from outrider.workspaces.task_folder import TASK_VARIABLE, Exit, TaskFiles, poll_exit, read_record
 
 
-def command_processes(folder: Path, mark: ProcessIdentity) -> list[ProcessRow]:
-    """The living processes of the command, the supervisor's own not among them."""
-    return [row for row in all_processes(folder, mark) if row.session != mark.pid]
+def command_processes(folder: Path, identity: ProcessIdentity) -> list[ProcessRow]:
+    """The running processes of the command, without the supervisor's."""
+    return [row for row in all_processes(folder, identity) if row.session != identity.pid]
 
 
-def all_processes(folder: Path, mark: ProcessIdentity) -> list[ProcessRow]:
-    """All of them, the supervisor with those it keeps beside the command included: these share its session.
+def all_processes(folder: Path, identity: ProcessIdentity) -> list[ProcessRow]:
+    """The running processes of the command and of the supervisor, which has its own session.
 
-    They are known by what they carry: the marker, the task's pipe, descent from the supervisor, a session with one.
-    A number alone proves nothing: it may have been given to a stranger.
+    They are recognised by the task's variable, the task's pipe, descent from the supervisor, or a shared session. A pid
+    alone proves nothing, since another process may have it by now.
     """
-    if mark.boot != boot_id():
+    if identity.boot != boot_id():
         return []
-    everyone = [row for row in process_table.list_processes() if not row.is_zombie and row.pid not in (1, os.getpid())]
+    rows = living_processes()
     variable = os.fsencode(f"{TASK_VARIABLE}={folder}")
-    facts = read_record(folder)
-    found = {
+    record = read_record(folder)
+    members = {
         row.pid
-        for row in everyone
+        for row in rows
         if process_table.has_variable(row.pid, variable)
-        or (facts.pipe and process_table.writes_to(row.pid, facts.pipe))
+        or (record.pipe and process_table.writes_to(row.pid, record.pipe))
     }
-    if is_alive(mark):
-        found.add(mark.pid)
-    if first := _find_first(facts.first_process, everyone):
-        found.add(first.pid)
-    return _with_descendants(found, everyone)
+    if is_alive(identity):
+        members.add(identity.pid)
+    if first := _find_first(record.first_process, rows):
+        members.add(first.pid)
+    return with_relatives(rows, members)
 
 
-def _find_first(line: bytes, everyone: list[ProcessRow]) -> ProcessRow | None:
+def _find_first(line: bytes, rows: list[ProcessRow]) -> ProcessRow | None:
     """The command's first process, if it still runs."""
     try:
-        then = process_table.parse_process(line)
+        recorded = process_table.parse_process(line)
     except ValueError:
         return None
-    return next((row for row in everyone if (row.pid, row.started) == (then.pid, then.started)), None)
-
-
-def _with_descendants(found: set[int], everyone: list[ProcessRow]) -> list[ProcessRow]:
-    while True:
-        # Never the session of the kernel's threads, nor the one we live in, whoever else has found a way into them.
-        sessions = {row.session for row in everyone if row.pid in found} - {0, os.getsid(0)}
-        kin = {row.pid for row in everyone if row.parent in found or row.session in sessions}
-        if kin <= found:
-            return [row for row in everyone if row.pid in found]
-        found = found | kin
+    return next((row for row in rows if (row.pid, row.started) == (recorded.pid, recorded.started)), None)
 
 
 _KILL_PAUSE = 0.03
@@ -72,105 +69,98 @@ _MAX_KILL_PAUSE = 0.3
 _KILL_TIMEOUT = 10.0
 
 
-async def wait_for_exit(folder: Path, mark: ProcessIdentity) -> Exit:
-    """Wait for its end. Costs a file descriptor and nothing else; may be cancelled, and asked several times."""
+async def wait_for_exit(folder: Path, identity: ProcessIdentity) -> Exit:
+    """Wait for its end, without polling where the kernel can notify us. Can be cancelled and repeated."""
     if sys.platform == "linux":
         try:
-            descriptor = os.pidfd_open(mark.pid)
+            descriptor = os.pidfd_open(identity.pid)
         except (OSError, ValueError):
-            # Gone, or no descriptor left, or a kernel of before 5.3: the slow way finds out.
-            return await _poll_until_exit(folder, mark)
+            # It has ended, or no descriptor is free, or the kernel is older than 5.3: poll.
+            return await _poll_until_exit(folder, identity)
         try:
-            # Asked after it was opened, so that the descriptor is of this process and not of a later one.
-            if is_alive(mark):
+            # Checked after it was opened, so that the descriptor is this process's and not a later one's.
+            if is_alive(identity):
                 await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)
-    return await _poll_until_exit(folder, mark)
+    return await _poll_until_exit(folder, identity)
 
 
-async def kill(folder: Path, mark: ProcessIdentity, grace: float = 2.0) -> Exit:
-    """End all its processes, also those that left its group: asked first, made to after `grace` seconds.
+async def kill(folder: Path, identity: ProcessIdentity, grace: float = 2.0) -> Exit:
+    """End all its processes, also those that left its group: SIGTERM first, SIGKILL after `grace` seconds.
 
-    They are gone when it returns. What a task that had ended by itself left behind is ended too. Raises Unavailable
-    when the system does not let go of a process, and Refused when one belongs to somebody else.
+    They are gone when this returns, also those that a task which ended by itself left behind. Raises Unavailable when
+    a process does not die, and Refused when one belongs to another user.
     """
-    if poll_exit(folder, mark) is None:
+    if poll_exit(folder, identity) is None:
         with suppress(FileExistsError):
-            os.close(os.open(TaskFiles(folder).killed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    asked: set[tuple[int, int]] = set()
-    begun, pause = time.monotonic(), _KILL_PAUSE
+            write_private(TaskFiles(folder).killed, b"")
+    signalled: set[tuple[int, int]] = set()
+    begin, pause = time.monotonic(), _KILL_PAUSE
     while True:
-        number = signal.SIGTERM if time.monotonic() < begun + grace else signal.SIGKILL
-        rest = await anyio.to_thread.run_sync(_signal_remaining, folder, mark, number, asked)
-        end = poll_exit(folder, mark)
-        if end and not rest:
+        number = signal.SIGTERM if time.monotonic() < begin + grace else signal.SIGKILL
+        remaining = await anyio.to_thread.run_sync(_signal_remaining, folder, identity, number, signalled)
+        end = poll_exit(folder, identity)
+        if end and not remaining:
             return end
-        if not rest and time.monotonic() > begun + grace + _KILL_TIMEOUT / 2:
-            # Nothing is left for it to supervise, and yet it stays, say because somebody stopped it.
-            await anyio.to_thread.run_sync(_kill_everything, folder, mark)
-        if time.monotonic() > begun + grace + _KILL_TIMEOUT:
-            raise Unavailable(
-                f"task {folder.name} does not die: {_process_numbers(rest) or 'its supervisor'}", retry_after=5
-            )
-        # Looking through all processes is dear when many tasks are killed at once.
+        if not remaining and time.monotonic() > begin + grace + _KILL_TIMEOUT / 2:
+            # The command is gone and its supervisor is not, e.g. because it was stopped with SIGSTOP.
+            await anyio.to_thread.run_sync(_kill_everything, folder, identity)
+        if time.monotonic() > begin + grace + _KILL_TIMEOUT:
+            pids = ", ".join(f"process {row.pid}" for row in remaining[:5]) or "its supervisor"
+            raise Unavailable(f"task {folder.name} does not die: {pids}", retry_after=5)
+        # Reading the process table is expensive when many tasks are killed at once.
         pause = min(pause * 1.5, _MAX_KILL_PAUSE)
         with anyio.move_on_after(pause):
-            await (anyio.sleep_forever() if end else wait_for_exit(folder, mark))
+            await (anyio.sleep_forever() if end else wait_for_exit(folder, identity))
 
 
 def first_pid(folder: Path) -> int | None:
-    """The pid of the command's first process, as its supervisor wrote it down; None before that."""
+    """The pid of the command's first process, as its supervisor recorded it; None before that."""
     pid = read_record(folder).first_process.partition(b" ")[0]
     return int(pid) if pid.isdigit() else None
 
 
-def interrupt(folder: Path, mark: ProcessIdentity) -> None:
-    """What Ctrl-C does. Raises Refused when there is nothing to interrupt."""
+def interrupt(folder: Path, identity: ProcessIdentity) -> None:
+    """Send SIGINT, like Ctrl-C. Raises Refused when there is no running command."""
     leader = first_pid(folder)
-    reached = [row for row in command_processes(folder, mark) if row.group == leader]
-    if not reached:
+    targets = [row for row in command_processes(folder, identity) if row.group == leader]
+    if not targets:
         raise Refused(f"task {folder.name} has no running command to interrupt")
-    for row in reached:
+    for row in targets:
         send_signal(row, signal.SIGINT)
 
 
 def remove_folder(folder: Path) -> None:
-    """Forget a task that is over. Raises Refused while it runs."""
+    """Remove the folder of a task that has ended. Raises Refused while it runs."""
     if folder.exists() and poll_exit(folder, None) is None:
-        raise Refused(f"task {folder.name} is still running; end it first")
+        raise Refused(f"task {folder.name} is still running; kill it first")
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
 
-async def _poll_until_exit(folder: Path, mark: ProcessIdentity) -> Exit:
+async def _poll_until_exit(folder: Path, identity: ProcessIdentity) -> Exit:
     pause = 0.01
-    while (end := poll_exit(folder, mark)) is None:
+    while (end := poll_exit(folder, identity)) is None:
         await anyio.sleep(pause)
         pause = min(pause * 1.5, 0.5)
     return end
 
 
 def _signal_remaining(
-    folder: Path, mark: ProcessIdentity, number: int, asked: set[tuple[int, int]]
+    folder: Path, identity: ProcessIdentity, number: int, signalled: set[tuple[int, int]]
 ) -> list[ProcessRow]:
-    """Signal all that are left, asking each only once; those that were there."""
-    is_over = poll_exit(folder, mark) is not None
-    # The supervisor is left alone as long as it may still write down how the command ended.
-    rest = [row for row in all_processes(folder, mark) if is_over or row.session != mark.pid]
-    for row in rest:
-        if number == signal.SIGKILL or (row.pid, row.started) not in asked:
-            send_signal(row, number)
-            # One that is stopped would never notice.
-            send_signal(row, signal.SIGCONT)
-    asked.update((row.pid, row.started) for row in rest)
-    return rest
+    """Signal every remaining process, with SIGTERM only once; return them."""
+    has_ended = poll_exit(folder, identity) is not None
+    # Spare the supervisor as long as it may still record how the command ended.
+    remaining = [row for row in all_processes(folder, identity) if has_ended or row.session != identity.pid]
+    for row in remaining:
+        if number == signal.SIGKILL or (row.pid, row.started) not in signalled:
+            end_process(row, number)
+    signalled.update((row.pid, row.started) for row in remaining)
+    return remaining
 
 
-def _kill_everything(folder: Path, mark: ProcessIdentity) -> None:
-    for row in all_processes(folder, mark):
+def _kill_everything(folder: Path, identity: ProcessIdentity) -> None:
+    for row in all_processes(folder, identity):
         send_signal(row, signal.SIGKILL)
-
-
-def _process_numbers(rows: list[ProcessRow]) -> str:
-    return ", ".join(f"process {row.pid}" for row in rows[:5])

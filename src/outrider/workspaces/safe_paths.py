@@ -1,7 +1,7 @@
-"""Reaches paths below one folder and never leaves it.
+"""Paths below one folder, opened without ever leaving it.
 
-Each component is opened on its own from the folder before it, and no link is ever followed by the kernel: whoever swaps
-a file for a link in between gains nothing.
+Each component is opened relative to the folder before it, and the kernel follows no links, so that replacing a file
+by a link in the meantime gains nothing.
 """
 
 import errno
@@ -19,51 +19,51 @@ from outrider.core.errors import Refused
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _MAX_LINKS = 40
 _MAX_DEPTH = 64
-"""Folders held open on the way to a path; deeper ones are refused."""
+"""The most open folders on the way to a path. Deeper paths are refused."""
 _MAX_COMPARED = 5_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPED = re.compile(rb"\\x(0[1-9a-f]|1[0-9a-f]|7f|[89a-f][0-9a-f])")
-"""What `shown` writes. No NUL, dot or slash is among it, so undoing it makes no way out."""
+"""What `printable_name` writes. It contains no NUL, dot or slash, so that decoding it cannot lead out."""
 
 
 class SafePath(Struct, frozen=True):
-    """A name in an open folder, reached safely. The name may not exist; an empty one is the folder itself."""
+    """A name in an open folder. It may not exist; an empty one means the folder itself."""
 
     folder: int
     name: str
     path: str
-    """From the root, as shown to a model, links resolved."""
+    """The printable path relative to the root, with links resolved."""
 
 
 def printable_name(name: str) -> str:
-    """A file's name as text that fits on a line, whatever bytes it is made of."""
+    """A file name as one line of text, whatever bytes it contains."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def printable_path(path: str, longest: int = 200) -> str:
-    """A path from a model, fit to be part of a message."""
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", path.encode("utf-8", "replace").decode())
-    return text if len(text) <= longest else f"{text[:longest]}…"
+def printable_path(path: str, max_length: int = 200) -> str:
+    """A path from a model, safe to include in a message."""
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", path.encode("utf-8", "replace").decode())
+    return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
 @contextmanager
 def open_path(root: str, path: str, make: bool = False) -> Generator[SafePath, None, None]:
-    """The spot a path names, for as long as the context lasts. `make` creates the folders that are missing.
+    """Resolve a path, valid inside the context. `make` creates missing folders.
 
-    Raises Refused when the path leads out of the root, through too many links, or through what is not a folder.
+    Raises Refused when the path leads out of the root, through too many links, or through a file.
     """
-    climb = _PathWalker(root, path)
+    walker = _PathWalker(root, path)
     try:
-        yield climb.walk(make)
+        yield walker.walk(make)
     except OSError as error:
         raise refusal(error, path) from error
     finally:
-        climb.close()
+        walker.close()
 
 
 class _PathWalker:
-    """The folders open on the way to a path, the root first."""
+    """The open folders on the way to a path, starting with the root."""
 
     def __init__(self, root: str, path: str) -> None:
         self._root, self._path = root, path
@@ -105,7 +105,7 @@ class _PathWalker:
     def _follow(self, target: str) -> None:
         self._links += 1
         if self._links > _MAX_LINKS:
-            raise Refused(f"{printable_path(self._path)} goes through too many links, maybe in a circle")
+            raise Refused(f"{printable_path(self._path)} goes through too many links, maybe in a loop")
         self._remaining += reversed(_parts(self._root, target, self._path))
         if target.startswith("/"):
             while len(self._folders) > 1:
@@ -113,39 +113,41 @@ class _PathWalker:
 
     def _descend(self, name: str, make: bool) -> None:
         if len(self._folders) >= _MAX_DEPTH:
-            raise Refused(f"{printable_path(self._path)} is nested too deeply; {_MAX_DEPTH} folders are the limit")
+            raise Refused(f"{printable_path(self._path)} is nested too deeply; the limit is {_MAX_DEPTH} folders")
         folder = self._folders[-1]
         try:
-            opened = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            descriptor = os.open(name, OPEN_FOLDER, dir_fd=folder)
         except FileNotFoundError:
             if not make:
                 raise missing_error(self._safe_path(name), "folder") from None
             _make_folder(folder, name)
-            opened = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            descriptor = os.open(name, OPEN_FOLDER, dir_fd=folder)
         except NotADirectoryError:
             raise Refused(f"{self._safe_path(name).path} is not a folder") from None
-        self._folders.append(opened)
+        self._folders.append(descriptor)
         self._names.append(name)
 
 
-def missing_error(spot: SafePath, kind: str = "file") -> Refused:
-    """Nothing is at this spot: says so, and what was perhaps meant."""
-    with os.scandir(spot.folder) as entries:
+def missing_error(safe_path: SafePath, kind: str = "file") -> Refused:
+    """The error for a path that does not exist, with a similar name if there is one."""
+    with os.scandir(safe_path.folder) as entries:
         names = [printable_name(entry.name) for entry in islice(entries, _MAX_COMPARED)]
-    wanted = printable_name(spot.name)
-    alike = [name for name in names if name.lower() == wanted.lower()]
-    alike = alike or get_close_matches(wanted[:255], names, n=1, cutoff=0.6)
-    above = spot.path.rpartition("/")[0]
-    meant = "/".join(filter(None, [above, alike[0]])) if alike else ""
-    return Refused(f"no {kind} called {printable_path(spot.path)}" + (f"; did you mean {meant}?" if meant else ""))
+    missing = printable_name(safe_path.name)
+    alike = [name for name in names if name.lower() == missing.lower()]
+    alike = alike or get_close_matches(missing[:255], names, n=1, cutoff=0.6)
+    above = safe_path.path.rpartition("/")[0]
+    suggestion = "/".join(filter(None, [above, alike[0]])) if alike else ""
+    return Refused(
+        f"no {kind} called {printable_path(safe_path.path)}" + (f"; did you mean {suggestion}?" if suggestion else "")
+    )
 
 
 def refusal(error: OSError, path: str) -> Refused:
-    """A system's error in words for a model."""
+    """An OS error as a text for a model."""
     name = printable_path(path)
     match error.errno:
         case errno.ENOENT:
-            return Refused(f"{name} is not there, or went away meanwhile")
+            return Refused(f"{name} does not exist")
         case errno.EACCES | errno.EPERM:
             return Refused(f"no permission for {name}")
         case errno.ELOOP | errno.EMLINK:
@@ -164,17 +166,17 @@ def refusal(error: OSError, path: str) -> Refused:
             return Refused(f"{name}: {error.strerror or error}")
 
 
-def _parts(root: str, path: str, asked: str) -> Sequence[str]:
+def _parts(root: str, path: str, original: str) -> Sequence[str]:
     if path.startswith("/"):
         inside = root.rstrip("/")
         if path != inside and not path.startswith(f"{inside}/"):
-            raise _outside_error(root, asked)
+            raise _outside_error(root, original)
         path = path[len(inside) :]
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def _outside_error(root: str, path: str) -> Refused:
-    return Refused(f"{printable_path(path)} leads out of the workspace; paths start at its folder, {root}")
+    return Refused(f"{printable_path(path)} leads out of the workspace; use paths inside {root}")
 
 
 def _open_root(root: str) -> int:
@@ -185,10 +187,10 @@ def _open_root(root: str) -> int:
 
 
 def _on_disk(folder: int, name: str) -> str:
-    """The name itself, or the one with odd bytes that `shown` writes like this, where only that one exists."""
-    odd = os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode()))
-    if odd != name and not _exists(folder, name) and _exists(folder, odd):
-        return odd
+    """The name itself, or the name with other bytes that `printable_name` writes like this, if only that exists."""
+    decoded = os.fsdecode(_ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), name.encode()))
+    if decoded != name and not _exists(folder, name) and _exists(folder, decoded):
+        return decoded
     return name
 
 
@@ -212,6 +214,6 @@ def _read_link(folder: int, name: str) -> str | None:
 
 
 def _make_folder(folder: int, name: str) -> None:
-    with suppress(FileExistsError):  # someone else made it just now; opening it tells whether it is a folder
+    with suppress(FileExistsError):  # another program has just created it; opening it shows whether it is a folder
         os.mkdir(name, dir_fd=folder)
     os.fsync(folder)

@@ -1,6 +1,6 @@
-"""The supervisor: a few lines of POSIX sh that outlive Outrider, whatever happens to it.
+"""The supervisor of a command: a POSIX sh script that runs on when Outrider ends, in whatever way.
 
-Starting a command exactly once, and finding out afterwards whether it was.
+A command starts at most once, and afterwards it can be determined whether it did.
 """
 
 import errno
@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.system.proc import ProcessIdentity
+from outrider.core.tasks import ProcessIdentity
+from outrider.system.files import write_private
 from outrider.system.processes import identity_of
 from outrider.workspaces.task_folder import TASK_VARIABLE, CommandSpec, TaskFiles, recorded_supervisor
 
@@ -27,7 +28,7 @@ LIMITS: Mapping[str, tuple[int, str, int]] = {
     "nofile": (resource.RLIMIT_NOFILE, "-n", 1),
     "nproc": (resource.RLIMIT_NPROC, "-u", 1),
 }
-"""What can be limited, with the flag and the unit of the shell's `ulimit`."""
+"""The resource limits, with the flag and unit of the shell's `ulimit`."""
 _SEARCH_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
 _NEW_SESSION = """
 import os, signal, sys
@@ -38,7 +39,7 @@ if sys.argv[1] == "drop":
 os.setsid()
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""What `setsid` does, where there is no such program. What Python changes for itself is taken back."""
+"""A replacement for `setsid` where there is none. It undoes what Python changes for itself."""
 _SCRIPT = r"""
 exec 3<&2 2>/dev/null
 if [ -r /proc/self/stat ]; then
@@ -102,18 +103,18 @@ exec >/dev/null 2>&1
 while kill -s 0 "$outrider_copier"; do wait "$outrider_copier"; done
 echo "exit $outrider_code ${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" >>"$1/record"
 """
-"""Says who it is, takes `started`, and from then on sees the command to its end and writes down its status.
+"""Records its identity, creates `started`, then runs the command to its end and records its status.
 
-fd 1 is the pipe for the output, fd 2 at first its other end. Beside the command run: the copier, bounded by a file
-size limit of its own; and, while stdin is open, a holder, which keeps it from ending between two writers. The command
-runs in the foreground, since a shell lets what it puts in the background ignore interrupts; in a session of its own,
-so that no signal meant for it arrives here. The status is written when the copier has seen the last byte. Traps,
-unlike ignored signals, are not inherited. Names begin with `outrider_`, for a variable of the command's environment
-that is set here would change there."""
+fd 1 is the pipe for the output, fd 2 at first its other end. Two processes run beside the command: the copier, bounded
+by its own file size limit; and, while stdin is open, a holder, which keeps stdin from ending between two writers. The
+command runs in the foreground, since a shell makes background commands ignore SIGINT, and in its own session, so that
+signals to it do not reach the supervisor. The status is recorded after the copier has read the last byte. Traps, unlike
+ignored signals, are not inherited. Variables begin with `outrider_`, since setting a variable of the command's
+environment here would change it there."""
 
 
 def supervisor_argv(spec: CommandSpec) -> Sequence[str]:
-    """The complete argv. Raises Refused for a limit that nobody knows, and on a system without the barest tools."""
+    """The complete argv. Raises Refused for an unknown limit, and on a system without the basic programs."""
     script = _SCRIPT.replace("LIMITS", "\n  ".join(_ulimit_line(*item) for item in spec.rlimits.items()) or ":")
     keep = "keep" if "PWD" in spec.environ else ""
     blocks = str(_within_hard_limit(resource.RLIMIT_FSIZE, max(spec.max_output, 512)) // 512)
@@ -121,20 +122,20 @@ def supervisor_argv(spec: CommandSpec) -> Sequence[str]:
     return (SHELL, "-c", script.replace("$SHELL", SHELL), "outrider-task", *own, *_setsid_argv(spec), *spec.argv)
 
 
-def _ulimit_line(name: str, most: int) -> str:
-    if name not in LIMITS or most < 0:
-        raise Refused(f"no limit {name!r} of {most}; there are: {', '.join(LIMITS)}")
+def _ulimit_line(name: str, limit: int) -> str:
+    if name not in LIMITS or limit < 0:
+        raise Refused(f"no limit {name!r} of {limit}; there are: {', '.join(LIMITS)}")
     number, flag, unit = LIMITS[name]
-    value = -(-_within_hard_limit(number, most) // unit)
-    # Shells do not agree on how to call the number of processes.
+    value = -(-_within_hard_limit(number, limit) // unit)
+    # Shells use different flags for the number of processes.
     attempts = ("-u", "-p") if flag == "-u" else (flag,)
     tries = " || ".join(f"ulimit {attempt} {value} 2>/dev/null" for attempt in attempts)
     return f"{tries} || {{ echo 'outrider: this system cannot limit {name}; the command was not run'; exit 126; }}"
 
 
-def _within_hard_limit(number: int, most: int) -> int:
+def _within_hard_limit(number: int, limit: int) -> int:
     hard = resource.getrlimit(number)[1]
-    return most if hard == resource.RLIM_INFINITY else min(most, hard)
+    return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
 def _setsid_argv(spec: CommandSpec) -> Sequence[str]:
@@ -144,31 +145,30 @@ def _setsid_argv(spec: CommandSpec) -> Sequence[str]:
 
 
 def _find_program(name: str) -> str:
-    found = shutil.which(name, path=_SEARCH_PATH)
-    if not found:
-        raise Refused(f"no command can run here: there is no {Path(name)} in {_SEARCH_PATH}")
-    return found
+    path = shutil.which(name, path=_SEARCH_PATH)
+    if not path:
+        raise Refused(f"commands cannot run here: there is no {name} in {_SEARCH_PATH}")
+    return path
 
 
-_CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def start_detached(spec: CommandSpec) -> ProcessIdentity:
-    """Start it, detached. Raises Refused when nothing was started, and when this folder was used before.
+    """Start a command, detached. Raises Refused when nothing was started, or this folder was used before.
 
-    Whether the command itself can be found shows in its output, and in its status 127.
+    A command that does not exist is started too: it ends with status 127.
     """
     if not spec.argv or spec.argv[0].startswith("-"):
         raise Refused("there is no command to run")
     argv = supervisor_argv(spec)
     if not spec.folder.is_absolute():
-        raise Refused(f"the folder of a task is named from the root, unlike {spec.folder}")
+        raise Refused(f"the folder of a task must be an absolute path, unlike {spec.folder}")
     spec.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         spec.folder.mkdir(mode=0o700)
     except FileExistsError:
-        raise Refused(f"this task was already started, or given up before it was: {spec.folder}") from None
+        raise Refused(f"this task was already started, or given up before its start: {spec.folder}") from None
     try:
         return _spawn(spec, argv)
     except (OSError, ValueError) as error:
@@ -177,13 +177,13 @@ def start_detached(spec: CommandSpec) -> ProcessIdentity:
 
 
 def adopt(folder: Path) -> ProcessIdentity | None:
-    """The supervisor of a task whose start was cut short; None when none came so far, and then none ever will.
+    """The supervisor of a task whose start was interrupted; None when it did not start, and then it never will.
 
-    After None the folder is spent: a new attempt needs another one. After a crash of the whole machine None proves
-    nothing, since the disk may have forgotten; compare `boot`.
+    After None, the folder cannot be used for another attempt. After a crash of the machine, None proves nothing, since
+    the files may be lost; compare the boot id.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A file and a folder cannot both have this name: either the supervisor gets it, or we do.
+    # A file and a folder cannot have the same name: either the supervisor creates it, or we do.
     with suppress(FileExistsError):
         TaskFiles(folder).started.mkdir()
     return recorded_supervisor(folder)
@@ -194,7 +194,7 @@ def _spawn(spec: CommandSpec, argv: Sequence[str]) -> ProcessIdentity:
     stdin = _open_stdin(spec, files)
     reads, writes = os.pipe()
     try:
-        _create_private(files.record, f"pipe pipe:[{os.fstat(reads).st_ino}]\n".encode())
+        write_private(files.record, f"pipe pipe:[{os.fstat(reads).st_ino}]\n".encode())
         process = subprocess.Popen(
             argv,
             stdin=stdin,
@@ -207,14 +207,14 @@ def _spawn(spec: CommandSpec, argv: Sequence[str]) -> ProcessIdentity:
     finally:
         for descriptor in (stdin, reads, writes):
             os.close(descriptor)
-    # It is let go when its end is seen, by whoever looks; this object must not wait for it, nor complain.
+    # `is_alive` reaps it. This object must not wait for it, nor warn that it still runs.
     process.returncode = 0
     return identity_of(process.pid)
 
 
 def _open_stdin(spec: CommandSpec, files: TaskFiles) -> int:
     if isinstance(spec.stdin, bytes):
-        _create_private(files.stdin_text, spec.stdin)
+        write_private(files.stdin_text, spec.stdin)
         descriptor = os.open(files.stdin_text, os.O_RDONLY)
         files.stdin_text.unlink()
         return descriptor
@@ -224,18 +224,13 @@ def _open_stdin(spec: CommandSpec, files: TaskFiles) -> int:
     return os.open(os.devnull, os.O_RDONLY)
 
 
-def _create_private(path: Path, content: bytes) -> None:
-    with open(os.open(path, _CREATE_NEW, 0o600), "wb") as file:
-        file.write(content)
-
-
 def _start_error(error: OSError | ValueError, spec: CommandSpec) -> Refused | Unavailable:
     if isinstance(error, ValueError):
-        return Refused(f"this cannot be run: {error}")
+        return Refused(f"this command cannot be run: {error}")
     if error.errno == errno.E2BIG:
         return Refused("the command is too long; write it to a file and run that")
     if error.errno in _BUSY:
-        return Unavailable(f"the system can start no more processes now: {error.strerror}")
+        return Unavailable(f"the system cannot start more processes now: {error.strerror}")
     if not spec.cwd.is_dir():
         return Refused(f"there is no folder {spec.cwd} to run it in")
     return Refused(f"the command was not started: {error.strerror} ({error.filename or SHELL})")

@@ -1,4 +1,4 @@
-"""Runs commands where they reach their workspace and little else: what to start in a command's stead."""
+"""The sandbox: what to start in place of a command, so that it reaches its workspace and little else."""
 
 from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
 from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups

@@ -1,10 +1,7 @@
-"""The sandbox that bubblewrap makes of the kernel's namespaces: a command in, what to start in its stead out.
+"""The bubblewrap sandbox: from a command, its workspace and its grants to the argv that runs it confined.
 
-What of this machine's system a sandboxed command sees: found once, as facts for building an argv from.
-
-The argv of bubblewrap for one command. Pure: facts in, words out; every path here is real and absolute.
-
-How to speak to a command inside: a signal to bubblewrap itself ends everything at once.
+The parts of the system that commands may see are found once. Building an argv changes nothing, and resolves every path
+before it decides.
 """
 
 import os
@@ -16,11 +13,12 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+from outrider.system.processes import process_table
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxGrant, SandboxLimits
 
 SANDBOX_ETC = Path(__file__).parent / "etc"
-"""Files made up for the sandbox: the person's account and the other accounts of the machine are nobody's business."""
+"""Files for the sandbox in place of the machine's, so that commands cannot see its accounts."""
 _FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store", "gnu/store")
 _ETC = (
     *("alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "fonts", "gai.conf", "host.conf"),
@@ -28,7 +26,7 @@ _ETC = (
     *("pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "protocols", "services", "ssl/cert.pem", "ssl/certs"),
     *("ssl/openssl.cnf", "terminfo", "timezone", "debian_version", "os-release"),
 )
-"""Never ssl, pki or all of etc: keys and password hashes are beside these, and root could read them."""
+"""Never all of ssl, pki or etc: they contain keys and password hashes, which root could read."""
 _NETWORK = ("resolv.conf", "hosts")
 _PROC_BLANK = (
     *(
@@ -48,34 +46,34 @@ _PROC_BLANK = (
     *("sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo"),
 )
 _PROC_READ_ONLY = ("bus", "irq", "pressure", "sys", "sysvipc", "tty")
-"""bubblewrap leaves /proc/sys writable for real root: the kernel asks there who one is, not what one is capable of."""
+"""Root could write to /proc/sys: the kernel checks the user there, not the capabilities."""
 
 
 class SystemPaths(Struct, frozen=True):
-    """The parts of the machine to show, by absolute path."""
+    """The parts of the system that commands see, by absolute path."""
 
     links: tuple[tuple[str, str], ...] = ()
     """Path and target of the system folders that are links, as /bin is on a merged system."""
     folders: tuple[str, ...] = ()
     etc: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
-    """What of /etc a command with network needs besides."""
+    """Files in /etc that a command with network needs in addition."""
     blank_files: tuple[str, ...] = ()
     blank_folders: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     devices: tuple[tuple[str, str], ...] = ()
-    """Path and source of devices to show in place of the machine's own."""
+    """Path and source of devices in place of the machine's own."""
 
 
 def find_system_paths(top: Path = Path("/")) -> SystemPaths:
-    """The machine below `top`."""
-    there = [name for name in _FOLDERS if os.path.lexists(top / name)]
-    links = [name for name in there if (top / name).is_symlink()]
+    """Find the system's paths below `top`."""
+    names = [name for name in _FOLDERS if os.path.lexists(top / name)]
+    links = [name for name in names if (top / name).is_symlink()]
     blank = [f"/proc/{name}" for name in _PROC_BLANK if (top / "proc" / name).exists()]
     folders = [path for path in blank if (top / path[1:]).is_dir()]
     return SystemPaths(
         links=tuple((f"/{name}", os.readlink(top / name)) for name in links),
-        folders=tuple(f"/{name}" for name in there if name not in links),
+        folders=tuple(f"/{name}" for name in names if name not in links),
         etc=tuple(f"/etc/{name}" for name in _ETC if (top / "etc" / name).exists()),
         network=tuple(f"/etc/{name}" for name in _NETWORK if (top / "etc" / name).exists()),
         blank_files=tuple(path for path in blank if path not in folders),
@@ -85,7 +83,7 @@ def find_system_paths(top: Path = Path("/")) -> SystemPaths:
 
 
 HOME = "/tmp/home"
-"""Beneath the private /tmp, so that one bound holds for both and no account of the machine has this home."""
+"""In the private /tmp, so that one limit applies to both, and no account of the machine has this home."""
 ENVIRON: Mapping[str, str] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": HOME,
@@ -100,18 +98,18 @@ _ISOLATION = (
     *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL"),
     *("--die-with-parent", "--new-session", "--clearenv", "--as-pid-1"),
 )
-"""The first process inside is our shell, not bubblewrap: that one's environment, arguments and program are the
-machine's, and could be read, or for their owner even changed, through /proc/1."""
+"""The first process inside is our shell, not bubblewrap: through /proc/1, a command could read bubblewrap's environment
+and arguments, which are the machine's, and as their owner even change them."""
 _MACHINE_FOLDERS = frozenset(
     {"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"}
 )
-"""What a workspace or a grant never is as a whole: the machine's, or full of other programs' doors."""
+"""Folders that a workspace or grant must not be: they belong to the system, or contain sockets of other programs."""
 _KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 _SCRATCH = (("/tmp", 3), ("/var/tmp", 4))
 _SMALL_TMPFS = 64 * MIB
 _SECCOMP_FD = 9
 _OUTER_SCRIPT = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_SECCOMP_FD}<"$0" && exec "$@"'
-"""Opens the filter, and closes what was left open: a folder's descriptor would be a way out."""
+"""Opens the filter and closes inherited descriptors: one of a folder would be a way out."""
 _INNER_SCRIPT = """\
 trap : INT QUIT TERM
 [ -c /proc/self/fd/0 ] && [ ! -t 0 ] && exec </dev/null
@@ -119,21 +117,21 @@ trap : INT QUIT TERM
 [ -c /proc/self/fd/2 ] && [ ! -t 2 ] && exec 2>/dev/null
 {}"$@"
 exit $?"""
-"""Puts the sandbox's devices in place of the machine's, which their owner could change through an open descriptor, and
-stays to take leave of what the command leaves behind."""
+"""Replaces standard streams on the machine's devices, which their owner could change, by the sandbox's own, and stays
+to reap the processes that the command leaves behind."""
 _RLIMIT_SCRIPT = "ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}; }} || exit 126\n"
-"""Inside, because the kernel counts processes by namespace there: outside, the person's own would count too."""
+"""Set inside, where the kernel counts processes by namespace: outside, the person's own would count too."""
 
 
 class VisiblePaths(Struct, frozen=True):
-    """What a command gets to see of the disk."""
+    """The parts of the disk that a command sees."""
 
     root: str
     cwd: str
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    """Folders that stay out of sight, whatever is shown around them. A workspace may lie within one."""
+    """Folders that stay hidden inside a visible folder. A workspace may be inside one."""
     hidden_files: tuple[str, ...] = ()
     network: bool = False
 
@@ -144,51 +142,51 @@ class _Mount(Struct, frozen=True):
     rank: int = 0
 
 
-def check_visible_paths(room: VisiblePaths) -> None:
-    """Raises Refused when this room would open what must stay shut."""
-    for path in (room.root, *room.write, *room.read):
-        if path in _MACHINE_FOLDERS or any(_within(path, shut) for shut in _KERNEL_FOLDERS):
-            raise Refused(f"{path} belongs to the whole machine; name a folder of its own")
-        if path in room.hidden or path in room.hidden_files:
-            raise Refused(f"{path} is Outrider's own and stays out of every command's sight")
-    for path in (room.root, *room.write):
-        if any(_within(hidden, path) for hidden in (*room.hidden, *room.hidden_files)):
-            raise Refused(f"{path} holds Outrider's own files, which a command could then change; name a folder beside")
-    for path in (*room.write, *room.read):
-        if not _within(path, room.root) and any(_within(path, hidden) for hidden in room.hidden):
-            raise Refused(f"{path} is within Outrider's own folder and stays out of every command's sight")
-    if not any(_within(room.cwd, path) for path in (room.root, *room.write, *room.read)):
-        raise Refused(f"{room.cwd} is outside the workspace, {room.root}")
+def check_visible_paths(paths: VisiblePaths) -> None:
+    """Raises Refused when these paths would expose what must stay hidden."""
+    for path in (paths.root, *paths.write, *paths.read):
+        if path in _MACHINE_FOLDERS or any(_within(path, folder) for folder in _KERNEL_FOLDERS):
+            raise Refused(f"{path} belongs to the system; use a folder below it")
+        if path in paths.hidden or path in paths.hidden_files:
+            raise Refused(f"{path} is Outrider's own and stays hidden from commands")
+    for path in (paths.root, *paths.write):
+        if any(_within(hidden, path) for hidden in (*paths.hidden, *paths.hidden_files)):
+            raise Refused(f"{path} contains Outrider's own files, which a command could change; use another folder")
+    for path in (*paths.write, *paths.read):
+        if not _within(path, paths.root) and any(_within(path, hidden) for hidden in paths.hidden):
+            raise Refused(f"{path} is inside Outrider's own folder and stays hidden from commands")
+    if not any(_within(paths.cwd, path) for path in (paths.root, *paths.write, *paths.read)):
+        raise Refused(f"{paths.cwd} is outside the workspace, {paths.root}")
 
 
 def sandbox_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The command's environment: the usual few, and what it was given by name."""
+    """The command's environment: the basic variables and these."""
     for name, value in environ.items():
         if not name or "=" in name or "\0" in name + value:
-            raise Refused(f"{name!r} cannot be the name of a variable, or its value holds a zero byte")
+            raise Refused(f"{name!r} cannot be the name of a variable, or its value contains a NUL character")
     return {**ENVIRON, **environ}
 
 
 def bwrap_arguments(
-    system: SystemPaths, room: VisiblePaths, limits: SandboxLimits, environ: Mapping[str, str]
+    system: SystemPaths, paths: VisiblePaths, limits: SandboxLimits, environ: Mapping[str, str]
 ) -> list[str]:
-    """All of bubblewrap's words up to the command."""
-    words = [*_ISOLATION] if room.network else [*_ISOLATION, "--unshare-net"]
-    mounts = [*_system_mounts(system, room), *_scratch_mounts(limits), *_path_mounts(room)]
-    blanks = [*_hidden_folders(room), *_scratch_parents(room)]
+    """The arguments of bubblewrap before the command."""
+    words = [*_ISOLATION] if paths.network else [*_ISOLATION, "--unshare-net"]
+    mounts = [*_system_mounts(system, paths), *_scratch_mounts(limits), *_path_mounts(paths)]
+    blanks = [*_hidden_folders(paths), *_scratch_parents(paths)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
     for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
-        words += mount.words  # parents first: what lies deeper is laid over what lies above it
+        words += mount.words  # parents first: a deeper mount covers part of the one above it
     for path in (*blanks, *system.blank_folders, "/proc", "/dev", "/"):
         words += ["--remount-ro", path]
-    words += ["--chdir", room.cwd]
+    words += ["--chdir", paths.cwd]
     for name, value in environ.items():
         words += ["--setenv", name, value]
     return words
 
 
 def outer_argv(filter_file: str | None) -> list[str]:
-    """What stands before bubblewrap."""
+    """The argv before bubblewrap's."""
     return ["/bin/sh", "-c", _OUTER_SCRIPT, filter_file or "/dev/null"]
 
 
@@ -197,19 +195,19 @@ def seccomp_arguments(filter_file: str | None) -> list[str]:
 
 
 def inner_argv(limits: SandboxLimits | None, command: Sequence[str]) -> list[str]:
-    """The command as bubblewrap starts it; a shell tells by 127 and 126 that it cannot be started."""
+    """The command as bubblewrap starts it: in a shell, which ends with 127 or 126 when it cannot be started."""
     if not command or any("\0" in word for word in command):
-        raise Refused("a command has at least one word, and no word holds a zero byte")
-    bounds = _RLIMIT_SCRIPT.format(limits.processes, limits.memory // 1024) if limits else ""
-    return ["/bin/sh", "-c", _INNER_SCRIPT.format(bounds), "sh", *command]
+        raise Refused("a command needs at least one word, and no word may contain a NUL character")
+    rlimits = _RLIMIT_SCRIPT.format(limits.processes, limits.memory // 1024) if limits else ""
+    return ["/bin/sh", "-c", _INNER_SCRIPT.format(rlimits), "sh", *command]
 
 
-def _system_mounts(system: SystemPaths, room: VisiblePaths) -> list[_Mount]:
-    shown = {path: path for path in (*system.folders, *system.etc)}
-    shown |= {f"/etc/{name}": str(SANDBOX_ETC / name) for name in ("passwd", "group", "hosts")}
-    if room.network:
-        shown |= {path: path for path in system.network}
-    mounts = [_Mount(at, ("--ro-bind", source, at)) for at, source in shown.items()]
+def _system_mounts(system: SystemPaths, paths: VisiblePaths) -> list[_Mount]:
+    binds = {path: path for path in (*system.folders, *system.etc)}
+    binds |= {f"/etc/{name}": str(SANDBOX_ETC / name) for name in ("passwd", "group", "hosts")}
+    if paths.network:
+        binds |= {path: path for path in system.network}
+    mounts = [_Mount(at, ("--ro-bind", source, at)) for at, source in binds.items()]
     mounts += [_Mount(at, ("--symlink", target, at)) for at, target in system.links]
     mounts += [_Mount("/proc", ("--proc", "/proc"))]
     mounts += [_Mount(path, ("--ro-bind", path, path)) for path in system.read_only]
@@ -229,24 +227,26 @@ def _scratch_mounts(limits: SandboxLimits) -> list[_Mount]:
     ]
 
 
-def _path_mounts(room: VisiblePaths) -> list[_Mount]:
-    mounts = [_Mount(path, ("--bind", path, path), 2) for path in (room.root, *room.write)]
-    reads = [path for path in room.read if not any(_within(path, mount.at) for mount in mounts)]
+def _path_mounts(paths: VisiblePaths) -> list[_Mount]:
+    mounts = [_Mount(path, ("--bind", path, path), 2) for path in (paths.root, *paths.write)]
+    reads = [path for path in paths.read if not any(_within(path, mount.at) for mount in mounts)]
     mounts += [_Mount(path, ("--ro-bind", path, path), 1) for path in reads]
-    covered = [path for path in room.hidden_files if any(_within(path, shown) for shown in (*reads, "/usr"))]
+    covered = [path for path in paths.hidden_files if any(_within(path, folder) for folder in (*reads, "/usr"))]
     return mounts + [_Mount(path, ("--ro-bind", "/dev/null", path), 3) for path in covered]
 
 
-def _hidden_folders(room: VisiblePaths) -> list[str]:
-    """The hidden folders that a grant to read would show: all others have nothing shown above them."""
-    return [path for path in room.hidden if any(_within(path, shown) for shown in (*room.read, "/usr"))]
+def _hidden_folders(paths: VisiblePaths) -> list[str]:
+    """The hidden folders that would be visible inside a readable folder."""
+    return [path for path in paths.hidden if any(_within(path, folder) for folder in (*paths.read, "/usr"))]
 
 
-def _scratch_parents(room: VisiblePaths) -> list[str]:
-    """Folders above what is shown, where scratch space would let a command write words that are lost with it."""
-    shown = [room.root, *room.write, *room.read]
-    firsts = {"/".join(path.split("/")[:depth]) for path in shown for top, depth in _SCRATCH if _within(path, top)}
-    return sorted(firsts - {path for path in firsts if any(_within(path, other) for other in (*shown, *room.hidden))})
+def _scratch_parents(paths: VisiblePaths) -> list[str]:
+    """Folders in scratch space above visible ones: writable, they would invite a command to write what is lost."""
+    visible = [paths.root, *paths.write, *paths.read]
+    firsts = {"/".join(path.split("/")[:depth]) for path in visible for top, depth in _SCRATCH if _within(path, top)}
+    return sorted(
+        firsts - {path for path in firsts if any(_within(path, other) for other in (*visible, *paths.hidden))}
+    )
 
 
 def _within(path: str, folder: str) -> bool:
@@ -254,31 +254,26 @@ def _within(path: str, folder: str) -> bool:
 
 
 def command_group(pid: int) -> int | None:
-    """The process group of the command that the sandbox started as `pid` holds; None before it runs or when it ended.
+    """The process group of the command in the sandbox started as `pid`; None before it runs or when it has ended.
 
-    SIGTERM or SIGINT to this group asks the command to stop in its own way; SIGKILL to `pid` ends all of it.
+    SIGTERM or SIGINT to this group lets the command stop in order; any signal to `pid` ends everything at once.
     """
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-        first = int(children[0])
-        fields = Path(f"/proc/{first}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (OSError, IndexError):
-        return None
-    group = int(fields[2])
-    return group if group == first else None
+    children = [row for row in process_table.list_processes() if row.parent == pid]
+    first = min(children, key=lambda row: (row.started, row.pid), default=None)
+    return first.group if first and first.group == first.pid else None
 
 
 NO_GRANT = SandboxGrant()
 
 
 class Sandbox(Struct, frozen=True):
-    """A way to run commands that reach their workspace and nothing else of the person's."""
+    """Runs commands that reach their workspace and nothing else of the person's files."""
 
     program: str
     system: SystemPaths
     limits: SandboxLimits = SandboxLimits()
     hidden: tuple[str, ...] = ()
-    """Outrider's own files: no grant shows them, and no workspace may hold them (but it may lie within a folder)."""
+    """Outrider's own files. No grant shows them and no workspace may contain them, but it may be inside one."""
     cgroups: Cgroups | None = None
     filter: str | None = None
     why: str = ""
@@ -287,17 +282,16 @@ class Sandbox(Struct, frozen=True):
     def wrap(
         self, argv: Sequence[str], root: Path, cwd: Path, environ: Mapping[str, str], grant: SandboxGrant = NO_GRANT
     ) -> SandboxedCommand:
-        """What to start so that `argv` runs confined to `root`. Looks at the paths named, changes nothing.
+        """What to start so that `argv` runs confined to `root`. Reads the named paths and changes nothing.
 
-        `environ` is what the command gets besides the usual few. Raises Refused when a path does not exist or would
-        open what must stay shut.
+        `environ` is added to the basic variables. Raises Refused when a path does not exist or must stay hidden.
         """
-        room = self._visible_paths(root, cwd, grant)
-        check_visible_paths(room)
-        begin = bwrap_arguments(self.system, room, self.limits, sandbox_environment(environ))
+        paths = self._visible_paths(root, cwd, grant)
+        check_visible_paths(paths)
+        arguments = bwrap_arguments(self.system, paths, self.limits, sandbox_environment(environ))
         limits = None if self.cgroups else self.limits
-        whole = [*outer_argv(self.filter), self.program, *begin, *seccomp_arguments(self.filter), "--"]
-        return SandboxedCommand((*whole, *inner_argv(limits, argv)), rlimits=self._rlimits())
+        prefix = [*outer_argv(self.filter), self.program, *arguments, *seccomp_arguments(self.filter), "--"]
+        return SandboxedCommand((*prefix, *inner_argv(limits, argv)), rlimits=self._rlimits())
 
     def _visible_paths(self, root: Path, cwd: Path, grant: SandboxGrant) -> VisiblePaths:
         hidden = [os.path.realpath(path) for path in self.hidden]
@@ -324,11 +318,11 @@ def _real_folder(path: Path) -> str:
 
 
 def _granted_path(path: str) -> str:
-    """Links are followed before anything is decided, so that what is checked is what is shown."""
+    """The real path, resolved before it is checked, so that what is checked is what becomes visible."""
     real = _real_path(path)
     kind = os.stat(real).st_mode
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
-        raise Refused(f"{path} is neither a folder nor a file; a socket or a device is a door that is not opened")
+        raise Refused(f"{path} is neither a folder nor a file; sockets and devices cannot be granted")
     return real
 
 
@@ -338,4 +332,4 @@ def _real_path(path: str) -> str:
     try:
         return os.path.realpath(path, strict=True)
     except OSError as error:
-        raise Refused(f"{path} cannot be shown to a command: {error.strerror}") from error
+        raise Refused(f"{path} cannot be made visible to a command: {error.strerror}") from error

@@ -1,6 +1,6 @@
-"""Bounds on all processes of a task together, by the kernel's control groups, where this process may make some.
+"""Limits on all processes of a task together, by control groups, where this process may create them.
 
-The groups are made below the one this process is in, so that what bounds Outrider bounds its tasks as well.
+The groups are created below the group of this process, so that limits on Outrider apply to its tasks as well.
 """
 
 import os
@@ -27,15 +27,15 @@ _ENTER = 'for group do shift; [ "$group" = -- ] && break; echo $$ >"$group/cgrou
 
 
 class Cgroups(Struct, frozen=True):
-    """Folders in which a group per task can be made: one (version 2), or one for each controller (version 1)."""
+    """The folders for groups of tasks: one (version 2), or one for each controller (version 1)."""
 
     folders: tuple[str, ...]
     version: int
 
     def prepare(self, task: str, limits: SandboxLimits) -> tuple[str, ...]:
-        """Makes the task's groups; what to put before the argv so that it starts within them.
+        """Create the task's groups; the prefix for its argv, so that it starts inside them.
 
-        Raises Unavailable when the kernel does not let us. Then nothing is left behind.
+        Raises Unavailable when the kernel refuses, and then leaves nothing behind.
         """
         try:
             for group in self._groups(task):
@@ -48,7 +48,7 @@ class Cgroups(Struct, frozen=True):
         return ("/bin/sh", "-c", _ENTER, "sh", *map(str, self._groups(task)), "--")
 
     def ran_out_of_memory(self, task: str) -> bool:
-        """Whether the kernel ended a process of the task because its memory was used up."""
+        """Whether the kernel killed a process of the task for lack of memory."""
         for group in self._groups(task):
             for name in ("memory.oom_control", "memory.events"):
                 with suppress(OSError):
@@ -58,16 +58,16 @@ class Cgroups(Struct, frozen=True):
         return False
 
     def clean(self, task: str) -> bool:
-        """Ends what still runs in the task's groups and removes them; False when that takes the kernel a while yet.
+        """Kill what still runs in the task's groups and remove them; False when the kernel needs longer.
 
-        Usually a matter of milliseconds; waits a second for each group at the most.
+        Usually takes milliseconds, and at most a second for each group.
         """
         return all([_remove(group) for group in self._groups(task)])
 
     def leftover_tasks(self, alive: Collection[str] = ()) -> list[str]:
-        """Tasks that have groups and are not alive: to be cleaned after a crash."""
-        found = {entry.name for folder in self.folders for entry in _entries(Path(folder))}
-        return sorted(found - set(alive))
+        """Tasks that have groups and are not alive, for cleaning after a crash."""
+        tasks = {entry.name for folder in self.folders for entry in _entries(Path(folder))}
+        return sorted(tasks - set(alive))
 
     def _groups(self, task: str) -> list[Path]:
         if not _NAME.fullmatch(task):
@@ -76,33 +76,33 @@ class Cgroups(Struct, frozen=True):
 
 
 def find_cgroups(proc: Path = Path("/proc"), top: Path = Path("/sys/fs/cgroup")) -> Cgroups | None:
-    """Where groups for tasks can be made, tried for real; None when nowhere."""
+    """Find where groups for tasks can be created, by trying; None when nowhere."""
     try:
         own = _own_groups((proc / "self" / "cgroup").read_text(encoding="utf-8"))
     except OSError:
         return None
     if all(name in own for name in _NEEDED):
         folders = [top / name / own[name].lstrip("/") / _OURS for name in _NEEDED]
-        found = Cgroups(tuple(map(str, folders)), 1)
-        return found if _works(found) else None
+        cgroups = Cgroups(tuple(map(str, folders)), 1)
+        return cgroups if _works(cgroups) else None
     if "" not in own:
         return None
-    here = top / own[""].lstrip("/")
-    for folder in (here, *([here.parent] if here != top else [])):
-        found = Cgroups((str(folder / _OURS),), 2)
-        if _enable(folder) and _enable_below(folder / _OURS) and _works(found):
-            return found
+    group = top / own[""].lstrip("/")
+    for folder in (group, *([group.parent] if group != top else [])):
+        cgroups = Cgroups((str(folder / _OURS),), 2)
+        if _enable(folder) and _enable_below(folder / _OURS) and _works(cgroups):
+            return cgroups
     return None
 
 
 def _own_groups(text: str) -> dict[str, str]:
-    """The group of this process by controller; version 2 has no name."""
+    """The group of this process by controller; the name of version 2 is empty."""
     rows = [line.split(":", 2) for line in text.splitlines()]
     return {name: path for _, names, path in rows for name in names.split(",")}
 
 
 def _settings(version: int, limits: SandboxLimits) -> list[tuple[str, int]]:
-    """Each is set where the folder has such a file: with version 1 every folder has its own controller's only."""
+    """Files and values. In version 1, a folder has only the files of its own controller."""
     if version == 1:
         memory = [("memory.limit_in_bytes", limits.memory), ("memory.memsw.limit_in_bytes", limits.memory)]
     else:
@@ -114,16 +114,16 @@ def _works(cgroups: Cgroups) -> bool:
     probe = f"probe-{os.getpid()}"
     try:
         cgroups.prepare(probe, SandboxLimits())
-        found = {name for group in cgroups.folders for name in os.listdir(Path(group) / probe)}
+        files = {name for group in cgroups.folders for name in os.listdir(Path(group) / probe)}
     except (OSError, Unavailable):
         return False
     finally:
         cgroups.clean(probe)
-    return "pids.max" in found and bool(found & {"memory.max", "memory.limit_in_bytes"})
+    return "pids.max" in files and bool(files & {"memory.max", "memory.limit_in_bytes"})
 
 
 def _enable(folder: Path) -> bool:
-    """Whether groups below this one are bounded. A group that holds processes cannot be asked to, save the first."""
+    """Enable the controllers for groups below this one; whether that worked. It fails for a group with processes."""
     control = folder / "cgroup.subtree_control"
     try:
         if not set(_NEEDED) <= set(control.read_text(encoding="utf-8").split()):
@@ -142,7 +142,7 @@ def _enable_below(folder: Path) -> bool:
 
 
 def _set(file: Path, value: int) -> None:
-    with suppress(FileNotFoundError):  # a controller of another folder, or one this kernel does without
+    with suppress(FileNotFoundError):  # it belongs to a controller of another folder, or this kernel has none
         descriptor = os.open(file, os.O_WRONLY)
         try:
             os.write(descriptor, str(value).encode())
@@ -151,7 +151,7 @@ def _set(file: Path, value: int) -> None:
 
 
 def _make(group: Path) -> None:
-    for _ in range(3):  # whoever cleans the last of other tasks takes the folder above away
+    for _ in range(3):  # cleaning another task may remove the parent in between
         with suppress(FileNotFoundError):
             group.mkdir(parents=True, exist_ok=True)
             return
@@ -159,7 +159,7 @@ def _make(group: Path) -> None:
 
 
 def _remove(group: Path) -> bool:
-    """bubblewrap's end is a moment before that of the last process within, which the kernel is still ending."""
+    """Remove a group once it is empty: the last processes end a moment after bubblewrap."""
     until = time.monotonic() + _REMOVE_TIMEOUT
     while True:
         with suppress(OSError):
@@ -169,13 +169,13 @@ def _remove(group: Path) -> bool:
         if time.monotonic() > until:
             return False
         _kill_members(group)
-    with suppress(OSError):  # others' tasks are still in it
+    with suppress(OSError):  # it has groups of other tasks
         group.parent.rmdir()
     return True
 
 
 def _kill_members(group: Path) -> None:
-    """Kills what is in the group and waits, not for long, until the first of them is gone."""
+    """Kill the processes in the group and wait briefly until one of them is gone."""
     waiting = select.poll()
     watched: list[int] = []
     try:

