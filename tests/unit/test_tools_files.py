@@ -165,14 +165,10 @@ async def test_a_part_of_a_huge_file_is_read_without_loading_it(context: ToolCon
     assert got.text == "rows.log: lines 20000000–20000001 of 20,971,520\nrow\nrow\n[… continue with offset=20000002 …]"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
     whole = await call(edit, context, path="rows.log", old="x", new="y")
-    assert whole == Result(
-        "c1", "rows.log is longer than 50 MiB; read it in parts with offset and limit", failed=True
-    )
+    assert whole == Result("c1", "rows.log is longer than 50 MiB; read it in parts with offset and limit", failed=True)
 
 
-async def test_a_missing_file_is_reported_with_a_similar_name(
-    context: ToolContext, tmp_path: Path
-) -> None:
+async def test_a_missing_file_is_reported_with_a_similar_name(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "src").mkdir()
     (tmp_path / "src/main.py").touch()

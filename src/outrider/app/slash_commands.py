@@ -30,7 +30,7 @@ class SlashCommandSpec(Struct, frozen=True):
         shape = self.argument_hint or "/".join(word for word, _ in self.choices) or self.argument_kind.upper()
         if not shape:
             return f"/{self.name}"
-        return f"/{self.name} {argument}" if self.required else f"/{self.name} [{argument}]"
+        return f"/{self.name} {shape}" if self.required else f"/{self.name} [{shape}]"
 
 
 COMMANDS: tuple[SlashCommandSpec, ...] = (
