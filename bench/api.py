@@ -147,9 +147,9 @@ async def _streams(home: Home, urls: tuple[str, str], up: Process) -> list[Row]:
         firsts = sorted(one.first * 1000 for one in found.responses)
         gaps = sorted((b - a) * 1000 for one in found.responses for a, b in pairwise(_word_times(one)))
         what = f"{STREAMS} streams at once, {who}"
-        rows.append(Row("streams", f"{what}: first byte", _shown(firsts)))
+        rows.append(Row("streams", f"{what}: first byte", _format_spread(firsts)))
         rows.append(
-            Row("streams", f"{what}: from word to word", _shown(gaps), f"the model waits {PAUSE * 1000:.0f} ms")
+            Row("streams", f"{what}: from word to word", _format_spread(gaps), f"the model waits {PAUSE * 1000:.0f} ms")
         )
     held = f"{before} MB before"
     return [*rows, Row("memory", f"outrider up, after {STREAMS} streams at once", f"{up.resident} MB", held)]
@@ -159,7 +159,7 @@ def _word_times(response: Response) -> list[float]:
     return [at for at, piece in response.pieces if b'"content":"word' in piece or b'"content":" word' in piece]
 
 
-def _shown(figures: Sequence[float]) -> str:
+def _format_spread(figures: Sequence[float]) -> str:
     p95, p99 = (figures[int(len(figures) * share)] for share in (0.95, 0.99))
     return f"{statistics.median(figures):.0f} ms (p95 {p95:.0f}, p99 {p99:.0f}, max {figures[-1]:.0f})"
 

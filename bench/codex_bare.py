@@ -64,7 +64,7 @@ class BareCodex:
         self._in = process.stdin
         self._out = process.stdout
         self._asked = 0
-        self._kept: deque[Json] = deque()
+        self._buffer: deque[Json] = deque()
 
     async def send(self, message: Json) -> None:
         self._in.write(msgspec.json.encode(message) + b"\n")
@@ -72,7 +72,7 @@ class BareCodex:
 
     async def read(self) -> Json:
         """The next notification or request of the server. Raises EOFError when it is gone."""
-        return self._kept.popleft() if self._kept else await self._line()
+        return self._buffer.popleft() if self._buffer else await self._line()
 
     async def _line(self) -> Json:
         line = await self._out.readline()
@@ -88,7 +88,7 @@ class BareCodex:
         while True:
             message = await self._line()
             if message.get("id") != number or "method" in message:
-                self._kept.append(message)
+                self._buffer.append(message)
             elif "error" in message:
                 raise Rejected(message["error"])
             else:

@@ -122,7 +122,7 @@ def _script(turns: int) -> Script:
 
 
 @contextmanager
-def served(turns: int) -> Generator[str]:
+def scripted_codex_model(turns: int) -> Generator[str]:
     """The address of a model that pays so many bills, in a process of its own: it remembers all that it is asked."""
     words = (sys.executable, "-m", "bench.codex_soak", "--serve", "--turns", str(turns))
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -145,7 +145,7 @@ async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
     work.mkdir()
     run = Soak(folder, seed)
     doomed = set(random.Random(seed).sample(range(WARM, turns), kills))
-    with served(turns) as url, home(folder):
+    with scripted_codex_model(turns) as url, home(folder):
         files, memory = 0, 0.0
         async with outrider.open(config=config(folder, url), workspace=work) as agent:
             for n in range(turns):

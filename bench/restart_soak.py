@@ -55,7 +55,7 @@ class Clients:
     def __init__(self, url: str, key: str, pause: float) -> None:
         self._url, self._key, self._pause = url, key, pause
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._talk, args=(n,)) for n in range(SESSIONS)]
+        self._threads = [threading.Thread(target=self._post_messages, args=(n,)) for n in range(SESSIONS)]
         self.sessions: dict[int, str] = {}
         self.acknowledged: dict[str, list[str]] = {}
         self.odd: list[str] = []
@@ -69,7 +69,7 @@ class Clients:
         for thread in self._threads:
             thread.join(PATIENCE)
 
-    def _talk(self, n: int) -> None:
+    def _post_messages(self, n: int) -> None:
         with httpx2.Client(
             base_url=self._url, headers={"authorization": f"Bearer {self._key}"}, timeout=PATIENCE, trust_env=False
         ) as client:

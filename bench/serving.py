@@ -47,13 +47,13 @@ class Process:
 
 
 @contextmanager
-def _running(words: list[str], environ: Mapping[str, str], told: bytes = b"") -> Generator[Process]:
+def _running(words: list[str], environ: Mapping[str, str], stdin: bytes = b"") -> Generator[Process]:
     begun = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", *words], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         if child.stdin is None or child.stdout is None:
             raise RuntimeError("a process without pipes")
-        child.stdin.write(told)
+        child.stdin.write(stdin)
         child.stdin.close()
         line = child.stdout.readline() if select.select([child.stdout], [], [], PATIENCE)[0] else b""
         if not line:

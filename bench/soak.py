@@ -43,9 +43,9 @@ class PayingModel:
 
 
 @outrider.tool(replay=Replay.NEVER)
-async def pay(here: ToolContext, bill: str) -> str:
+async def pay(context: ToolContext, bill: str) -> str:
     """Pay a bill."""
-    with Path(here.workspace.root, "paid").open("a") as file:
+    with Path(context.workspace.root, "paid").open("a") as file:
         file.write(bill + "\n")
     return f"paid {bill}"
 

@@ -104,15 +104,15 @@ async def life(folder: Path) -> None:
         await agent.resume_all()
         parent = await agent.session("soak")
         await agent.post("begin", session=parent, key="begin", address="terminal:soak")
-        is_told = False
+        is_reported = False
         with anyio.fail_after(_LONG):
             while True:
                 tasks = await agent.tasks()
-                if len(tasks) == COUNT + 1 and not is_told:
-                    is_told = True
+                if len(tasks) == COUNT + 1 and not is_reported:
+                    is_reported = True
                     sys.stdout.write("begun\n")
                     sys.stdout.flush()
-                if is_told and not any(task.is_open for task in tasks) and not await agent.unfinished():
+                if is_reported and not any(task.is_open for task in tasks) and not await agent.unfinished():
                     return
                 await anyio.sleep(0.02)
 
@@ -154,28 +154,28 @@ def judge(folder: Path, kills: int) -> Verdict:
     lines = [msgspec.json.decode(line, type=Seen) for line in (folder / "seen").read_bytes().splitlines()]
     parent = [seen for seen in lines if not seen.is_child][-1]
     child = [seen for seen in lines if seen.is_child][-1]
-    told = _ends_in(parent.notices)
-    told[FOREGROUND] += _ends_of(parent.results)
-    told[CHILD] += _ends_of(child.results)
+    reported = _ends_in(parent.notices)
+    reported[FOREGROUND] += _ends_of(parent.results)
+    reported[CHILD] += _ends_of(child.results)
     verdict = Verdict(kills)
     for number in range(COUNT):
-        verdict += _judge_one(folder, number, told[number])
+        verdict += _judge_one(folder, number, reported[number])
     from_child = [text for text in parent.notices if f"command: {_WORK}" in text and "| the child is done" in text]
     return verdict + Verdict(untold=not from_child, repeated=len(from_child) > 1)
 
 
-def _judge_one(folder: Path, number: int, told: Sequence[End]) -> Verdict:
+def _judge_one(folder: Path, number: int, reported: Sequence[End]) -> Verdict:
     log = folder / "work" / f"c{number}"
     acts = Counter(log.read_text().split()) if log.exists() else Counter[str]()
     did_run = acts == {"start": 1, "tick": ticks(number), "end": 1}
-    said_no = [text for _, text in told if "did not run" in text]
+    said_no = [text for _, text in reported if "did not run" in text]
     is_unstarted = not acts and bool(said_no)
-    right = [text for code, text in told if code == number and text == OUTPUT]
+    right = [text for code, text in reported if code == number and text == OUTPUT]
     return Verdict(
         disturbed=not did_run and not is_unstarted,
-        untold=not told,
-        repeated=len(told) > 1,
-        wrong=bool(told) and not right and not is_unstarted,
+        untold=not reported,
+        repeated=len(reported) > 1,
+        wrong=bool(reported) and not right and not is_unstarted,
         unstarted=is_unstarted,
     )
 

@@ -63,7 +63,7 @@ class End(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened(folder: Path, most: int = 5000) -> AsyncGenerator[Agent]:
+async def open_bench_agent(folder: Path, most: int = 5000) -> AsyncGenerator[Agent]:
     """An agent that may have so many tasks, in a folder with a gate."""
     work = folder / "work"
     work.mkdir()
@@ -124,10 +124,10 @@ def _lateness(ends: Sequence[End]) -> str:
     return f"{statistics.median(late):.0f} ms (p99 {late[int(len(late) * 0.99)]:.0f}, max {late[-1]:.0f})"
 
 
-async def _told(count: int, pause: float, how: str) -> list[Row]:
+async def _notice_delays(count: int, pause: float, how: str) -> list[Row]:
     progress(f"{count:,} tasks, ending {how}")
     with tempfile.TemporaryDirectory() as name:
-        async with opened(Path(name)) as agent:
+        async with open_bench_agent(Path(name)) as agent:
             begun = time.perf_counter()
             gate = await start_crowd(agent, count)
             each = (time.perf_counter() - begun) / count
@@ -145,7 +145,7 @@ async def _told(count: int, pause: float, how: str) -> list[Row]:
 async def _quiet(count: int, seconds: float) -> Row:
     progress(f"{count} quiet tasks")
     with tempfile.TemporaryDirectory() as name:
-        async with opened(Path(name)) as agent:
+        async with open_bench_agent(Path(name)) as agent:
             gate = await start_crowd(agent, count)
             await anyio.sleep(1)
             before = time.process_time()
@@ -173,7 +173,7 @@ async def _foreground(times: int) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with opened(folder) as agent:
+        async with open_bench_agent(folder) as agent:
             taken: list[float] = []
             for n in range(times):
                 begun = time.perf_counter()
@@ -209,6 +209,6 @@ async def tasks(times: int, most: int) -> list[Row]:
     rows.append(await _quiet(100, 5.0))
     for count in (200, 1000):
         if count <= most:
-            rows += await _told(count, 0.02, "20 ms apart")
-            rows += (await _told(count, 0.0, "all at once"))[:1]
+            rows += await _notice_delays(count, 0.02, "20 ms apart")
+            rows += (await _notice_delays(count, 0.0, "all at once"))[:1]
     return rows

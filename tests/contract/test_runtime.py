@@ -44,7 +44,7 @@ class Tried:
             (folder / name).mkdir(mode=0o700, exist_ok=True)
 
     @asynccontextmanager
-    async def opened(self, settings: Mapping[str, str] | None = None) -> AsyncGenerator[Agent]:
+    async def open_agent(self, settings: Mapping[str, str] | None = None) -> AsyncGenerator[Agent]:
         """Opening it again is a restart."""
         config = load(self.folder / "home", {}, settings or self.harness.settings())
         with anyio.fail_after(90):
@@ -70,7 +70,7 @@ def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     end_all(tmp_path)
 
 
-async def heard(agent: Agent, session: Session, kind: type[object]) -> Entry:
+async def wait_for_entry(agent: Agent, session: Session, kind: type[object]) -> Entry:
     """The first entry of this kind, once it is there."""
     async for event in agent.follow(session):
         if isinstance(event, Entry) and isinstance(event.body, kind):
@@ -99,7 +99,7 @@ def assert_sound(entries: list[Entry], turns: int, *, cut: int = 0) -> None:
 
 
 async def test_a_turn_ends_with_one_outcome_its_text_and_its_usage(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         turn = await tried.say(agent, GREET)
         assert (turn.outcome, turn.text, turn.error) == ("done", HELLO, "")
         assert (turn.usage.input > 0, turn.usage.output > 0) == (True, True)
@@ -112,7 +112,7 @@ async def test_a_turn_ends_with_one_outcome_its_text_and_its_usage(tried: Tried)
 
 
 async def test_an_input_that_comes_twice_is_run_once(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         words = tried.harness.words(WORK)
         first = await agent.say(words, session="s", key="monday", address=TERMINAL)
         again = await agent.say(words, session="s", key="monday", address=TERMINAL)
@@ -123,7 +123,7 @@ async def test_an_input_that_comes_twice_is_run_once(tried: Tried) -> None:
 
 
 async def test_calls_are_in_the_journal_with_their_results(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         turn = await tried.say(agent, WORK)
         assert (turn.outcome, turn.text, tried.harness.effects()) == ("done", DONE, 1)
         entries = await journal(agent)
@@ -139,17 +139,17 @@ async def test_text_is_streamed_while_it_is_written(tried: Tried) -> None:
         if isinstance(event, Delta) and event.kind == "text":
             parts.append(event.text)
 
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         await agent.say(tried.harness.words(GREET), session="s", address=TERMINAL, on_event=watch)
     assert "".join(parts) == HELLO
 
 
 async def test_a_stop_ends_the_turn_and_keeps_what_was_done(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         session = await tried.begin(agent, HANG)
-        await heard(agent, session, Result)
+        await wait_for_entry(agent, session, Result)
         assert await agent.stop(session)
-        ended = (await heard(agent, session, Ended)).body
+        ended = (await wait_for_entry(agent, session, Ended)).body
         assert isinstance(ended, Ended)
         assert (ended.outcome, tried.harness.effects()) == ("interrupted", 1)
         assert_sound(await journal(agent), 1)
@@ -159,11 +159,11 @@ async def test_a_stop_ends_the_turn_and_keeps_what_was_done(tried: Tried) -> Non
 
 
 async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         await tried.say(agent, GREET)
         assert (await tried.say(agent, WORK)).text == DONE
         assert tried.harness.knows(GREET) >= 1
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         assert (await tried.say(agent, "remember")).outcome == "done"
         assert tried.harness.knows(GREET) >= 1
         assert_sound(await journal(agent), 3)
@@ -171,9 +171,9 @@ async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried:
 
 @pytest.mark.parametrize(("answer", "runs"), [("once", 1), ("no", 0)])
 async def test_a_call_that_needs_an_approval_follows_the_answer(tried: Tried, answer: str, runs: int) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         session = await tried.begin(agent, ASK)
-        asked = (await heard(agent, session, Asked)).body
+        asked = (await wait_for_entry(agent, session, Asked)).body
         assert isinstance(asked, Asked)
         assert ("echo x >> did" in asked.question, tried.harness.effects()) == (True, 0)
         assert await agent.answer(session, asked, answer)
@@ -184,22 +184,22 @@ async def test_a_call_that_needs_an_approval_follows_the_answer(tried: Tried, an
 
 
 async def test_a_call_whose_question_nobody_can_answer_does_not_run(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         session = await tried.begin(agent, ASK, "pipe:test")
-        ended = (await heard(agent, session, Ended)).body
+        ended = (await wait_for_entry(agent, session, Ended)).body
         assert isinstance(ended, Ended)
         assert (ended.outcome, tried.harness.effects()) == ("done", 0)
         assert_sound(await journal(agent), 1)
 
 
 async def test_a_message_during_a_turn_is_answered(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         session = await tried.begin(agent, ASK)
-        asked = (await heard(agent, session, Asked)).body
+        asked = (await wait_for_entry(agent, session, Asked)).body
         assert isinstance(asked, Asked)
         await agent.post(tried.harness.words("meanwhile"), session=session, address=TERMINAL)
         assert await agent.answer(session, asked, "once")
-        await heard(agent, session, Ended)
+        await wait_for_entry(agent, session, Ended)
         while (now := await agent.find("s")).has_work:
             await agent.wait(now)
         assert (tried.harness.effects(), tried.harness.knows("meanwhile")) == (1, 1)
@@ -211,7 +211,7 @@ async def test_a_message_during_a_turn_is_answered(tried: Tried) -> None:
 @pytest.mark.promise("L4")
 async def test_an_interrupted_turn_resumes_or_fails_with_a_reason_as_its_traits_say(tried: Tried) -> None:
     killed_at("result_not_recorded", tried.folder, tried.harness.settings(), tried.harness.words(WORK))
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         await agent.resume_all()
         turn = await agent.wait(await agent.find("s"))
         assert turn
@@ -225,14 +225,14 @@ async def test_an_interrupted_turn_resumes_or_fails_with_a_reason_as_its_traits_
 
 
 async def test_a_runtime_that_is_not_installed_fails_with_what_to_do(tried: Tried) -> None:
-    async with tried.opened(tried.harness.broken()) as agent:
+    async with tried.open_agent(tried.harness.broken()) as agent:
         turn = await tried.say(agent, GREET)
         assert (turn.outcome, tried.harness.hint in turn.error) == ("failed", True), turn.error
         assert_sound(await journal(agent), 1)
 
 
 async def test_a_session_that_switches_the_runtime_and_back_keeps_its_history(tried: Tried) -> None:
-    async with tried.opened() as agent:
+    async with tried.open_agent() as agent:
         await tried.say(agent, GREET)
         session = await agent.find("s")
         await agent.change(session, {"runtime": "native"})

@@ -1,7 +1,6 @@
 """An owner is killed and its clients have other settings: no turn fails because of who takes over."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def test_a_run_with_the_settings_of_the_owner_takes_over_and_runs_the_turns_of_o
             ]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.needs("tmux")
 def test_an_idle_chat_without_the_model_shows_what_it_leaves_unfinished(tmp_path: Path) -> None:
     person = Person(tmp_path)
     (tmp_path / "another shell").mkdir()

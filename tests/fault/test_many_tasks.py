@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bench.tasks import memory, opened, release, start_crowd
+from bench.tasks import memory, open_bench_agent, release, start_crowd
 from outrider.core.events import Result
 from tests.support.survivors import until_none_survives
 
@@ -20,7 +20,7 @@ MAX_MEMORY = 40
 
 
 async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory(tmp_path: Path) -> None:
-    async with opened(tmp_path) as agent:
+    async with open_bench_agent(tmp_path) as agent:
         with anyio.fail_after(20):
             await agent.say("0 nothing", session="warm-up")
         before = memory()
@@ -40,7 +40,7 @@ async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory
 
 
 async def test_more_tasks_than_a_session_may_have_are_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path, most=5) as agent:
+    async with open_bench_agent(tmp_path, most=5) as agent:
         gate = await start_crowd(agent, 8)
         session = await agent.session("crowd")
         results = [entry.body for entry in await agent.journal(session) if isinstance(entry.body, Result)]

@@ -204,7 +204,7 @@ async def test_a_full_disk_affects_only_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         ("printf '\\377\\376bad\\200'", "| ��bad�"),
         ("head -c 300000 /dev/urandom; echo; echo end", "| end"),
@@ -213,14 +213,14 @@ async def test_a_full_disk_affects_only_the_command(tmp_path: Path) -> None:
         ("head -c 50M /dev/zero | tr '\\0' x; echo; echo end", "| end"),
     ],
 )
-async def test_any_output_is_kept_whole_and_summarised(tmp_path: Path, command: str, said: str) -> None:
+async def test_any_output_is_kept_whole_and_summarised(tmp_path: Path, command: str, expected: str) -> None:
     async with bench_in(tmp_path, shell_output=str(60 * 1024 * 1024)) as bench:
         before = _peak()
         task, notice = await bench.sees_through(command)
         size = bench.agent.commands.size(task)
         after = _peak()
     assert (task.state, task.exit_code) == ("succeeded", 0)
-    assert said in notice
+    assert expected in notice
     assert "\n[Task" not in notice
     assert len(notice) < SHORT
     assert after - before < 30

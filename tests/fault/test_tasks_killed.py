@@ -92,7 +92,7 @@ def wait_for_end(log: Path) -> None:
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: ScriptedModel) -> AsyncGenerator[Agent]:
+async def open_killable(folder: Path, model: ScriptedModel) -> AsyncGenerator[Agent]:
     """Every command here is harmless and needs no sandbox. None of them is left afterwards."""
     (folder / "work").mkdir(exist_ok=True)
     config = replace(load(folder / "home", {}, {}), rules=(Rule("allow", "shell", needs=(HOST,)),))
@@ -115,7 +115,7 @@ async def test_a_stop_that_comes_while_a_command_is_being_started_leaves_nothing
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = ScriptedModel(says("", call("shell", command="while :; do sleep 0.1; done")), says("never"))
-    async with opened(tmp_path, model) as agent:
+    async with open_killable(tmp_path, model) as agent:
         with anyio.fail_after(60):
             for moment in range(40):
                 session = await posted(agent, f"s{moment}")
@@ -134,7 +134,7 @@ async def test_killing_a_child_session_ends_the_command_it_waits_for(tmp_path: P
             return says("", call("shell", command="while :; do sleep 0.1; done"))
         return says("", call("delegate", work="work on", background=True)) if len(prompt.messages) == 1 else says("ok")
 
-    async with opened(tmp_path, ScriptedModel(*[answer] * 9)) as agent:
+    async with open_killable(tmp_path, ScriptedModel(*[answer] * 9)) as agent:
         session = await posted(agent)
         with anyio.fail_after(60):
             while len(await agent.tasks(open_only=True)) < 2:
@@ -150,7 +150,7 @@ async def test_a_command_that_cannot_be_started_now_is_reported_in_the_result_on
     model = ScriptedModel(says("", call("shell", command="true", background=True)), says("sorry"), says("again?"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "tasks").write_text("in the way")
-    async with opened(tmp_path, model) as agent:
+    async with open_killable(tmp_path, model) as agent:
         with anyio.fail_after(60):
             turn = await agent.say("go", session="s", address="terminal:test")
             (task,) = await agent.tasks()
@@ -167,7 +167,7 @@ async def test_a_command_that_cannot_be_started_now_is_reported_in_the_result_on
 async def test_a_line_too_long_to_be_read_at_once_does_not_hide_what_is_watched_for(tmp_path: Path) -> None:
     script = "head -c 300000 /dev/zero | tr '\\0' x; echo; echo FOUND it; while [ ! -e go ]; do sleep 0.05; done"
     model = ScriptedModel(says("", call("shell", command=script, background=True, watch="FOUND")), *[says("ok")] * 4)
-    async with opened(tmp_path, model) as agent:
+    async with open_killable(tmp_path, model) as agent:
         session = await posted(agent)
         notices: list[str] = []
         with anyio.fail_after(60):
@@ -193,7 +193,7 @@ async def test_a_catastrophic_watch_pattern_blocks_nothing_and_is_reported(tmp_p
 
     script = f"echo {'a' * 60}!; while [ ! -e go ]; do sleep 0.05; done"
     begins = says("", call("shell", command=script, background=True, watch=pattern))
-    async with opened(tmp_path, ScriptedModel(begins, waits, *[says("ok")] * 4)) as agent:
+    async with open_killable(tmp_path, ScriptedModel(begins, waits, *[says("ok")] * 4)) as agent:
         with anyio.fail_after(60):
             turn = await agent.say("go", session="s", address="terminal:test")
             (task,) = await agent.tasks()

@@ -21,8 +21,8 @@ from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.acp import deltas, finished_journal, post
-from tests.support.asks import asked
 from tests.support.npm import installed
+from tests.support.questions import asked
 
 pytestmark = pytest.mark.timeout(240)  # the first time, 289 MB are installed
 RING = "echo rang >> bell; echo rang"

@@ -10,7 +10,7 @@ from outrider.core.prompt import UNKNOWN
 from outrider.runtimes.acp.errors import CANNOT_RESUME, USE_NATIVE_HINT
 from tests.journey.support import Person, Ran
 from tests.support.acp import World, deltas, do, finished_journal, post, text, tool
-from tests.support.asks import asked
+from tests.support.questions import asked
 
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
 RUNS = [

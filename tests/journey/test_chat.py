@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import stat
 from pathlib import Path
@@ -17,7 +16,7 @@ from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person, Ran
 from tests.journey.tmux import Terminal
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = pytest.mark.needs("tmux")
 
 
 def user_messages(request: RecordedRequest) -> list[Any]:
@@ -39,6 +38,7 @@ def test_the_greeting_names_the_model_the_workspace_and_help(person: Person) -> 
     assert in_order(screen, "built-in practice model", "OPENAI_API_KEY", "Workspace:", "/help", "new session · idle")
 
 
+@pytest.mark.command("chat")
 def test_calls_and_the_reply_are_printed_in_order(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     with Terminal(person, "chat") as terminal:

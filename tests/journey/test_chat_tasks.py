@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 
 import pytest
@@ -13,7 +12,7 @@ from tests.journey.at_work import at_work, gate, opens, shell
 from tests.journey.support import Person
 from tests.journey.tmux import Terminal
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = pytest.mark.needs("tmux")
 
 
 def prompt_line(screen: str) -> str:

@@ -35,6 +35,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
+@pytest.mark.command("config")
 def test_a_setting_is_written_read_and_removed(shell: Shell) -> None:
     path = shell.home / "config.toml"
     assert shell.types("path") == (0, f"{path}\n", "")

@@ -33,6 +33,7 @@ def create_first_key(home: Path) -> str:
     return anyio.run(create) or ""
 
 
+@pytest.mark.command("key")
 def test_a_key_is_shown_once_and_alone(person: Person) -> None:
     created = person.types("key", "create", "laptop")
     match = _KEY.fullmatch(created.out)

@@ -202,6 +202,8 @@ def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptedSer
     assert person.types("resume").out == "no unfinished turns\n"
 
 
+@pytest.mark.command("questions")
+@pytest.mark.command("resume")
 def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Person, server: ScriptedServer) -> None:
     leave_pending(person)
     resumed = person.types("resume")
@@ -271,6 +273,7 @@ def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
     assert "pending questions were answered with no: nobody can be asked here" in ran.err
 
 
+@pytest.mark.command("permissions")
 def test_a_permission_for_the_workspace_is_valid_until_it_is_revoked(person: Person) -> None:
     with ScriptedServer(asks_once()) as server:
         person.uses(server.url)

@@ -127,6 +127,7 @@ def test_following_a_task_prints_its_output_leaves_the_home_free_and_ends_with_i
     assert person.types("tasks", "tail", "-n", "2", task) == Ran(0, "two\nthrée\n", "")
 
 
+@pytest.mark.command("tasks")
 def test_a_task_is_killed_with_all_its_processes_and_that_is_recorded(person: Person, fifo: Path) -> None:
     task = begin(person, "setsid cat fifo & cat fifo")
     ran = person.types("tasks", "kill", task)

@@ -16,8 +16,8 @@ from outrider.core.store_port import Session
 from outrider.testing.scripted_model import ScriptedCall, ScriptedReply, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import open_scripted_server
-from tests.support.asks import asked
 from tests.support.codex import codex_home, open_codex, processes, shell, summarize
+from tests.support.questions import asked
 from tests.support.tuned_codex import tune_codex
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]

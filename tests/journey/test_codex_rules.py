@@ -8,8 +8,8 @@ import pytest
 from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.journey.test_codex_approvals import at_work, begin, ended, steps
-from tests.support.asks import asked
 from tests.support.codex import codex_home, open_codex, shell, summarize
+from tests.support.questions import asked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.behaviour("A15")]
 

@@ -50,6 +50,7 @@ def test_online_finds_a_key_that_is_not_accepted(person: Person) -> None:
     assert "did not accept the key" in ran.out
 
 
+@pytest.mark.command("doctor")
 def test_findings_are_available_as_json(person: Person) -> None:
     report = json.loads(person.types("doctor", "--json").out)
     assert report["ok"] is True

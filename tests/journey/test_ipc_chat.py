@@ -1,7 +1,6 @@
 """Chats that share a home with each other and with other commands, in real terminals."""
 
 import os
-import shutil
 import signal
 import time
 
@@ -14,7 +13,7 @@ from tests.journey.support import Person, Ran
 from tests.journey.tmux import WITHIN, Terminal
 from tests.support.up import up
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = pytest.mark.needs("tmux")
 
 HI = ScriptRule("^hi", ((says("hello there"),),))
 SECOND = ScriptRule("^second", ((says("the second answer"),),))

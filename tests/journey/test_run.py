@@ -33,6 +33,7 @@ def reads_a_file() -> Script:
     return script(says("let me look", call("read", path="a.txt")), says("it says *hello*"))
 
 
+@pytest.mark.command("run")
 def test_stdout_holds_the_reply_and_nothing_else(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     with ScriptedServer(reads_a_file()) as server:

@@ -1,7 +1,6 @@
 """The choice of a runtime: `outrider runtime`, `--runtime` and `/runtime`."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ def list_runtimes(person: Person) -> dict[str, dict[str, Any]]:
     return {status["name"]: status for status in json.loads(person.types("runtime", "list", "--json").out)}
 
 
+@pytest.mark.command("runtime")
 def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(with_parrot: Person) -> None:
     install_codex(with_parrot, "http://127.0.0.1:9/v1")
     statuses = list_runtimes(with_parrot)
@@ -196,7 +196,7 @@ def test_codex_is_chosen_by_flag_by_default_and_for_a_session_and_native_replace
     assert models == ["gpt-5.5", "gpt-5.5", "gpt-5.5", "gpt-5.4"]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.needs("tmux")
 @pytest.mark.behaviour("A1")
 def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conversation(person: Person) -> None:
     with ScriptedServer(script(says("codex was here"), says("and again"))) as server:
@@ -231,7 +231,7 @@ def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conver
     assert second.body["model"] == "gpt-5.4"
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.needs("tmux")
 def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of_it_and_a_stopped_command_is_shown(
     person: Person,
 ) -> None:
@@ -258,7 +258,7 @@ def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of
         assert text.index("› second question") < text.index("paragraph 5")
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.needs("tmux")
 def test_a_chat_can_start_with_another_runtime_and_choosing_a_model_returns_to_native(with_parrot: Person) -> None:
     with Terminal(with_parrot, "chat", "-r", "parrot") as terminal:
         assert "with the runtime parrot" in terminal.rests()
@@ -280,7 +280,7 @@ def test_a_chat_can_start_with_another_runtime_and_choosing_a_model_returns_to_n
         assert "practice ·" in terminal.rests().splitlines()[-1]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.needs("tmux")
 def test_a_command_beside_a_chat_chooses_for_its_session_and_says_whose_settings_apply(with_parrot: Person) -> None:
     with Terminal(with_parrot, "chat") as terminal:
         terminal.rests()

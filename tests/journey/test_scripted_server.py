@@ -359,6 +359,7 @@ def test_the_command_prints_its_address_and_stops_cleanly(
     assert body["choices"][0]["message"]["content"] == "from a file"
 
 
+@pytest.mark.command("practice-model")
 def test_the_command_replies_with_the_text_of_say(client: httpx2.Client) -> None:
     command = [sys.executable, "-m", "outrider", "practice-model", "--say", "hello", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -42,6 +42,7 @@ def test_sessions_are_listed_latest_first_in_aligned_columns(writer: Person) -> 
     assert [(session["name"], session["state"], session["head"]) for session in one] == [("second", "idle", 3)]
 
 
+@pytest.mark.command("sessions")
 def test_a_session_is_shown_as_a_transcript_with_calls_results_and_cost(writer: Person) -> None:
     transcript = writer.types("sessions", "show", "first").out
     plain = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "THEN", transcript)

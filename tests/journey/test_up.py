@@ -24,6 +24,7 @@ def person(tmp_path: Path) -> Person:
     return Person(tmp_path)
 
 
+@pytest.mark.command("up")
 def test_it_prints_its_url_and_where_the_key_is_and_answers(person: Person) -> None:
     with ScriptedServer(script("hello there")) as model:
         person.uses(model.url)

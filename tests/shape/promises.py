@@ -20,7 +20,7 @@ class Promise(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     promise: str
     state: Literal["kept", "planned"]
-    shown: str = ""
+    measure: str = ""
 
 
 class KillPoint(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,25 +43,25 @@ def read() -> Promises:
 
 def render(source: Promises) -> str:
     """The page. The tests that show a promise are named by file, so that the page changes rarely."""
-    shown = marks("promise")
+    test_marks = marks("promise")
     laws = _table(
         "| | promise | shown by | state |\n|---|---|---|---|",
         (
-            f"| {law.id} | **{law.name}** — {law.promise} | {law.shown} | {_state(law, shown)} |"
+            f"| {law.id} | **{law.name}** — {law.promise} | {law.measure} | {_state(law, test_marks)} |"
             for law in source.promise
         ),
     )
     guards = _table(
         "| | guard | what it does | state |\n|---|---|---|---|",
-        (f"| {guard.id} | {guard.name} | {guard.promise} | {_state(guard, shown)} |" for guard in source.guard),
+        (f"| {guard.id} | {guard.name} | {guard.promise} | {_state(guard, test_marks)} |" for guard in source.guard),
     )
     kills = _table("| | killed when |\n|---|---|", (f"| {kill.id} | {kill.when} |" for kill in source.kill))
     return f"""<!-- Written by `./dev docs` from promises.toml and the tests. Change those, not this page. -->
 # What Outrider promises
 
-A promise is *kept* when a test shows it, measured from outside: by what a person, a file or a scripted provider saw, never
-by reading Outrider's own database. The tests are listed beside it. *Planned* means that it is not shown yet: do not rely
-on it.
+A promise is *kept* when a test shows it, measured from outside: by what a person, a file or a scripted provider saw,
+never by reading Outrider's own database. The tests are listed beside it. *Planned* means that it is not shown yet: do
+not rely on it.
 
 ## Reliability
 
@@ -87,10 +87,10 @@ def _table(head: str, rows: Iterable[str]) -> str:
     return "\n".join([head, *rows])
 
 
-def _state(promise: Promise, shown: list[Mark]) -> str:
+def _state(promise: Promise, test_marks: list[Mark]) -> str:
     if promise.state == "planned":
         return "planned"
-    files = sorted({mark.file for mark in shown if mark.id == promise.id})
+    files = sorted({mark.file for mark in test_marks if mark.id == promise.id})
     return "kept: " + ", ".join(f"[{file.rpartition('/')[2]}](../{file})" for file in files)
 
 

@@ -108,6 +108,7 @@ def test_nothing_is_assigned_on_another_object() -> None:
 
 ALLOWED_TARGETS = {
     "logging.raiseExceptions",
+    "process.returncode",
     "self.cycle.disconnected",
 }
 """Attributes of library objects that can only be set this way."""

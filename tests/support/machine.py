@@ -1,4 +1,4 @@
-"""What this machine has beyond Python: a test that needs more is skipped where it is missing, and says what it misses."""
+"""What this machine has beyond Python. A test that needs more is skipped where it is missing, with the reason."""
 
 import os
 import shutil

@@ -182,7 +182,7 @@ async def test_an_invalid_pattern_is_refused_before_it_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("glob", "path", "means"),
+    ("glob", "path", "is_match"),
     [
         ("*.py", "a/b/c.py", True),
         ("a/*.py", "a/b/c.py", False),
@@ -197,8 +197,8 @@ async def test_an_invalid_pattern_is_refused_before_it_is_used() -> None:
         ("*.{py", "a.py", False),
     ],
 )
-def test_globs_match_as_in_a_shell(glob: str, path: str, means: bool) -> None:
-    assert glob_matches(path, expand_braces(glob)) is means
+def test_globs_match_as_in_a_shell(glob: str, path: str, is_match: bool) -> None:
+    assert glob_matches(path, expand_braces(glob)) is is_match
 
 
 def test_no_glob_takes_exponential_time() -> None:

@@ -15,14 +15,12 @@ from outrider.config.load import load
 from outrider.core.events import Answered, Asked, Begun, Ended, Entry, Result
 from outrider.core.store_port import Session
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from outrider.workspaces.sandbox import detect
-from outrider.workspaces.sandbox.types import NoSandbox
-from tests.support import asks
+from tests.support import questions
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.promise("S8"),
-    pytest.mark.skipif(isinstance(detect(), NoSandbox), reason="no sandbox here, so every command is asked for"),
+    pytest.mark.needs("sandbox"),
 ]
 
 TERMINAL, PIPE = "terminal:test", "pipe:test"
@@ -40,7 +38,7 @@ def reach(port: int) -> str:
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: ScriptedModel, rules: str = "", **settings: str) -> AsyncGenerator[Agent]:
+async def open_asking(folder: Path, model: ScriptedModel, rules: str = "", **settings: str) -> AsyncGenerator[Agent]:
     work, home = folder / "work", folder / "home"
     work.mkdir(exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
@@ -52,7 +50,7 @@ async def opened(folder: Path, model: ScriptedModel, rules: str = "", **settings
 
 async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
     with anyio.fail_after(30):
-        return await asks.asked(agent, session, count)
+        return await questions.asked(agent, session, count)
 
 
 async def begin(agent: Agent, text: str = "go", address: str = TERMINAL) -> Session:
@@ -77,7 +75,7 @@ async def test_a_command_has_no_network_unless_a_person_allows_it_for_this_call(
     model = ScriptedModel(
         says("", call("shell", command=reach(port))), says("", needing), says("", needing), says("ok")
     )
-    async with opened(tmp_path, model) as agent:
+    async with open_asking(tmp_path, model) as agent:
         session = await begin(agent)
         question = await asked(agent, session)
         assert await agent.answer(session, question, "once")
@@ -100,7 +98,7 @@ async def test_a_yes_holds_as_far_as_it_was_given_and_can_be_taken_back(
 ) -> None:
     needing = says("", call("shell", command=reach(port), needs=["network"]))
     model = ScriptedModel(needing, needing, says("ok"), needing, says("ok"), needing, says("ok"))
-    async with opened(tmp_path, model) as agent:
+    async with open_asking(tmp_path, model) as agent:
         session = await begin(agent)
         await agent.answer(session, await asked(agent, session), answer)
         assert outputs(await rest(agent)) == ["reached", "reached"]
@@ -122,7 +120,7 @@ async def test_a_yes_holds_as_far_as_it_was_given_and_can_be_taken_back(
 @pytest.mark.promise("S9")
 async def test_a_question_nobody_can_answer_is_a_no_and_after_three_the_turn_ends(tmp_path: Path, port: int) -> None:
     lines = [says("", call("shell", command=f"{reach(port)} # {n}", needs=["network"])) for n in range(9)]
-    async with opened(tmp_path, ScriptedModel(*lines)) as agent:
+    async with open_asking(tmp_path, ScriptedModel(*lines)) as agent:
         await begin(agent, address=PIPE)
         journal = await rest(agent)
     assert [entry.body.answer for entry in journal if isinstance(entry.body, Answered)] == ["no"] * 3
@@ -135,14 +133,14 @@ async def test_a_question_nobody_can_answer_is_a_no_and_after_three_the_turn_end
 async def test_a_question_survives_restarts_and_its_answer_runs_the_command_once(tmp_path: Path, port: int) -> None:
     command = f"{reach(port)}; echo once >> runs"
     model = ScriptedModel(says("", call("shell", command=command, needs=["network"])), says("done"))
-    async with opened(tmp_path, model) as agent:
+    async with open_asking(tmp_path, model) as agent:
         session = await begin(agent)
         await asked(agent, session)
     for _ in range(5):
-        async with opened(tmp_path, model) as agent:
+        async with open_asking(tmp_path, model) as agent:
             await agent.resume_all()
             assert len(await agent.questions(await agent.session("s"))) == 1
-    async with opened(tmp_path, model) as agent:
+    async with open_asking(tmp_path, model) as agent:
         (waiting,) = await agent.questions(await agent.session("s"))
         assert await agent.answer(session, waiting, "once")
         assert not await agent.answer(session, waiting, "no")
@@ -153,7 +151,7 @@ async def test_a_question_survives_restarts_and_its_answer_runs_the_command_once
 
 async def test_other_calls_of_the_reply_go_on_while_one_waits(tmp_path: Path, port: int) -> None:
     calls = (call("shell", command=reach(port), needs=["network"]), call("shell", command="echo meanwhile"))
-    async with opened(tmp_path, ScriptedModel(says("", *calls), says("ok"))) as agent:
+    async with open_asking(tmp_path, ScriptedModel(says("", *calls), says("ok"))) as agent:
         session = await begin(agent)
         question = await asked(agent, session)
         with anyio.fail_after(30):
@@ -181,7 +179,7 @@ async def test_rules_decide_beforehand_and_shell_syntax_never_slips_through_one(
     tmp_path: Path, port: int, rules: str, command: str, expected: str
 ) -> None:
     model = ScriptedModel(says("", call("shell", command=command, needs=["network"])), says("ok"))
-    async with opened(tmp_path, model, rules) as agent:
+    async with open_asking(tmp_path, model, rules) as agent:
         (tmp_path / "work" / "reach.sh").write_text(reach(port) + "\n")
         session = await begin(agent)
         if expected == "asked":
@@ -196,7 +194,7 @@ async def test_a_rule_speaks_of_calls_that_stay_in_the_sandbox_too(tmp_path: Pat
     made = tmp_path / "work" / "made"
     args = {"path": "made", "content": "x"} if tool == "write" else {"command": "echo x > made"}
     model = ScriptedModel(says("", call(tool, **args)), says("ok"))
-    async with opened(tmp_path, model, f'[[rules]]\nverdict = "ask"\ntool = "{tool}"\n') as agent:
+    async with open_asking(tmp_path, model, f'[[rules]]\nverdict = "ask"\ntool = "{tool}"\n') as agent:
         session = await begin(agent)
         question = await asked(agent, session)
         assert (question.choices, question.needs, made.exists()) == (("once", "no"), (), False)
@@ -208,7 +206,7 @@ async def test_a_rule_speaks_of_calls_that_stay_in_the_sandbox_too(tmp_path: Pat
 @pytest.mark.parametrize("rule", ['tool = "write"', 'tool = "shell"', 'argv = ["touch"]', ""])
 async def test_what_a_rule_denies_is_not_run_wherever_it_would(tmp_path: Path, rule: str) -> None:
     calls = (call("write", path="made", content="x"), call("shell", command="touch ran"))
-    async with opened(
+    async with open_asking(
         tmp_path, ScriptedModel(says("", *calls), says("ok")), f'[[rules]]\nverdict = "deny"\n{rule}\n'
     ) as agent:
         await begin(agent)
@@ -221,7 +219,7 @@ async def test_what_a_rule_denies_is_not_run_wherever_it_would(tmp_path: Path, r
 
 async def test_a_question_has_a_time_limit_only_where_one_is_set(tmp_path: Path, port: int) -> None:
     model = ScriptedModel(says("", call("shell", command=reach(port), needs=["network"])), says("ok"))
-    async with opened(tmp_path, model, asks_seconds="1") as agent:
+    async with open_asking(tmp_path, model, asks_seconds="1") as agent:
         await begin(agent)
         journal = await rest(agent)
     assert outputs(journal) == ["failed: not run"]
@@ -233,7 +231,7 @@ async def test_a_path_outside_the_workspace_is_asked_for_and_then_only_read(tmp_
     look = f"(cat {tmp_path}/notes/a.txt; echo x >> {tmp_path}/notes/a.txt) 2>/dev/null; true"
     needing = call("shell", command=look, needs=[f"read:{tmp_path}/notes"])
     model = ScriptedModel(says("", call("shell", command=look)), says("", needing), says("ok"))
-    async with opened(tmp_path, model) as agent:
+    async with open_asking(tmp_path, model) as agent:
         session = await begin(agent)
         await agent.answer(session, await asked(agent, session), "once")
         journal = await rest(agent)
@@ -245,7 +243,7 @@ async def test_a_path_outside_the_workspace_is_asked_for_and_then_only_read(tmp_
 async def test_outriders_own_files_cannot_even_be_asked_for(tmp_path: Path) -> None:
     home = tmp_path / "home"
     needing = call("shell", command=f"cat {home}/config.toml", needs=[f"read:{home}"])
-    async with opened(tmp_path, ScriptedModel(says("", needing), says("ok"))) as agent:
+    async with open_asking(tmp_path, ScriptedModel(says("", needing), says("ok"))) as agent:
         await begin(agent)
         journal = await rest(agent)
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
