@@ -1,13 +1,14 @@
-"""kill -9 of Outrider and of Codex at every point of a turn that the real Codex carries: it comes out once, and right.
+"""kill -9 of Outrider and of Codex at every point of a turn that the real Codex runs: it ends once, and correctly.
 
 What happened is counted outside: by the file that commands wrote to, by the model server's requests, in /proc.
 """
 
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ from outrider.app.agent import Agent
 from outrider.core.events import Asked, Begun, Bound, Delta, Ended, Entry, Event, Reply, Result, Started
 from outrider.core.turn_result import TurnResult
 from outrider.testing.scripted_model import says
-from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.script import Script, ScriptRule, ScriptStep, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_home, codex_settings, open_codex, processes, shell, texts
 from tests.support.life import killed_at, start_life
@@ -31,11 +32,10 @@ pytestmark = [
 ]
 ASKED = "pay the bills"
 DONE = "All bills are paid."
-SCRIPT = script(
-    says("I pay the rent first", shell("echo rent >> paid")),
-    says("one more", shell("echo power >> paid")),
-    *[says(DONE)] * 4,
-)
+PAY_RENT = shell("echo rent >> paid")
+RENT = says("I pay the rent first", PAY_RENT)
+POWER = says("one more", shell("echo power >> paid"))
+SCRIPT = script(RENT, POWER, *[says(DONE)] * 4)
 POINTS = [
     "input_committed",
     "session_unclaimed",
@@ -82,22 +82,29 @@ class World:
         return book.read_text().split() if book.exists() else []
 
     def assert_paid_once(self, *bills: str) -> None:
-        """No bill was paid twice, and one that may not have been paid was told to the model as such."""
+        """No bill was paid twice, and if one was not paid, the model was told that this is uncertain."""
         assert len(self.paid) == len(set(self.paid))
-        if not bills:
-            return
         prompts = " ".join(texts(request) for request in self.server.requests)
         assert sorted(self.paid) == sorted(bills) or any(word in prompts for word in UNSURE), self.paid
 
 
+@contextmanager
+def open_world(folder: Path, script: Script) -> Generator[World]:
+    """A world whose model follows this script; no process of it is left."""
+    try:
+        with ScriptedServer(script) as server:
+            yield World(folder, server)
+    finally:
+        end_all(folder)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with ScriptedServer(SCRIPT) as server:
-        yield World(tmp_path, server)
-    end_all(tmp_path)
+    with open_world(tmp_path, SCRIPT) as world:
+        yield world
 
 
-async def taken_up(agent: Agent) -> TurnResult:
+async def resumed(agent: Agent) -> TurnResult:
     """The turn that was left open, once it has ended."""
     await agent.resume_all()
     ended = await agent.wait(await agent.find("s"))
@@ -114,7 +121,7 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
     results = [entry.body.call for entry in journal if isinstance(entry.body, Result)]
     assert (len(set(calls)), sorted(results)) == (len(calls), sorted(calls))
     replies = [entry.body.text for entry in journal if isinstance(entry.body, Reply) and entry.body.text]
-    # What Codex said last before it was cut off it may say again: to it, and to the journal, these are two messages.
+    # Codex may repeat the last message before it was cut off: to it, and to the journal, these are two messages.
     assert len(replies) - len(set(replies)) <= 1
 
 
@@ -122,7 +129,7 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
 async def test_a_turn_continues_in_its_thread_after_outrider_was_killed(world: World, point: str) -> None:
     killed_at(point, world.folder, world.settings(), ASKED)
     async with world.again() as agent:
-        turn = await taken_up(agent)
+        turn = await resumed(agent)
         assert (turn.outcome, turn.text) == ("done", DONE)
         await assert_in_order(agent, 1)
         assert texts(world.server.requests[-1]).count(ASKED) == 1
@@ -145,7 +152,7 @@ async def test_a_turn_whose_owner_was_killed_twice_still_ends_once(world: World,
         life.communicate(timeout=_PATIENCE)
     async with world.again() as agent:
         if (await agent.find("s")).has_work:
-            await taken_up(agent)
+            await resumed(agent)
         await assert_in_order(agent, 1)
         world.assert_paid_once("rent", "power")
     await until_none_survives(world.folder)
@@ -184,14 +191,38 @@ def says_it_all(event: Event) -> bool:
     return isinstance(event, Entry) and isinstance(event.body, Reply) and event.body.text == DONE
 
 
-MOMENTS: dict[str, Callable[[Event], bool]] = {
-    "begun": is_body(Started),
-    "bound": is_body(Bound),
-    "speaks": lambda event: isinstance(event, Delta) and event.kind == "text",
-    "calls": makes_call,
-    "runs": is_body(Begun),
-    "ran": is_body(Result),
-    "said": says_it_all,
+def streams_text(event: Event) -> bool:
+    return isinstance(event, Delta) and event.kind == "text"
+
+
+class Moment(NamedTuple):
+    """When Codex is killed, and what must be true of it."""
+
+    is_reached: Callable[[Event], bool]
+    replies: tuple[ScriptStep, ...]
+    """To the first message. The model holds the last one back, so that Codex is killed no later than there."""
+    paid: tuple[list[str], ...] = (["rent", "power"],)
+    """What may be paid in the end; empty if a command was running, so that this is uncertain."""
+    may_lose_thread: bool = False
+    """Codex stores nothing of a thread without a message, and it may not have got one."""
+
+
+HELD = (Stall(),)
+# Half of its events are the whole text and nothing of the call.
+SHORT_RENT = says("First.", PAY_RENT)
+MOMENTS = {
+    "turn_started": Moment(is_body(Started), (HELD,), may_lose_thread=True),
+    "thread_bound": Moment(is_body(Bound), (HELD,), may_lose_thread=True),
+    # Codex does not store a message before its end.
+    "within_text": Moment(streams_text, ((Stall("stream"), RENT),)),
+    # A reply that is cut off between its text and its call is, to the model, one without a call.
+    "between_text_and_call": Moment(
+        streams_text, ((Stall("stream"), SHORT_RENT),), paid=(["power"], ["rent", "power"])
+    ),
+    "call_recorded": Moment(makes_call, ((RENT,), HELD), paid=()),
+    "call_begun": Moment(is_body(Begun), ((RENT,), HELD), paid=()),
+    "result_recorded": Moment(is_body(Result), ((RENT,), HELD)),
+    "last_reply_recorded": Moment(says_it_all, ((RENT,), (POWER,), (says(DONE),))),
 }
 
 
@@ -209,36 +240,42 @@ def kill_all(folder: Path) -> int:
 
 
 @pytest.mark.behaviour("A8")
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", MOMENTS)
 async def test_a_turn_whose_codex_was_killed_fails_and_the_next_one_continues_in_its_thread(
-    world: World, moment: str
+    tmp_path: Path, name: str
 ) -> None:
-    met = anyio.Event()
+    moment = MOMENTS[name]
+    reached = anyio.Event()
 
     def watch(event: Event) -> None:
-        if MOMENTS[moment](event):
-            met.set()
+        if moment.is_reached(event):
+            reached.set()
 
     async def kill() -> None:
-        await met.wait()
-        while not kill_all(world.folder):
+        await reached.wait()
+        while not kill_all(tmp_path):
             await anyio.sleep(0.01)
 
-    async with world.again() as agent:
-        outcomes: list[TurnResult] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(kill)
-            outcomes.append(await say(agent, ASKED, watch))
-        (turn,) = outcomes
-        assert turn.outcome == "done" or "/runtime native" in turn.error
-        again = await say(agent, "go on")
-        assert (again.outcome, again.text) == ("done", DONE)
-        # Codex stores nothing of a thread without a message, and at these moments it may not have got one.
-        await assert_in_order(agent, 2, threads=2 if moment in ("begun", "bound") else 1)
-        # A reply that is cut off between its text and its call is, to the model, one without a call.
-        world.assert_paid_once(*(() if moment == "speaks" else ("rent", "power")))
-        assert len(processes(world.folder)) == 1
-    await until_none_survives(world.folder)
+    script = Script(SCRIPT.replies, (ScriptRule(f"^{ASKED}$", moment.replies),))
+    with open_world(tmp_path, script) as world:
+        async with world.again() as agent:
+            outcomes: list[TurnResult] = []
+            async with anyio.create_task_group() as group:
+                group.start_soon(kill)
+                outcomes.append(await say(agent, ASKED, watch))
+            (turn,) = outcomes
+            is_done = name == "last_reply_recorded" and turn.outcome == "done"
+            assert is_done or (turn.outcome, "/runtime native" in turn.error) == ("failed", True)
+            again = await say(agent, "go on")
+            assert (again.outcome, again.text) == ("done", DONE)
+            await assert_in_order(agent, 2, threads=2 if moment.may_lose_thread else 1)
+            if moment.paid:
+                assert world.paid in moment.paid
+            else:
+                world.assert_paid_once("rent", "power")
+                assert "power" in world.paid
+            assert len(processes(tmp_path)) == 1
+        await until_none_survives(tmp_path)
 
 
 @pytest.mark.behaviour("A8")
@@ -287,7 +324,7 @@ async def test_commands_that_outlive_a_kill_are_found_and_ended(tmp_path: Path, 
         left = int((tmp_path / "work" / "left").read_text())
         assert (left in living(tmp_path)) == (who == "outrider")
         async with world.again(**free) as agent:
-            turn = await taken_up(agent) if who == "outrider" else await say(agent, "go on")
+            turn = await resumed(agent) if who == "outrider" else await say(agent, "go on")
             assert (turn.outcome, turn.text) == ("done", "It was cut off.")
             assert not any(b"sleep" in words for words in living(tmp_path).values())
             await assert_in_order(agent, 1 if who == "outrider" else 2)
