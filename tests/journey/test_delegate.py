@@ -42,4 +42,4 @@ async def test_delegated_work_runs_in_the_foreground_where_no_notice_can_be_deli
         session = await say_and_wait(agent, "go", PIPE)
         (done,) = await results(agent, session)
     assert (done["status"], done["reply"]) == ("done", "it is blue")
-    assert "not in the background" in done["note"]
+    assert "ran in the foreground" in done["note"]

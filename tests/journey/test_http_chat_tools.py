@@ -133,7 +133,7 @@ async def test_work_delegated_in_the_background_is_done_within_the_completion(tm
         results = prompt.messages[-1]
         if not isinstance(results, ToolMessage):
             return says("", call("delegate", work="look it up", background=True))
-        return says("done at once" if "not in the background" in results.results[0].text else "promised")
+        return says("done at once" if "ran in the foreground" in results.results[0].text else "promised")
 
     async with openai_home(tmp_path, answer, answer) as home:
         reply = await home.ask("what colour?")

@@ -106,7 +106,7 @@ def test_a_start_in_the_background_that_fails_says_why(person: Person) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        problem = f"outrider: port {port} of 127.0.0.1 is in use; end what uses it, or name another with --port\n"
+        problem = f"outrider: port {port} of 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
         for words in (("up", "--port", str(port)), ("up", "--detach", "--port", str(port))):
             ran = person.starts(*words)
             assert (ran.code, ran.out, ran.err) == (75, "", problem)
@@ -143,7 +143,7 @@ def test_every_loopback_address_is_accepted(person: Person, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "problem"), [("no-such-host.invalid", "is no address of this machine"), ("192.0.2.1", "cannot be used")]
+    ("host", "problem"), [("no-such-host.invalid", "is not an address of this machine"), ("192.0.2.1", "cannot be used")]
 )
 def test_an_address_of_another_machine_is_refused(person: Person, host: str, problem: str) -> None:
     ran = person.starts("up", "--host", host, "--port", "0")
