@@ -132,7 +132,7 @@ class Home:
         child.send_signal(number)
         _, errors = child.communicate(timeout=PATIENCE)
         seconds = time.monotonic() - begun
-        if child.returncode != (-number if number == signal.SIGKILL else 0) or errors or seconds > 10:
+        if child.returncode != (-number if number == signal.SIGKILL else 0) or errors or seconds > PATIENCE / 2:
             self.odd.append(f"ended with {child.returncode} after {seconds:.1f} s: {errors.decode()}")
 
     def journal(self, session: str, key: str) -> list[dict[str, Any]]:

@@ -3,8 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.machine import missing
+
+# How long an example takes depends on the machine, so there is no deadline. `--hypothesis-profile=long` tries more.
+settings.register_profile("check", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("check"), max_examples=2_000)
+settings.load_profile("check")
 
 
 @pytest.fixture

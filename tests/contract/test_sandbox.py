@@ -78,7 +78,7 @@ class TestOrdinaryCommands:
     def test_a_missing_program_is_reported_as_by_a_shell(self, sandbox: Sandbox, folder: Path) -> None:
         wrapped = sandbox.wrap(["no-such-program"], folder, folder, {})
         with start(wrapped) as process:
-            output, _ = process.communicate(timeout=30)
+            output, _ = process.communicate(timeout=60)
         assert (process.returncode, "no-such-program" in output) == (127, True)
 
     def test_python_works(self, sandbox: Sandbox, folder: Path) -> None:
@@ -210,7 +210,7 @@ class TestWhatIsSeen:
         (folder / "below").mkdir()
         wrapped = sandbox.wrap(["pwd"], folder, folder / "below", {})
         with start(wrapped) as process:
-            assert process.communicate(timeout=30)[0] == f"{folder}/below\n"
+            assert process.communicate(timeout=60)[0] == f"{folder}/below\n"
         with pytest.raises(Refused, match="outside the workspace"):
             sandbox.wrap(["pwd"], folder, folder.parent, {})
 
@@ -256,7 +256,7 @@ class TestEnding:
     def test_background_processes_end_with_the_command(self, sandbox: Sandbox, folder: Path) -> None:
         word = f"60{secrets.randbelow(10**9):09}"
         with self.begin(sandbox, folder, f"setsid sleep {word} & echo ready") as process:
-            assert process.communicate(timeout=30) == ("", None)
+            assert process.communicate(timeout=60) == ("", None)
         assert not running(word)
 
     def test_a_command_can_handle_a_signal(self, sandbox: Sandbox, folder: Path) -> None:
@@ -265,7 +265,7 @@ class TestEnding:
             group = command_group(process.pid)
             assert group is not None
             os.killpg(group, signal.SIGTERM)
-            assert process.communicate(timeout=30) == ("goodbye\n", None)
+            assert process.communicate(timeout=60) == ("goodbye\n", None)
         assert (process.returncode, command_group(process.pid)) == (5, None)
 
 

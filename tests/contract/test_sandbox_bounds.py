@@ -86,7 +86,7 @@ class TestGroups:
             assert inside.count(f"/outrider/{task}\n") == len(groups.folders)
             assert groups.leftover_tasks([]).count(task) == 1
             assert groups.clean(task)
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(60) == -signal.SIGKILL
         assert (task in groups.leftover_tasks(), groups.clean(task)) == (False, True)
 
     def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_folder_replaced_by_a_link_again_and_again_never_leads_out(ground: Gro
                 ground.workspace.walk("folder")
     finally:
         stop.set()
-        swapper.join(30)
+        swapper.join(60)
     assert seen <= {b"mine"}
     ground.is_untouched()
 
@@ -228,7 +228,7 @@ def test_a_file_replaced_by_a_link_again_and_again_never_reveals_the_outside(gro
                 ground.workspace.write("file", b"mine")
     finally:
         stop.set()
-        swapper.join(30)
+        swapper.join(60)
     assert seen <= {b"mine"}
     ground.is_untouched()
 
@@ -256,7 +256,7 @@ FRAGMENTS = [
     st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=8),
     st.sampled_from(["", "/", "{root}/", "{root}", "//", "\\"]),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_path_at_all_reads_or_writes_outside(
     tmp_path_factory: pytest.TempPathFactory, fragments: list[str], prefix: str
 ) -> None:

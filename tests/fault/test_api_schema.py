@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 from schemathesis.core.failures import FailureGroup
 
-from tests.journey.support import PATIENCE, Person
+from tests.journey.support import PATIENCE
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, caller, following, say, up
 
-EXAMPLES = {GenerationMode.POSITIVE: 20, GenerationMode.NEGATIVE: 10}
-"""Generated requests for each operation, the same in every run. Invalid ones take long to generate."""
+EXAMPLES = {GenerationMode.POSITIVE: 0.1, GenerationMode.NEGATIVE: 0.05}
+"""Requests for each operation, as a share of the examples of the profile. Invalid ones take long to generate."""
 CHECKS: list[Any] = [
     getattr(checks, name)
     for name in (
@@ -126,7 +127,7 @@ def check(api: Api, operation: Any, mode: GenerationMode) -> Counter[int]:
 
     @seed(20)
     @settings(
-        max_examples=EXAMPLES[mode],
+        max_examples=round(EXAMPLES[mode] * settings().max_examples),
         deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate],

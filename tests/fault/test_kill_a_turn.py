@@ -112,8 +112,10 @@ def test_a_killed_turn_is_finished_when_the_person_asks_again(
     assert [m["content"] for m in inputs] == [ASKED]
 
 
+# `run` and `resume` recover the same journal in the same way, and `run` is killed at every point above. Here each point
+# once: the second time in a turn adds nothing. Without an input, which is not there before it is committed, see below.
 @pytest.mark.promise("L12")
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "input_received"])
+@pytest.mark.parametrize("point", [point for point in POINTS if ":" not in point and point != "input_received"])
 def test_a_killed_turn_is_finished_by_resume_and_reported(person: Person, server: ScriptedServer, point: str) -> None:
     assert person.asks(fail=point).returncode == -9
     resumed = person.types("resume")

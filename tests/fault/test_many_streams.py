@@ -1,19 +1,20 @@
 """Hundreds of streams at once from a real `outrider up`: each is complete and in order, in bounded memory.
 
-`./dev bench api` does the same with figures.
+`./dev bench api` does the same with more of them, and with figures.
 """
 
 from pathlib import Path
 
 import pytest
 
-from bench.api import SCRIPT, SETTINGS, STREAMS, Asker, is_story
+from bench.api import SCRIPT, SETTINGS, Asker, is_story
 from bench.load import load
 from bench.serving import Home, model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L7")]
 
-ROOM = 200
+STREAMS = 200
+ROOM = 80
 """Memory of that many streams, in MiB."""
 
 

@@ -10,7 +10,7 @@ from outrider.core.types import Usage
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, caller, entries, following, say, up
 
 DOLLAR = Usage(input=1_000_000)

@@ -50,7 +50,7 @@ def acknowledged_until_dead(process: "subprocess.Popen[str]", kill_after: int = 
 
 
 async def assert_all_stored(home: Path, acknowledged: dict[str, int]) -> None:
-    async with open_store(home, wait=20) as store:
+    async with open_store(home, wait=60) as store:
         assert (store.notices, await store.check()) == ((), [])
         assert set(acknowledged) <= {session.id for session in await store.list("ann")}
         for session, seq in acknowledged.items():
@@ -65,7 +65,7 @@ async def assert_all_stored(home: Path, acknowledged: dict[str, int]) -> None:
 async def test_killed_at_a_commit_nothing_that_was_acknowledged_is_lost(tmp_path: Path, point: str, hit: int) -> None:
     with child(tmp_path / "home", "write", f"{point}:{hit}") as process:
         acknowledged = acknowledged_until_dead(process)
-        assert process.wait(20) == -9
+        assert process.wait(60) == -9
     await assert_all_stored(tmp_path / "home", acknowledged)
 
 
@@ -103,7 +103,7 @@ async def test_a_home_in_use_names_its_user_and_is_free_when_the_user_is_killed(
             async with open_store(tmp_path / "home", wait=0):
                 pass
         process.kill()
-        process.wait(20)
+        process.wait(60)
         async with open_store(tmp_path / "home", wait=0) as store:
             assert store.notices == ()
 
@@ -114,7 +114,7 @@ async def test_a_process_that_waits_for_a_home_gets_it_when_its_user_exits(tmp_p
         process.stdin.close()
         async with open_store(tmp_path / "home", wait=60) as store:
             assert await store.list("ann") == []
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 async def test_killed_before_a_backup_is_in_place_the_older_one_stays(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def lines_until_dead(process: "subprocess.Popen[str]", kill_after: int = 0) -> l
 def killed_at(home: Path, point: str, commit: str) -> None:
     with child(home, "one", f"{point}:{COMMITS.index(commit) + 1}") as process:
         assert commit not in lines_until_dead(process)
-        assert process.wait(20) == -9
+        assert process.wait(60) == -9
 
 
 async def notices(store: SqliteStore, session: str) -> list[str]:

@@ -41,7 +41,7 @@ async def serving(limits: ServerLimits, echo: ASGIApp = echo) -> AsyncGenerator[
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         server = HttpServer(echo, listener, limits)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 await group.start(server.run)
                 yield server, port
@@ -52,7 +52,7 @@ class Caller:
     """A socket without anything that would correct what is sent."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 20)
+        self.socket = socket.create_connection(("127.0.0.1", port), 60)
 
     async def __aenter__(self) -> "Caller":
         return self
@@ -252,7 +252,7 @@ async def test_a_client_that_reads_nothing_is_disconnected() -> None:
 
 @pytest.mark.promise("L7")
 async def test_requests_on_one_connection_are_answered_in_order_and_an_idle_one_is_closed() -> None:
-    async with serving(SHORT) as (_, port), Caller(port) as caller:
+    async with serving(replace(LONG, idle_seconds=1)) as (_, port), Caller(port) as caller:
         one = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
         await caller.sends(b"".join(one % (n, b"x" * n) for n in (1, 2, 3)))
         received = await caller.hears()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.journey.support import Person
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.raw import CLOSE, Wire, head
 from tests.support.up import Running, begin, caller, following, say, up
 

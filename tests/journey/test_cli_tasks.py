@@ -193,7 +193,7 @@ async def test_listing_tasks_records_their_ends_and_starts_no_turn(person: Perso
     async with outrider.open(config=config, model=model, workspace=person.project) as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address="terminal:test")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await agent.wait(await agent.find("s"))
     fifo.write_text("built\n")
     with ScriptedServer(script(says("unused"), says("unused"), says("it is built"))) as server:

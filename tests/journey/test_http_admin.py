@@ -31,7 +31,7 @@ class AdminHome:
 
     def client(self, key: str = "") -> httpx2.AsyncClient:
         headers = {"authorization": f"Bearer {key or self.first}"}
-        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=60, trust_env=False)
 
     async def make(self, **spec: Any) -> dict[str, Any]:
         async with self.client() as admin:

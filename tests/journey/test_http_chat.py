@@ -76,7 +76,7 @@ async def test_a_stream_on_the_wire_ends_with_done_and_has_no_usage_unasked(tmp_
 
 async def test_the_blocking_client_gets_the_same(tmp_path: Path) -> None:
     def ask(url: str) -> list[str]:
-        with OpenAI(base_url=f"{url}/v1", api_key=key_of(), timeout=30) as client:
+        with OpenAI(base_url=f"{url}/v1", api_key=key_of(), timeout=60) as client:
             whole = client.chat.completions.create(model="outrider", messages=[{"role": "user", "content": "hi"}])
             stream = client.chat.completions.create(
                 model="outrider", messages=[{"role": "user", "content": "hi"}], stream=True
@@ -274,7 +274,7 @@ async def test_a_restart_in_the_middle_is_an_error_and_the_same_key_gets_the_com
         async with anyio.create_task_group() as group:
             group.start_soon(interrupted, headers, None)
             group.start_soon(interrupted, dict[str, str](), "false")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await held.reached.wait()
                 while len(home.model.prompts) < 2:
                     await anyio.sleep(0.01)

@@ -166,7 +166,7 @@ async def test_a_background_response_is_polled(tmp_path: Path) -> None:
     async with responses_home(tmp_path, held, says("never")) as home:
         made = await home.ask("go", background=True)
         assert made.status in ("queued", "in_progress")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await held.reached.wait()
         assert (await home.client.responses.retrieve(made.id)).status == "in_progress"
         held.release()
@@ -343,7 +343,7 @@ async def test_a_cancelled_response_stops_and_says_so(tmp_path: Path) -> None:
     held = stalls("working")
     async with responses_home(tmp_path, held, says("never")) as home:
         made = await home.ask("go", background=True)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await held.reached.wait()
         stopped = await home.client.responses.cancel(made.id)
         again = await home.client.responses.cancel(made.id)
@@ -356,7 +356,7 @@ async def test_cancelling_is_refused_when_it_would_stop_another_response(tmp_pat
     held = stalls("working")
     async with responses_home(tmp_path, held, says("the first"), says("the second")) as home:
         first = await home.ask("go", background=True)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await held.reached.wait()
         second = await home.ask("and then", background=True, previous_response_id=first.id)
         with pytest.raises(openai.ConflictError, match="stop all of it"):

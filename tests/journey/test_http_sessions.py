@@ -40,7 +40,7 @@ async def create(owner: httpx2.AsyncClient, name: str = "") -> str:
 
 async def entries_when_idle(owner: httpx2.AsyncClient, session: str) -> list[dict[str, Any]]:
     """The session's entries, once it is idle."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await owner.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
     return (await owner.get(f"/v1/sessions/{session}/entries")).json()["entries"]
 
@@ -243,7 +243,7 @@ async def test_a_turn_is_stopped_and_a_second_stop_finds_nothing(tmp_path: Path)
     async with serving_home(tmp_path, ScriptedModel(hold, says("never said"))) as (_, url), client(url) as owner:
         session = await create(owner)
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await hold.reached.wait()
         stops = [(await owner.post(f"/v1/sessions/{session}/stop")).json() for _ in range(2)]
         last = (await entries_when_idle(owner, session))[-1]
@@ -293,7 +293,7 @@ async def test_health_is_determined_by_trying_and_detailed_with_a_key(
         with closing(sqlite3.connect(agent.config.home / "store.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             failing, why = await nobody.get("/health"), (await owner.get("/health")).json()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (await nobody.get("/health")).status_code != 200:
                 await anyio.sleep(0.1)
         await agent.drain("going down")
@@ -324,7 +324,7 @@ async def test_metrics_count_running_work_and_responses(tmp_path: Path) -> None:
         session = await create(owner)
         await owner.get("/v1/sessions/none")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await hold.reached.wait()
         lines = (await owner.get("/metrics")).text.splitlines()
         hold.release()

@@ -49,7 +49,7 @@ class SpendHome:
         spec = KeySpec(name, "ann", ("chat", "read"), spend=parse_spend(spend) if spend else None)
         key, text = await make_key(key_store(self.agent), spec)
         headers = {"authorization": f"Bearer {text}"}
-        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False) as http_client:
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=60, trust_env=False) as http_client:
             yield http_client, key.id
 
     async def spent(self, id: str) -> float:
@@ -179,7 +179,7 @@ async def test_a_full_queue_is_429(tmp_path: Path) -> None:
         ]
         chat = await client.post("/v1/chat/completions", json=HELLO, headers={"x-session-id": "s"})
         gate.release()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await client.get(f"/v1/sessions/{session}/events", params={"until": "idle"})
         after = await client.post(f"/v1/sessions/{session}/inputs", json={"text": "now?"})
     assert [answer.status_code for answer in answers] == [202] * 20 + [429]

@@ -111,7 +111,7 @@ async def test_entries_in_a_stream_are_those_of_the_journal_and_deltas_have_no_i
     hold = stalls()
     async with serving_home(tmp_path, ScriptedModel(hold, says("one two three"))) as (_, url), client(url) as owner:
         path = await began(owner)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await hold.reached.wait()
 
         def let_go(events: Events) -> bool:
@@ -146,7 +146,7 @@ async def test_a_stream_continues_over_several_turns_until_its_session_is_delete
     async with serving_home(tmp_path, ScriptedModel(says("a"), says("b"))) as (_, url), client(url) as owner:
         path = await began(owner)
         received: list[dict[str, Any]] = []
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with owner.stream("GET", f"{path}/events") as answer:
                 async for line in answer.aiter_lines():
                     if not line.startswith("data: "):

@@ -85,7 +85,7 @@ async def test_the_end_of_a_background_response_is_sent_and_the_response_can_the
     with receiving() as receiver:
         async with webhook_home(tmp_path, receiver.url, held, says("all tidy")) as home:
             made = await home.ask("tidy up")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await held.reached.wait()
             assert receiver.requests == []
             held.release()
@@ -109,7 +109,7 @@ async def test_every_status_has_its_own_event(tmp_path: Path) -> None:
             cut = await home.ask("two", conversation="s")
             await received(receiver, 2)
             stopped = await home.ask("three", conversation="s")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await held.reached.wait()
             await home.client.responses.cancel(stopped.id)
             events = [one.event() for one in await received(receiver, 3)]
@@ -275,7 +275,7 @@ async def test_a_deleted_session_has_no_pending_webhooks(tmp_path: Path) -> None
     with receiving() as receiver:
         async with webhook_home(tmp_path, receiver.url, held, says("never")) as home:
             made = await home.ask("go", conversation="s")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await held.reached.wait()
             await home.agent.delete(await home.agent.find("s"))
             assert await home.store.count_webhooks() == WebhookCount()

@@ -19,7 +19,8 @@ from outrider.testing.scripted_model import ScriptedModel, call, says
 from outrider.testing.scripted_server.app import RecordedRequest
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import PATIENCE, Person, Ran, ended, interrupt, kinds
+from tests.journey.support import PATIENCE, Ran, ended, interrupt, kinds
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import up
 
 PIXEL = base64.b64decode(
@@ -28,6 +29,11 @@ PIXEL = base64.b64decode(
 SLOW = "take your time"
 HI = ScriptRule("^hi", ((says("hello there"),),))
 HELD = ScriptRule(SLOW, ((Stall("stream"), says("it is done at last")),))
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 def last_user_message(request: RecordedRequest) -> str:
@@ -295,14 +301,14 @@ def test_beside_a_python_program_commands_look_things_up_and_kill_tasks(person: 
         session = agent.session("mine")
         agent.post("go", session=session, address="terminal:test")
         agent.wait(agent.find("mine"))
-        sessions = json.loads(person.types("sessions", "list", "--json").out)
+        sessions = json.loads(person.starts("sessions", "list", "--json").out)
         assert [session["name"] for session in sessions] == ["mine"]
-        assert "it runs" in person.types("sessions", "show", "mine").out
-        assert person.types("permissions", "list").code == 0
-        assert person.types("questions", "list").out == "no pending questions\n"
-        assert person.types("key", "list").code == 0
+        assert "it runs" in person.starts("sessions", "show", "mine").out
+        assert person.starts("permissions", "list").code == 0
+        assert person.starts("questions", "list").out == "no pending questions\n"
+        assert person.starts("key", "list").code == 0
         (task,) = agent.tasks(session, open_only=True)
-        assert person.types("tasks", "kill", task.id).code == 0
+        assert person.starts("tasks", "kill", task.id).code == 0
         assert [each.state for each in agent.tasks(session)] == ["killed"]
 
 
@@ -314,7 +320,7 @@ def test_beside_a_python_program_nothing_is_changed_and_no_turn_runs(person: Per
     model = ScriptedModel()
     with outrider.open_blocking(person.home, model=model) as agent:
         agent.session("mine")
-        ran = person.types(*words)
+        ran = person.starts(*words)
         assert (ran.code, ran.out, f"Python (process {os.getpid()})" in ran.err) == (75, "", True), ran
         assert ([session.name for session in agent.sessions()], model.prompts) == (["mine"], [])
 

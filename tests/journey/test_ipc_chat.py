@@ -3,14 +3,16 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person, Ran
+from tests.journey.support import Ran
 from tests.journey.tmux import WITHIN, Terminal
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import up
 
 pytestmark = pytest.mark.needs("tmux")
@@ -19,6 +21,11 @@ HI = ScriptRule("^hi", ((says("hello there"),),))
 SECOND = ScriptRule("^second", ((says("the second answer"),),))
 THIRD = ScriptRule("^third", ((says("the third answer"),),))
 SLOW = ScriptRule("^slow", ((Stall("stream"), says("it is done at last")),))
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 def wait_until_gone(pid: int) -> None:

@@ -49,7 +49,7 @@ async def open_asking(folder: Path, model: ScriptedModel, rules: str = "", **set
 
 
 async def asked(agent: Agent, session: Session, count: int = 1) -> Asked:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         return await questions.asked(agent, session, count)
 
 
@@ -60,7 +60,7 @@ async def begin(agent: Agent, text: str = "go", address: str = TERMINAL) -> Sess
 
 
 async def rest(agent: Agent) -> list[Entry]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await agent.wait(await agent.session("s"))
     return list(await agent.journal(await agent.session("s")))
 
@@ -107,7 +107,7 @@ async def test_a_yes_holds_as_far_as_it_was_given_and_can_be_taken_back(
         if elsewhere == "asked":
             assert await agent.answer(other, await asked(agent, other), "no")
             assert await agent.answer(other, await asked(agent, other, 2), "no")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await agent.wait(await agent.find(other.id))
         (grant,) = await agent.permissions()
         assert (grant.scope, grant.need) == (answer, "network")
@@ -154,7 +154,7 @@ async def test_other_calls_of_the_reply_go_on_while_one_waits(tmp_path: Path, po
     async with open_asking(tmp_path, ScriptedModel(says("", *calls), says("ok"))) as agent:
         session = await begin(agent)
         question = await asked(agent, session)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async for event in agent.follow(session):
                 if isinstance(event, Entry) and isinstance(event.body, Result):
                     break

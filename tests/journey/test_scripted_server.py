@@ -48,7 +48,7 @@ TWO_CALLS = says(
 
 @pytest.fixture
 def client() -> Iterator[httpx2.Client]:
-    with httpx2.Client(timeout=20) as http:
+    with httpx2.Client(timeout=60) as http:
         yield http
 
 
@@ -252,7 +252,7 @@ async def test_a_stalled_stream_continues_when_it_is_released(path: str) -> None
     async with open_scripted_server(script([Stall("stream"), says("one two three")])) as server:
         body = {**BODIES[path], "stream": True}
         async with (
-            httpx2.AsyncClient(timeout=20) as client,
+            httpx2.AsyncClient(timeout=60) as client,
             client.stream("POST", server.root + path, json=body) as stream,
         ):
             chunks = stream.aiter_bytes()
@@ -266,7 +266,7 @@ async def test_a_stalled_stream_continues_when_it_is_released(path: str) -> None
 
 @pytest.mark.anyio
 async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_disconnects() -> None:
-    timeout = httpx2.Timeout(20, read=0.2)
+    timeout = httpx2.Timeout(60, read=0.2)
     body = BODIES["/v1/responses"]
     async with (
         open_scripted_server(script([Stall("headers"), says("hi")])) as server,
@@ -275,7 +275,7 @@ async def test_a_request_that_stalls_before_its_headers_waits_until_the_client_d
         with pytest.raises(httpx2.ReadTimeout):
             await client.post(f"{server.url}/responses", json=body)
         await server.wait_async(1)
-        again = await client.post(f"{server.url}/responses", json=body, timeout=20)
+        again = await client.post(f"{server.url}/responses", json=body, timeout=60)
         assert again.json()["output"][0]["content"][0]["text"] == "hi"
 
 
@@ -354,7 +354,7 @@ def test_the_command_prints_its_address_and_stops_cleanly(
             client.post(f"{listening['url']}/chat/completions", json=BODIES["/v1/chat/completions"], timeout=0.3)
         body = client.post(f"{listening['url']}/chat/completions", json=BODIES["/v1/chat/completions"]).json()
         os.kill(process.pid, ending)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert body["choices"][0]["message"]["content"] == "from a file"
 
@@ -367,6 +367,6 @@ def test_the_command_replies_with_the_text_of_say(client: httpx2.Client) -> None
         listening = json.loads(process.stdout.readline())
         body = client.post(f"{listening['url']}/messages", json=BODIES["/v1/messages"]).json()
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode == 0
     assert body["content"][0]["text"] == "hello"

@@ -10,10 +10,15 @@ import outrider
 from outrider.channels.http.app import ENDPOINTS
 from outrider.core.errors import Refused
 from outrider.testing.scripted_model import ScriptedModel, says
-from tests.journey.support import Person
 from tests.support.http import client, serving
+from tests.support.in_process import InProcessPerson as Person
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
 
 
 @pytest.mark.parametrize("length", [1, 6, 31])

@@ -8,7 +8,7 @@ import pytest
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import Person
+from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import up
 
 RING: dict[str, Any] = {"type": "function", "function": {"name": "ring", "parameters": {"type": "object"}}}

@@ -108,7 +108,7 @@ async def test_a_failing_provider_ends_the_turn_with_a_plain_error_and_the_next_
     tmp_path: Path, wire: str, faults: list[ScriptLine], message: str
 ) -> None:
     async with open_agent(tmp_path, wire, script([*faults, says("here again")])) as (agent, _):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             failed = await agent.say("hi", session="s")
             while (turn := await agent.say("hi again", session="s")).outcome == "failed":
                 assert turn.error  # a fault that is used up in more than one turn
@@ -135,7 +135,7 @@ PASSING: list[tuple[str, ScriptLine]] = [
 async def test_a_temporary_fault_is_retried_without_a_trace(tmp_path: Path, wire: str, fault: ScriptLine) -> None:
     replies = script([fault, says("one", call("read", path="a.txt"))], [fault, says("two")])
     async with open_agent(tmp_path, wire, replies) as (agent, _):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             turn = await agent.say("hi", session="s")
         replies = [e.body.text for e in await agent.journal(await agent.session("s")) if isinstance(e.body, Reply)]
     assert (turn.outcome, turn.text, replies) == ("done", "two", ["one", "two"])

@@ -1,7 +1,7 @@
 """Writes docs/promises.md from docs/promises.toml and the marks in the tests: `./dev docs`."""
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -87,7 +87,7 @@ def _table(head: str, rows: Iterable[str]) -> str:
     return "\n".join([head, *rows])
 
 
-def _state(promise: Promise, test_marks: list[Mark]) -> str:
+def _state(promise: Promise, test_marks: Sequence[Mark]) -> str:
     if promise.state == "planned":
         return "planned"
     files = sorted({mark.file for mark in test_marks if mark.id == promise.id})

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ def tracked() -> list[Path]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=60,
     )
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
@@ -37,7 +38,9 @@ def python_files(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
+@cache
 def parse(path: Path) -> ast.Module:
+    """The syntax tree of a file, which is parsed once for all tests of this process."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=name_of(path))
 
 
@@ -54,19 +57,24 @@ class Mark(NamedTuple):
     file: str
 
 
-def marks(kind: str) -> list[Mark]:
+@cache
+def marks(kind: str) -> tuple[Mark, ...]:
     """Every mark of this kind in the tests, found without importing them."""
-    return [
+    return tuple(
         Mark(kind, value, name_of(path))
         for path in python_files(TESTS)
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Call) and is_mark(node, kind)
         for value in arguments(node, path)
-    ]
+    )
 
 
 def is_mark(node: ast.expr, kind: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{kind}"
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name("pytest"), attr="mark"), attr=name)):
+            return name == kind
+        case _:
+            return False
 
 
 def arguments(call: ast.Call, path: Path) -> Iterator[str]:

@@ -43,7 +43,7 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_every_dev_command_in_the_prose_exists() -> None:
-    usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True, timeout=30).stdout
+    usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True, timeout=60).stdout
     known = set(re.findall(r"^  ([a-z]+)", usage, re.MULTILINE))
     used = {(name_of(page), word) for page in pages() for word in re.findall(r"\./dev ([a-z]+)", page.read_text())}
     assert sorted((page, word) for page, word in used if word not in known) == []

@@ -42,7 +42,7 @@ class CuttingProxy:
     def _pass_on(self, client: socket.socket, most: int, seconds: float) -> None:
         """Forward at most so many bytes in both directions, for at most so many seconds."""
         end = time.monotonic() + seconds
-        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 5) as server:
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._target), 60) as server:
             others = {client: server, server: client}
             while ready := select.select([client, server], [], [], max(0.0, end - time.monotonic()))[0]:
                 for side in ready:

@@ -68,5 +68,5 @@ async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
 async def client(url: str, person: str = "owner", scopes: str = "chat,admin") -> AsyncGenerator[httpx2.AsyncClient]:
     """A client with a key of this person; without a key for an empty person."""
     headers = {"authorization": f"Bearer {key_of(person, scopes)}"} if person else {}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as session:
+    async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as session:
         yield session

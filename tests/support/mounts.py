@@ -18,7 +18,7 @@ def small_disk(path: Path, size: str) -> Generator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True, timeout=20)
+        subprocess.run(["umount", "--lazy", str(path)], check=True, timeout=60)
 
 
 def make_read_only(path: Path) -> None:
@@ -26,4 +26,4 @@ def make_read_only(path: Path) -> None:
 
 
 def _mount(*arguments: str) -> int:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False, timeout=20).returncode
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False, timeout=60).returncode

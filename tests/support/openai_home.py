@@ -50,7 +50,7 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def client_of(url: str, person: str = "owner", **more: Any) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key_of(person), timeout=30, **more)
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key=key_of(person), timeout=60, **more)
 
 
 @asynccontextmanager

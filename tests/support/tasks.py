@@ -18,7 +18,7 @@ from outrider.workspaces.process_end import kill, wait_for_exit
 from outrider.workspaces.supervisor import adopt, start_detached
 from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output
 
-LONG = 30.0
+LONG = 60.0
 """Seconds after which a wait fails."""
 
 _STARTER = """

@@ -11,7 +11,7 @@ import pytest
 from outrider.config.discover import DiscoveredKey, LocalModelServer, find_keys, find_local_servers
 from outrider.config.models import ProviderPreset
 
-LONG = 20.0
+LONG = 60.0
 """Far more than loopback needs; reached only when the code under test is broken."""
 
 

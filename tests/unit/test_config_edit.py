@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.edit import read_with_comment, set_value, unset_value
@@ -257,7 +257,6 @@ _CHANGES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)  # Files are written: how long that takes depends on the machine.
 @given(changes=_CHANGES, has_rules=st.booleans())
 def test_any_sequence_of_changes_leaves_a_file_with_exactly_those_settings(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Setting, str | None]], has_rules: bool

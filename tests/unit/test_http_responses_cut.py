@@ -75,7 +75,7 @@ def data_of(frame: bytes) -> dict[str, Any]:
     return json.loads(frame.partition(b"data: ")[2])
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(STEPS, CUTS, st.lists(st.integers(0, 60), max_size=8))
 def test_what_is_received_over_any_cuts_is_one_consistent_stream(
     steps: list[tuple[list[tuple[str, bool]], str]], cuts: list[int], absences: list[int]

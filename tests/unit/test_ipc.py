@@ -108,7 +108,7 @@ def raw_connection(home: Path) -> Generator[IpcConnection]:
 
 
 async def test_a_client_learns_who_owns_the_home_and_sees_it_leave(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home") as owner, connect_to_owner(tmp_path / "home") as client:
             assert client is not None
             assert (client.info, owner.client_count) == (INFO, 1)
@@ -118,7 +118,7 @@ async def test_a_client_learns_who_owns_the_home_and_sees_it_leave(tmp_path: Pat
 
 
 async def test_results_and_errors_of_operations_cross_as_they_are(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home") as owner, connect_to_owner(tmp_path / "home", str(tmp_path)) as client:
             assert client is not None
             session = await client.call(OPERATIONS["session"], ("s",), {})
@@ -131,7 +131,7 @@ async def test_results_and_errors_of_operations_cross_as_they_are(tmp_path: Path
 
 
 async def test_a_client_of_another_version_is_refused(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home", OwnerInfo("outrider up", 12, "0.0.1", "")):
             expected = rf"outrider up \(process 12\) is Outrider 0.0.1 and this is Outrider {__version__}; restart it"
             with pytest.raises(HomeBusy, match=expected):
@@ -140,7 +140,7 @@ async def test_a_client_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_owner_may_refuse_to_hand_over(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         assert not await request_hand_over(tmp_path, "outrider up")
         async with owner_of(tmp_path / "home", refusal="stop it first"):
             with pytest.raises(HomeBusy, match="stop it first"):
@@ -151,7 +151,7 @@ async def test_an_owner_may_refuse_to_hand_over(tmp_path: Path) -> None:
 
 
 async def test_an_owner_that_serves_read_access_refuses_what_changes_something(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home", READ_ONLY) as owner, connect_to_owner(tmp_path / "home") as client:
             assert client is not None
             session = await owner.agent.session("s")
@@ -173,7 +173,7 @@ async def test_a_command_waits_for_a_python_program_that_is_about_to_leave(tmp_p
             assert not client.is_client
             is_open.set()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             async with outrider.open(config=config, model=ScriptedModel()):
                 group.start_soon(open_client)
@@ -184,7 +184,7 @@ async def test_a_command_waits_for_a_python_program_that_is_about_to_leave(tmp_p
 
 @pytest.mark.promise("S1")
 async def test_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home") as owner:
             monkeypatch.setattr(os, "getuid", lambda: 4321)
             with raw_connection(tmp_path / "home") as connection:
@@ -204,7 +204,7 @@ async def test_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 async def test_an_invalid_request_is_refused(tmp_path: Path, request_: IpcRequest) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home"):
             with raw_connection(tmp_path / "home") as connection:
                 await connection.send(request_)
@@ -216,7 +216,7 @@ async def test_an_invalid_request_is_refused(tmp_path: Path, request_: IpcReques
 
 @pytest.mark.promise("L7")
 async def test_a_frame_that_is_too_long_is_not_read(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with owner_of(tmp_path / "home"):
             with raw_connection(tmp_path / "home") as connection:
                 connection.socket.send((MAX_FRAME + 1).to_bytes(4, "big") + b"x")

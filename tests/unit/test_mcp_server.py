@@ -48,7 +48,7 @@ class RawClient:
 
     async def receive(self) -> Response:
         """The next response; status 0 when the connection was closed instead."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             head = await self._until(b"\r\n\r\n")
             if not head:
                 return Response(0)
@@ -209,7 +209,7 @@ async def test_a_call_that_is_pending_when_its_turn_ends_fails_with_a_reason() -
             responses.append(await client.poke("c1"))
 
         async with anyio.create_task_group() as group:
-            with session.deliver_to(lambda _: came.set()), anyio.fail_after(30):
+            with session.deliver_to(lambda _: came.set()), anyio.fail_after(60):
                 group.start_soon(poke)
                 await came.wait()
     assert responses == [
@@ -233,7 +233,7 @@ async def test_two_calls_at_once_get_their_own_answers() -> None:
             async with connect(session) as client:
                 responses[name] = await client.poke(name, a=name)
 
-        with session.deliver_to(deliver), anyio.fail_after(30):
+        with session.deliver_to(deliver), anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(poke, "x")
                 group.start_soon(poke, "y")
@@ -374,7 +374,7 @@ async def test_connections_beyond_the_limit_are_refused_until_one_ends() -> None
         session = await server.open_session([POKE], "")
         async with connect(session) as client, connect(session) as other:
             assert (await client.request("ping"), await other.receive()) == (result({}), Response(503))
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 async with connect(session) as client:
                     if (await client.request("ping")).status == 200:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.core.events import Entry
@@ -15,7 +15,6 @@ from tests.support.requests import CHECKS, TOOLS, Json, journals, render, wire_o
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journal=journals(), cut=st.integers(0, 30), tail=st.sampled_from(["", "Two tasks run."]))
 def test_any_journal_renders_to_a_valid_request(name: str, journal: Sequence[Entry], cut: int, tail: str) -> None:
     prompt = Prompt("You are Outrider.", transcript(journal[:cut]), TOOLS, 7, tail)
@@ -24,7 +23,6 @@ def test_any_journal_renders_to_a_valid_request(name: str, journal: Sequence[Ent
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
-@settings(max_examples=50, deadline=None)
 @given(journal=journals())
 def test_a_cached_rendering_equals_a_fresh_one(name: str, journal: Sequence[Entry]) -> None:
     caching = wire_of(name)
@@ -55,7 +53,6 @@ def content_of(name: str, request: Json) -> str:
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
-@settings(max_examples=50, deadline=None)
 @given(journal=journals())
 def test_each_prompt_extends_the_previous_one(name: str, journal: Sequence[Entry]) -> None:
     wire = wire_of(name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.models import ModelChoice
@@ -425,7 +425,6 @@ TEXTS = st.text(max_size=60) | st.lists(
 ).map(" then ".join)
 
 
-@settings(max_examples=200, deadline=None)
 @given(TEXTS, st.lists(st.tuples(RESULTS | st.text(max_size=40), st.booleans()), min_size=1, max_size=4))
 def test_every_request_ends_after_a_few_calls_whatever_the_tools_return(
     text: str, results: list[tuple[str, bool]]

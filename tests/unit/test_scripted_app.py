@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.testing.scripted_server.app import RequestLog, ScriptedApp
@@ -70,7 +70,6 @@ async def asked(app: ScriptedApp, path: str, content: bytes) -> int:
     return sent[0]["status"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(PATHS), BODIES)
 def test_any_body_is_answered_or_refused(path: str, body: dict[str, Any]) -> None:
     for lines in (Script(), script("hi")):
