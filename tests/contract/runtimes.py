@@ -90,7 +90,7 @@ def _model(server: ScriptedServer) -> dict[str, str]:
 
 class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
-    hint = "there are: anthropic, openai"
+    hint = "available: anthropic, openai"
 
     def settings(self) -> dict[str, str]:
         return {"runtime.name": "native", **_model(self._server)}
