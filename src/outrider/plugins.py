@@ -22,7 +22,7 @@ def load(group: str, name: str) -> Any:
     """Import the object registered under this name. Raises Refused, listing what there is."""
     points = tuple(_entry_points(group).select(name=name))
     if not points:
-        raise Refused(f"no {group.rstrip('s')} is called {name!r}; there are: {', '.join(names(group)) or 'none'}")
+        raise Refused(f"no {group.rstrip('s')} is named {name!r}; available: {', '.join(names(group)) or 'none'}")
     return points[0].load()
 
 

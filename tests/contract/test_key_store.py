@@ -97,7 +97,7 @@ async def test_people_are_all_who_have_a_session_or_a_key_latest_active_first(tm
 
 async def test_every_active_key_has_a_name_of_its_own(store: KeyStore) -> None:
     first = await store.create_key("aaaaaaaa", key_spec(), b"1")
-    with pytest.raises(Refused, match="there is a key called 'laptop' already"):
+    with pytest.raises(Refused, match="a key named 'laptop' already exists"):
         await store.create_key("bbbbbbbb", key_spec(person="bob"), b"2")
     assert await store.revoke_key(first.id)
     second = await store.create_key("bbbbbbbb", key_spec(), b"2")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3")]
 SLOW = ScriptRule("^glacial", ((Stall("stream"), says("it has melted")),))
 QUICK = ScriptRule("^quick", ((Stall("stream"), says("here it is at long last", delay=0.5)),))
 NOTHING_SET = {"OUTRIDER_MODEL": "", "OUTRIDER_MODEL_URL": "", "OUTRIDER_MODEL_KEY": ""}
-CANNOT_RUN = "this turn was begun with openai-chat:scripted, which cannot be asked now"
+CANNOT_RUN = "this turn was started with openai-chat:scripted, which cannot be used now"
 
 
 def without_model(person: Person, tmp_path: Path) -> Person:

@@ -145,7 +145,7 @@ async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_pat
         await until_none_survives(bench.work)
     # A shell that can start nothing any more may end by itself before its time is up.
     assert task.state in ("timed_out", "failed")
-    assert ("was ended at its time limit" in notice) == (task.state == "timed_out")
+    assert ("reached its time limit" in notice) == (task.state == "timed_out")
 
 
 async def test_a_command_that_ignores_sigterm_is_killed_on_demand(tmp_path: Path) -> None:

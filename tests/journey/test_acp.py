@@ -20,7 +20,7 @@ from tests.support.questions import asked
 
 pytestmark = pytest.mark.anyio
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
-QUESTION = "May shell run this with no sandbox around it, in {}?\n| rm x"
+QUESTION = "Allow this command without a sandbox, in {}?\n| rm x"
 
 
 @pytest.fixture

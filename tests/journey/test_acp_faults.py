@@ -132,13 +132,13 @@ async def test_an_agent_that_cannot_resume_fails_the_interrupted_turn_and_begins
         await post(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
         journal = await finished_journal(agent)
         session = await post(agent, do(["say", "anew"]))
-        notes = [delta.text for delta in await deltas(agent, session, "is given what") if delta.kind == "note"]
+        notes = [delta.text for delta in await deltas(agent, session, "receives what") if delta.kind == "note"]
         after = await finished_journal(agent)
     assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert notes == [
-        "scripted cannot resume a session of an earlier process. A new one begins",
-        "scripted is given what was said and done here before",
+        "scripted cannot resume a session of an earlier process. A new one starts",
+        "scripted receives what was said and done in this session before",
     ]
     assert [body.thread for body in after if isinstance(body, Bound)] == ["s0", "s1", "s1"]
     assert "Agent: half\n" in world.prompts()[1]

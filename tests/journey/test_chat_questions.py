@@ -47,14 +47,14 @@ def test_a_permission_for_the_session_is_not_asked_for_again_and_can_be_revoked(
         terminal.says(f"/permissions forget {match[1]}")
         terminal.sees("Revoked ")
         terminal.says("again")
-        terminal.sees("? May shell", times=2)
+        terminal.sees("? Allow this command", times=2)
         terminal.says("/no")
         terminal.sees("Not that one.")
         terminal.rests()
-    assert "? May shell run this with access to the network" in question
+    assert "? Allow this command with network access" in question
     assert "\n  │ echo one >> ran\n  The model's reason:\n  │ to fetch the list\n" in question
     assert question.splitlines()[-4].strip() == f"? your answer: {CHOICES}"
-    assert (screen.count("? May shell"), screen.count("✓ Allowed for this session")) == (1, 1)
+    assert (screen.count("? Allow this command"), screen.count("✓ Allowed for this session")) == (1, 1)
     assert (person.project / "ran").read_text() == "one\ntwo\n"
 
 
@@ -115,7 +115,7 @@ def test_an_open_question_waits_in_its_session_while_another_one_is_open(person:
         terminal.says("/yes")
         terminal.sees("There is no open question")
         terminal.says("/switch session-1")
-        terminal.sees("? May shell", times=2)
+        terminal.sees("? Allow this command", times=2)
         terminal.says("/yes workspace")
         terminal.sees("It ran.")
         terminal.rests()

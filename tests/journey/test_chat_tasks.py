@@ -249,5 +249,5 @@ def test_watched_output_is_reported_while_the_command_runs(person: Person) -> No
             screen = terminal.sees("One error.")
             opens(fifo)
             terminal.sees("Ended.")
-    assert re.search(r"● t-\w+ wrote what was watched for \(\^ERROR\) · .*\n    │ ERROR one\n", screen)
+    assert re.search(r"● t-\w+ matched its watch pattern \(\^ERROR\) · .*\n    │ ERROR one\n", screen)
     assert "│ fine" not in screen

@@ -66,7 +66,7 @@ def test_a_revoked_key_is_listed_as_revoked_and_its_name_can_be_reused(person: P
     id = json.loads(person.types("key", "create", "laptop", "--json").out)["id"]
     again = person.types("key", "create", "laptop")
     assert (again.code, again.out) == (2, "")
-    assert again.err == "outrider: there is a key called 'laptop' already; revoke it first, or choose another name\n"
+    assert again.err == "outrider: a key named 'laptop' already exists; revoke it first, or choose another name\n"
     assert person.types("key", "revoke", "laptop").out == f"revoked laptop ({id})\n"
     gone = person.types("key", "revoke", id)
     assert (gone.code, gone.err) == (2, f"outrider: there is no active key '{id}'; `outrider key list` shows them\n")

@@ -126,7 +126,7 @@ def test_in_a_pipe_the_answer_is_no_and_stderr_says_so(person: Person, server: S
     ran = person.types("run", "--json", "-s", "s", "go")
     assert (ran.code, ran.lines[-1]["text"], runs(person)) == (0, "all done", 0)
     assert [line["answer"] for line in ran.lines if line["type"] == "answered"] == ["no"]
-    assert ran.err.startswith("outrider: ✗ May shell run this with access to the network")
+    assert ran.err.startswith("outrider: ✗ Allow this command with network access")
     assert ran.err.endswith("— no (nobody answered)\n")
     assert "did not allow it" in json.dumps(server.requests[-1].body)
     assert "answered: no (nobody answered)" in person.types("sessions", "show", "s").out
@@ -221,7 +221,7 @@ def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Pers
     }
     assert "network" in question["needs"]
     page = person.types("questions").out
-    assert page.startswith(f"{question['id']}  session s\n  May shell run this")
+    assert page.startswith(f"{question['id']}  session s\n  Allow this command")
     assert person.types("questions", "answer", "nonsense", "once").code == 2
     assert person.types("questions", "answer", question["id"], "perhaps").code == 2
     assert runs(person) == 0

@@ -81,7 +81,7 @@ async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tm
         journal = await ended(agent, session)
     assert (tmp_path / "work" / "yes").exists()
     assert question.question.splitlines() == [
-        f"May shell run this with no sandbox around it, in {tmp_path / 'work'}?",
+        f"Allow this command without a sandbox, in {tmp_path / 'work'}?",
         "| touch yes; echo done",
         "The model's reason:",
         "| to look around",

@@ -88,7 +88,7 @@ async def test_a_yes_to_commands_in_the_sandbox_does_not_allow_one_outside_of_it
         await agent.answer(session, second, "no")
         await ended(agent, session)
     assert (first.needs, second.needs) == (("codex",), ("host",))
-    assert first.question.startswith("May shell run this with Codex's sandbox around it,")
+    assert first.question.startswith("Allow this command in Codex's sandbox,")
     assert ((tmp_path / "work" / "in").exists(), (tmp_path / "work" / "out").exists()) == (True, False)
 
 

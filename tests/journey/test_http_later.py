@@ -218,6 +218,6 @@ def test_a_watched_output_is_reported_once_where_possible_even_over_a_restart(pe
         assert (answer, results(happened)[0]["notify"]) == ([], False)
         return
     watched, ended = answer
-    assert "wrote what was watched for (^ERROR)" in watched
+    assert "matched its watch pattern (^ERROR)" in watched
     assert (watched.count("| ERROR one"), "| fine" in watched) == (1, False)
     assert ended.splitlines()[0].endswith("succeeded]")

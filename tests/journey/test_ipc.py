@@ -264,7 +264,7 @@ def test_a_client_warns_when_its_owner_uses_another_model(person: Person) -> Non
         with up(person) as there:
             ran = person.types("run", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"})
             by = f"outrider up (process {there.process.pid})"
-            assert ran.err == f"outrider: {by} answers, with its own settings: model openai-chat:scripted\n"
+            assert ran.err == f"outrider: {by} runs the turns, with its own settings: model openai-chat:scripted\n"
             assert person.types("run", "-q", "hi", environ={"OUTRIDER_MODEL": "openai-chat:other"}).err == ""
             elsewhere = {"OUTRIDER_MODEL": "practice"}
             for words in (("--model", "openai-chat:other"), ()):

@@ -85,7 +85,7 @@ async def test_a_command_has_no_network_unless_a_person_allows_it_for_this_call(
         assert await agent.permissions() == []
     assert outputs(journal) == ["shut off", "reached", "failed: not run"]
     assert question.question.splitlines() == [
-        f"May shell run this with access to the network, in {tmp_path / 'work'}?",
+        f"Allow this command with network access, in {tmp_path / 'work'}?",
         f"| {reach(port)}",
         "The model's reason:",
         "| to fetch a file",

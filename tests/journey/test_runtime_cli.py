@@ -111,16 +111,16 @@ def test_the_doctor_reports_a_default_runtime_that_cannot_be_used(without_codex:
     ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "codex"})
     assert (ran.code, "✗ runtime   codex: there is no program" in ran.out) == (1, True)
     ran = without_codex.types("doctor", environ={"OUTRIDER_RUNTIME": "gone"})
-    assert (ran.code, "no runtime is called 'gone'" in ran.out, "runtime use native" in ran.out) == (1, True, True)
+    assert (ran.code, "there is no runtime 'gone'" in ran.out, "runtime use native" in ran.out) == (1, True, True)
 
 
 def test_an_unknown_runtime_is_refused_everywhere_with_the_closest_name(with_parrot: Person) -> None:
     for words in (("runtime", "use", "parot"), ("run", "-r", "parot", "hi"), ("config", "set", "runtime", "parot")):
         ran = with_parrot.types(*words)
         assert (ran.code, ran.out) == (2, "")
-        assert "no runtime is called 'parot'; did you mean parrot?" in ran.err
+        assert "there is no runtime 'parot'; did you mean parrot?" in ran.err
     ran = with_parrot.types("run", "hi", environ={"OUTRIDER_RUNTIME": "gone"})
-    assert (ran.code, "no runtime is called 'gone'; there are: native" in ran.err) == (2, True)
+    assert (ran.code, "there is no runtime 'gone'; available: native" in ran.err) == (2, True)
     ran = with_parrot.types("run", "-r", "parrot:big", "hi")
     assert (ran.code, "a model cannot be chosen for parrot here" in ran.err) == (2, True)
 
@@ -128,7 +128,7 @@ def test_an_unknown_runtime_is_refused_everywhere_with_the_closest_name(with_par
 def test_an_empty_runtime_name_is_refused(person: Person) -> None:
     for words in (("run", "--runtime", "", "hi"), ("runtime", "use", ""), ("runtime", "doctor", "")):
         ran = person.types(*words)
-        assert (ran.code, ran.out, "no runtime is called ''; there are: native" in ran.err) == (2, "", True)
+        assert (ran.code, ran.out, "there is no runtime ''; available: native" in ran.err) == (2, "", True)
 
 
 def test_using_a_runtime_removes_the_model_that_an_earlier_use_has_set(person: Person) -> None:
@@ -290,7 +290,7 @@ def test_a_command_beside_a_chat_chooses_for_its_session_and_says_whose_settings
         session = with_parrot.types("runtime", "use", "native", "-s", "s")
     assert (chosen.out, chosen.err) == ("hello! (0 before)\n", "")
     assert "practice model" in other.out
-    assert "answers, with its own settings: model practice, runtime native" in other.err
+    assert "runs the turns, with its own settings: model practice, runtime native" in other.err
     assert "outrider chat (process " in used.err
     assert "keeps using native until it is restarted" in used.err
     assert session.out == "session 's' uses native from its next turn on\n"

@@ -67,7 +67,7 @@ def test_a_session_is_renamed_unless_another_has_that_name(writer: Person) -> No
     renamed = writer.types("sessions", "rename", "first", "reading")
     assert (renamed.code, renamed.out) == (0, "renamed first to reading\n")
     taken = writer.types("sessions", "rename", "reading", "second")
-    assert (taken.code, taken.err) == (2, "outrider: another session is called 'second'; choose another name\n")
+    assert (taken.code, taken.err) == (2, "outrider: another session is named 'second'; choose another name\n")
     assert writer.types("sessions", "rename", "first", "x").code == 2
     assert [writer.types("sessions", "rename", "second", name).code for name in ("", " x", "a\nb")] == [2, 2, 2]
     sessions = json.loads(writer.types("sessions", "list", "--json").out)
@@ -117,7 +117,7 @@ def test_a_session_is_deleted_only_after_confirmation(writer: Person) -> None:
 def test_a_missing_session_is_reported(person: Person) -> None:
     for words in (["show", "x"], ["export", "x"], ["delete", "--yes", "x"]):
         assert person.types("sessions", *words) == Ran(
-            2, "", "outrider: no session is called 'x'; `outrider sessions list` shows them\n"
+            2, "", "outrider: there is no session 'x'; `outrider sessions list` shows them\n"
         )
 
 

@@ -191,7 +191,7 @@ async def test_a_session_that_outgrows_the_context_window_is_summarized_and_cont
 async def test_an_input_that_does_not_fit_the_context_window_fails_with_the_reason(work: Path) -> None:
     async with open_paying_agent(work, ScriptedModel(fails(ContextTooLong("at most 8192 tokens"), 9))) as agent:
         turn = await agent.say("hi", session="s")
-    assert turn.error == "this does not fit the model's window, even summarised: at most 8192 tokens"
+    assert turn.error == "the session exceeds the model's context window, even summarised: at most 8192 tokens"
 
 
 @pytest.mark.promise("L7")

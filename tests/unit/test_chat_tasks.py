@@ -82,7 +82,7 @@ def apply(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
         (task("failed", 2), Note("✗ t-1 failed · make test · exit 2, 3.2 s", "bad")),
         (task("killed", None, "by you"), Note("● t-1 was killed · make test · 3.2 s · by you", "warn")),
         (task("lost", None), Note("✗ t-1 was lost: how it ended is not known · make test · 3.2 s", "bad")),
-        (task("timed_out", None), Note("● t-1 was ended at its time limit · make test · 3.2 s", "warn")),
+        (task("timed_out", None), Note("● t-1 reached its time limit · make test · 3.2 s", "warn")),
     ],
 )
 def test_the_end_of_a_task_is_one_line(ended: Task, line: Note) -> None:
@@ -104,7 +104,7 @@ def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
         Note("● t-1 seems to wait for input · make test · answer with /write t-1 TEXT", "warn"),
         OutputLines(("Continue? [y/n]",)),
     ]
-    assert watched == [Note("● t-1 wrote what was watched for (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
+    assert watched == [Note("● t-1 matched its watch pattern (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
 
 
 def test_a_task_of_another_session_takes_one_line_with_the_name_of_the_session() -> None:

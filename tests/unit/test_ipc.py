@@ -123,10 +123,10 @@ async def test_results_and_errors_of_operations_cross_as_they_are(tmp_path: Path
             assert client is not None
             session = await client.call(OPERATIONS["session"], ("s",), {})
             assert (session, session.workspace) == (await owner.agent.find("s"), str(tmp_path))
-            with pytest.raises(Refused, match="no session is called 'none'"):
+            with pytest.raises(Refused, match="there is no session 'none'"):
                 await client.call(OPERATIONS["find"], (), {"name": "none"})
             await client.call(OPERATIONS["session"], ("taken",), {})
-            with pytest.raises(NameTaken, match="another session is called 'taken'"):
+            with pytest.raises(NameTaken, match="another session is named 'taken'"):
                 await client.call(OPERATIONS["rename"], (session, "taken"), {})
 
 

@@ -285,7 +285,7 @@ class Agent(AgentApi):
 
 def _require_session(session: Session | None, name: str) -> Session:
     if session is None:
-        raise Refused(f"no session is called {name!r}; `outrider sessions list` shows them")
+        raise Refused(f"there is no session {name!r}; `outrider sessions list` shows them")
     return session
 
 

@@ -43,8 +43,8 @@ def parse_runtime(text: str) -> RuntimeChoice:
     """Parse the name of a runtime. Raises Refused when there is no such runtime."""
     name, mark, model = (part.strip() for part in text.strip().partition(":"))
     if name not in runtime_names():
-        hint = did_you_mean(name, runtime_names()) or f"; there are: {', '.join(runtime_names())}"
-        raise Refused(f"no runtime is called {name[:60]!r}{hint}")
+        hint = did_you_mean(name, runtime_names()) or f"; available: {', '.join(runtime_names())}"
+        raise Refused(f"there is no runtime {name[:60]!r}{hint}")
     if mark and not (model and model.isprintable() and takes_model(name)):
         if takes_model(name):
             raise Refused(f"write {name}:<model>, or {name} alone")
@@ -93,7 +93,7 @@ def available_runtimes(config: Config) -> Sequence[str]:
 async def probe(config: Config, name: str, *, is_quick: bool = False) -> AsyncGenerator[ProbeResult, None]:
     """Check this runtime by starting it; `is_quick`: without leaving traces in it. No model is called."""
     if name not in runtime_names():
-        yield ProbeResult("program", "broken", f"no runtime is called {name!r}", _BACK_TO_NATIVE)
+        yield ProbeResult("program", "broken", f"there is no runtime {name!r}", _BACK_TO_NATIVE)
         return
     runtime_probe = _load_probe(name)
     if runtime_probe is None:

@@ -52,7 +52,7 @@ COMMANDS: tuple[SlashCommandSpec, ...] = (
         "choice",
         choices=(("once", "for this call only"), ("session", "for this session"), ("workspace", "for this workspace")),
     ),
-    SlashCommandSpec("no", "deny what is asked"),
+    SlashCommandSpec("no", "deny the pending call"),
     SlashCommandSpec(
         "permissions",
         "list permissions, or revoke one",

@@ -103,7 +103,7 @@ async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
         verdict: ProbeVerdict = "broken" if is_required else "odd"
         yield ProbeResult("sandbox", verdict, f"none, so {effect}: {one_line(sandbox.why)}", one_line(sandbox.hint))
         return
-    network = "with the network" if config.sandbox.network else "without the network"
+    network = "with network access" if config.sandbox.network else "without network access"
     yield ProbeResult("sandbox", "fine", f"commands run in a sandbox {network}: {one_line(sandbox.why)}")
     limits = sandbox.limits
     method = "cgroups, for all its processes together" if sandbox.cgroups else "rlimits, memory for each process"

@@ -44,7 +44,7 @@ class KeyLimits(TypedDict):
 def command(ctx: click.Context) -> int:
     """Show the API key and how to use it; create, list and revoke keys.
 
-    Stdout holds the key alone: curl -H "Authorization: Bearer $(outrider key)" …
+    Only the key is printed on stdout: curl -H "Authorization: Bearer $(outrider key)" …
     """
     return DONE if ctx.invoked_subcommand else _print_first_key(open_config())
 
@@ -111,7 +111,7 @@ def _no_key_error(keys: Sequence[Key]) -> Refused:
 def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, **limits: Unpack[KeyLimits]) -> int:
     """Create a key and print it on stdout.
 
-    The key is shown only this once; Outrider stores a digest of it.
+    The key cannot be shown again: Outrider stores only a digest of it.
     """
     check_text(name, "the key's name")
     check_text(person, "the person's name")

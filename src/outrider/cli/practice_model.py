@@ -17,7 +17,7 @@ from outrider.testing.scripted_server.server import ScriptedServer
 
 @click.command("practice-model")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen on this port; 0 picks a free one.")
-@click.option("--say", metavar="TEXT", multiple=True, help="Reply with TEXT; repeat it for the next replies.")
+@click.option("--say", metavar="TEXT", multiple=True, help="Reply with TEXT; repeat the option for further replies.")
 @click.option("--script", metavar="FILE", help="Follow this JSON script; - reads it from stdin.")
 @click.option(
     "--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait this long before each reply."

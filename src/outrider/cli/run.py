@@ -80,7 +80,8 @@ class RunRequest(Struct, frozen=True):
 def command(**parameters: object) -> int:
     """Run one turn and print the reply.
 
-    WORDS are the message and need no quotes. With `-` among them stdin is appended; without any, stdin is the message.
+    WORDS are the message and need no quotes. With `-` among them, stdin is appended. Without WORDS, the message is read
+    from stdin.
     """
     options = RunOptions(**parameters)  # pyright: ignore[reportArgumentType]
     config = open_config()
@@ -217,7 +218,7 @@ class _TurnRun:
                 pass
 
     def warn_unfinished(self) -> None:
-        """Say where the turn goes on when this process ends before it."""
+        """Say where the turn continues when this process ends first."""
         name = shlex.quote(self._session.name)
         if self._agent.continues_elsewhere:
             warn(f"the turn continues in another process: outrider sessions show {name}")

@@ -401,7 +401,7 @@ async def _wait_for_end(config: Config, task: Task, seconds: float | None) -> Ta
 @click.option("--no-newline", "is_bare", is_flag=True, help="Do not append a newline.")
 @click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it (Ctrl-C).")
 def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_interrupt: bool) -> int:
-    """Write a line to the input of a task. The task must have been started with an open input."""
+    """Write a line to the input of a task that was started as interactive."""
     line = check_text(" ".join(text), "the text")
     content = (line if is_bare or not text else f"{line}\n").encode()
     if not content and not is_last and not is_interrupt:

@@ -91,16 +91,20 @@ def simple_argv(command: str) -> tuple[str, ...] | None:
 
 def render_approval(request: ApprovalRequest) -> str:
     """The question to the person. The model's text is quoted line by line, so that it cannot pass for ours."""
-    needs = " and ".join(_NEEDS.get(need, need.replace(":", " ", 1)) for need in request.needs)
+    what = _TOOL_NOUNS.get(request.tool, f"{request.tool} call")
+    needs = " and ".join(map(_describe_need, request.needs))
     workspace = replace_unprintable(request.workspace)
-    if needs:
-        lines = [f"May {request.tool} run this with {needs}, in {workspace}?"]
-    else:
-        lines = [f"Allow this {request.tool} in {workspace}?"]
+    lines = [f"Allow this {what} {needs}, in {workspace}?" if needs else f"Allow this {what} in {workspace}?"]
     lines += [f"| {replace_unprintable(line)}" for line in request.command.split("\n")]
     if request.why:
         lines += ["The model's reason:", *(f"| {replace_unprintable(line)}" for line in request.why.split("\n"))]
     return "\n".join(lines)
 
 
-_NEEDS = {NETWORK: "access to the network", HOST: "no sandbox around it", "codex": "Codex's sandbox around it"}
+_TOOL_NOUNS = {"shell": "command", "edit": "edit", "patch": "patch", "write": "file write"}
+_NEED_TEXTS = {NETWORK: "with network access", HOST: "without a sandbox", "codex": "in Codex's sandbox"}
+
+
+def _describe_need(need: str) -> str:
+    kind, _, path = need.partition(":")
+    return f"with {kind} access to {path}" if path else _NEED_TEXTS.get(need, f"with {need}")

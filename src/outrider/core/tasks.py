@@ -106,7 +106,7 @@ _WORDS: dict[TaskState, str] = {
     "failed": "failed",
     "killed": "was killed",
     "lost": "was lost: how it ended is not known",
-    "timed_out": "was ended at its time limit",
+    "timed_out": "reached its time limit",
     "stalled": "seems to wait for input",
     "queued": "waits",
     "running": "runs",
@@ -138,7 +138,7 @@ def stalled_notice(task: Task, output: str) -> str:
 
 def watch_notice(task: Task, matches: Sequence[str], left_out: int) -> str:
     """The notice that output lines match a task's watch pattern."""
-    head = f"[Task {task.id} wrote what was watched for ({clip(task.spec.watch, 80)}): {task_label(task)}]"
+    head = f"[Task {task.id} matched its watch pattern ({clip(task.spec.watch, 80)}): {task_label(task)}]"
     more = [f"[… and {left_out} more]"] if left_out else []
     return "\n".join([head, *(f"| {clip(line, 300)}" for line in matches), *more])
 

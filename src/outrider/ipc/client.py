@@ -274,7 +274,7 @@ class HomeClient(AgentApi):
         info, runtime = owner.info, self.config.runtime.name
         if settings.get("runtime", NATIVE) != NATIVE or (info.model, info.runtime) == (self._own_model, runtime):
             return ""
-        text = f"{info.label} (process {info.pid}) answers, with its own settings: model {info.model or 'none'}"
+        text = f"{info.label} (process {info.pid}) runs the turns, with its own settings: model {info.model or 'none'}"
         return text if info.runtime == runtime else f"{text}, runtime {info.runtime}"
 
     @property

@@ -97,7 +97,7 @@ class NativeRuntime:
         try:
             return await self._models(name)
         except Refused as error:
-            raise Refused(f"this turn was begun with {name}, which cannot be asked now: {error}") from error
+            raise Refused(f"this turn was started with {name}, which cannot be used now: {error}") from error
 
     async def run(self, turn: Turn) -> None:
         model = await self._model(turn)
@@ -126,10 +126,13 @@ class NativeRuntime:
                 reply = await model.reply(await self._prompt(turn), _emitter(turn))
                 break
             except ContextTooLong as error:
-                turn.emit(Delta("the session does not fit the model's window; summarising its earlier part", "reset"))
+                turn.emit(
+                    Delta("the session exceeds the model's context window; summarising its earlier part", "reset")
+                )
                 keep = next(keeps, None)
                 if keep is None or not await self._compact(turn, model, keep):
-                    raise Refused(f"this does not fit the model's window, even summarised: {error}") from error
+                    text = f"the session exceeds the model's context window, even summarised: {error}"
+                    raise Refused(text) from error
         failpoint("calls_not_recorded" if reply.calls else "reply_not_recorded")
         await turn.record(reply)
 

@@ -16,7 +16,7 @@ from outrider.system.failpoints import failpoint
 
 _MAX_COMMAND_CHARS = 2_000
 """Characters of a call that a person is shown."""
-DENIED = "not run: the person did not allow it. Do not try to get around that; do without it, or ask what to do"
+DENIED = "not run: the person did not allow it. Do not work around this: continue without it, or ask what to do"
 
 
 class ToolRunner:
@@ -37,7 +37,7 @@ class ToolRunner:
         tool = tools.get(call.tool)
         if tool is None:
             names = ", ".join(tools) or "none"
-            text = f"there is no tool called {call.tool!r}; there are: {names}"
+            text = f"there is no tool {call.tool!r}; available: {names}"
             return await self._record(turn, Result(call.id, text, failed=True))
         if call.broken:
             text = f"the arguments were not a JSON object, so nothing was run. You wrote: {call.broken[:500]}"

@@ -217,9 +217,9 @@ class KeyWrites:
 
     def create(self, id: str, spec: KeySpec, digest: bytes) -> Key:
         if self._db.execute(ACTIVE_KEY_BY_NAME, (spec.name,)).fetchone():
-            raise Refused(f"there is a key called {spec.name!r} already; revoke it first, or choose another name")
+            raise Refused(f"a key named {spec.name!r} already exists; revoke it first, or choose another name")
         if self._db.execute(KEY_BY_ID, (id,)).fetchone():
-            raise Refused(f"there is a key with the id {id!r} already; create another")
+            raise Refused(f"a key with the id {id!r} already exists; create another")
         key = Key(id, spec, digest, self._clock() // 1000)
         scopes = msgspec.json.encode(spec.scopes).decode()
         columns = (id, spec.name, spec.person, scopes, spec.rate, spec.concurrent, digest, key.created)

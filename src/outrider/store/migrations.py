@@ -94,7 +94,7 @@ def _rehearse(db: sqlite3.Connection, path: Path, missing: Sequence[Migration]) 
     if problem:
         raise Refused(
             f"the upgrade of the store {path} to version {missing[-1].version} failed in rehearsal ({problem}); "
-            "nothing was changed: continue with the Outrider you had, and report this"
+            "nothing was changed: continue with the previous version of Outrider, and report this"
         )
 
 

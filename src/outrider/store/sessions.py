@@ -143,7 +143,7 @@ class SessionWrites:
         for statement in (SESSION_BY_NAME, SESSION_BY_ID):
             row = self._db.execute(statement, (person, name)).fetchone()
             if row and session_of(row).id != session:
-                raise NameTaken(f"another session is called {name!r}; choose another name")
+                raise NameTaken(f"another session is named {name!r}; choose another name")
         if not self._db.execute(RENAME_SESSION, (person, session, name)).rowcount:
             raise no_such_session(session)
         return session_of(self._db.execute(SESSION_BY_ID, (person, session)).fetchone())
@@ -159,7 +159,7 @@ class SessionWrites:
         if waiting >= queue:
             raise QueueFull(
                 f"{waiting} messages already wait in this session; "
-                "let it work through them, or stop it, before you send more"
+                "wait until it has processed them, or stop it, before you send more"
             )
         return self._journal.append(session, row, body, key, encoded), True
 

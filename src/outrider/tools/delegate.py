@@ -25,9 +25,9 @@ class DelegateCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ]
     description: Annotated[str, Meta(description="what it is for, in a few words")] = ""
     background: Annotated[bool, Meta(description="do not wait for it; you get a notice when it has ended")] = False
-    model: Annotated[str, Meta(description="the name of another model than yours")] = ""
+    model: Annotated[str, Meta(description="the name of a model other than yours")] = ""
     tools: Annotated[tuple[str, ...], Meta(description="the only tools it may use; empty for all of yours")] = ()
-    steps: Annotated[int, Meta(description="the most steps it may take (default 60)", ge=0, le=200)] = 0
+    steps: Annotated[int, Meta(description="maximum number of steps (default 60)", ge=0, le=200)] = 0
 
 
 @tool(replay=Replay.NEVER)

@@ -43,11 +43,11 @@ _KINDS = (
 
 @tool(replay=Replay.SAFE)
 def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> Result:
-    """Read a file: text after a header that says which lines these are, or an image.
+    """Read a text file or an image. Text comes after a header that names the lines.
 
     path: relative to the workspace
     offset: the first line to read, counted from 1
-    limit: the most lines to read
+    limit: maximum number of lines
     """
     first, limit = max(1, offset), max(1, limit)
     with context.workspace.open_read(path) as file:

@@ -128,7 +128,7 @@ async def search(
     path: a folder or file to search in, relative to the workspace
     glob: search only matching files, e.g. `*.py`, `src/**/*.ts`, `*.{c,h}`
     literal: treat the pattern as plain text
-    ignore_case: ignore upper and lower case
+    ignore_case: do not distinguish upper and lower case
     """
     if not pattern:
         raise Refused("the pattern is empty; use list to see the files")

@@ -31,11 +31,11 @@ class TasksCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ]
     task: Annotated[str, Meta(description="the task's id; not needed for list")] = ""
     start: Annotated[int, Meta(description="read: the first byte; a negative number counts from the end")] = -MAX_READ
-    most: Annotated[int, Meta(description="read: the most bytes to read", ge=1, le=MAX_READ)] = MAX_READ
+    most: Annotated[int, Meta(description="read: maximum number of bytes", ge=1, le=MAX_READ)] = MAX_READ
     until: Annotated[str, Meta(description="wait: `done`, `idle` (no output for 3 s), or a regular expression")] = (
         "done"
     )
-    limit: Annotated[int, Meta(description="wait: the most seconds to wait", ge=1, le=MAX_WAIT)] = 30
+    limit: Annotated[int, Meta(description="wait: maximum number of seconds", ge=1, le=MAX_WAIT)] = 30
     text: Annotated[str, Meta(description="write: the text to write")] = ""
     keys: Annotated[
         tuple[str, ...], Meta(description="write: then these keys: enter, tab, esc, space, up, down, ctrl-c, ctrl-d")
@@ -124,7 +124,7 @@ async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
         raise Refused(f"task {task.id} has ended ({task.state})")
     unknown = [key for key in arguments.keys if key not in KEYS and key not in ("ctrl-c", "ctrl-d")]
     if unknown:
-        raise Refused(f"no key is called {unknown[0]!r}; use {', '.join(KEYS)}, ctrl-c or ctrl-d")
+        raise Refused(f"there is no key {unknown[0]!r}; use {', '.join(KEYS)}, ctrl-c or ctrl-d")
     text = arguments.text + "".join(KEYS.get(key, "") for key in arguments.keys)
     close = "ctrl-d" in arguments.keys
 

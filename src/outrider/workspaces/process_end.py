@@ -108,7 +108,7 @@ async def kill(folder: Path, identity: ProcessIdentity, grace: float = 2.0) -> E
             await anyio.to_thread.run_sync(_kill_everything, folder, identity)
         if time.monotonic() > begin + grace + _KILL_TIMEOUT:
             pids = ", ".join(f"process {row.pid}" for row in remaining[:5]) or "its supervisor"
-            raise Unavailable(f"task {folder.name} does not die: {pids}", retry_after=5)
+            raise Unavailable(f"task {folder.name} could not be killed: {pids}", retry_after=5)
         # Reading the process table is expensive when many tasks are killed at once.
         pause = min(pause * 1.5, _MAX_KILL_PAUSE)
         with anyio.move_on_after(pause):

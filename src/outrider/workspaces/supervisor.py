@@ -124,7 +124,7 @@ def supervisor_argv(spec: CommandSpec) -> Sequence[str]:
 
 def _ulimit_line(name: str, limit: int) -> str:
     if name not in LIMITS or limit < 0:
-        raise Refused(f"no limit {name!r} of {limit}; there are: {', '.join(LIMITS)}")
+        raise Refused(f"{name!r} = {limit} is not a valid limit; available: {', '.join(LIMITS)}")
     number, flag, unit = LIMITS[name]
     value = -(-_within_hard_limit(number, limit) // unit)
     # Shells use different flags for the number of processes.

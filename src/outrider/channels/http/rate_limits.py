@@ -75,7 +75,7 @@ class ConcurrencyLimiter:
         """Count one more request while the block runs. Raises 429 when that is more than the limit."""
         if self._running.get(name, 0) >= limit:
             raise too_many_requests(
-                f"{limit} requests of this key are already running; let one end first", 1.0, "concurrency_limit"
+                f"{limit} requests of this key are already running; wait until one ends", 1.0, "concurrency_limit"
             )
         self._running[name] = self._running.get(name, 0) + 1
         try:

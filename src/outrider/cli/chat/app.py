@@ -137,7 +137,7 @@ def _greeting(
     ]
     items += [Note(text, "warn") for text in (*chat.agent.config.warnings, *notices)]
     if options.is_continued and session is None:
-        items.append(Note("There is no session in this folder yet. This is a new one."))
+        items.append(Note("There is no session in this folder yet; this is a new one."))
     return items
 
 

@@ -15,7 +15,7 @@ NO_COMMAND = (
 )
 CANNOT_RESUME = (
     "this agent cannot resume a session, so the interrupted turn cannot continue. What it did is kept; "
-    "send another message, and a new session of the agent begins with that"
+    "send another message to start a new session of the agent with it"
 )
 STOP_REASONS = {
     "max_tokens": "the agent's model reached its length limit",

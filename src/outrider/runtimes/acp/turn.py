@@ -71,7 +71,7 @@ class AcpTurnRun:
         state = self._turn.state()
         start = build_prompt(state, self._turn.transcript(), history, interrupted if was_interrupted else None)
         if history:
-            self._emit_note(f"{self._agent.name} is given what was said and done here before")
+            self._emit_note(f"{self._agent.name} receives what was said and done in this session before")
         name = prompt_name(state)
         self._recorder.input_seen(start.saw)
         blocks = self._content_blocks(start)
@@ -99,7 +99,7 @@ class AcpTurnRun:
             await self._recorder.close()
             raise Refused(f"{CANNOT_RESUME} ({reason})")
         if bound:
-            self._emit_note(f"{reason}. A new one begins")
+            self._emit_note(f"{reason}. A new one starts")
         return await agent.open_session(folder), ()
 
     def _unseen_history(self, bound: Bound | None) -> Sequence[Message]:
@@ -211,7 +211,7 @@ class AcpTurnRun:
                 await self._recorder.close()
                 raise PromptFailed(error)
             case None:
-                raise Unavailable(f"{self._agent.name} was given up")
+                raise Unavailable(f"{self._agent.name} does not respond and was ended")
 
     def _emit_note(self, text: str) -> None:
         self._turn.emit(Delta(text, "note"))

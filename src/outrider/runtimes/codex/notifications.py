@@ -332,7 +332,7 @@ class NotificationReader:
         if params.will_retry:
             self._partial_messages.clear()
             reason = params.error.additional_details or params.error.message
-            self._turn.emit(Delta(f"Codex asks its model again: {reason or 'it was cut off'}", "reset"))
+            self._turn.emit(Delta(f"Codex retries its model request: {reason or 'the reply was cut off'}", "reset"))
 
     async def _raw_item_completed(self, raw: Raw) -> None:
         """Record what Codex reports no item of: a command that fails at once, a patch that does not apply."""

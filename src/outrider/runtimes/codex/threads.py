@@ -31,7 +31,7 @@ _RESUME_TRIES = 20
 _RESUME_PAUSE = 0.25
 _DEVELOPER_INSTRUCTIONS = """\
 You work for one person within Outrider, which keeps the session and shows it to them.
-- What must outlive this turn (a server, a long build) you start with the tool `background`, not in your own terminal; \
+- Start what must outlive this turn (a server, a long build) with the tool `background`, not in your own terminal; \
 you are notified when it has ended. The tool `tasks` manages such tasks, and `delegate` hands work to a child session.
 - A note in [brackets] at the beginning of a message is from Outrider, not from the person."""
 _NOT_SUPPORTED = {
@@ -86,7 +86,7 @@ async def open_thread(server: AppServer, turn: Turn, options: ThreadOptions) -> 
         except RpcError as error:
             if "no rollout found" in error.message or "not found" in error.message:
                 log.warning("Codex has lost its thread %s: %s", bound.thread, error.message)
-                turn.emit(Delta("Codex has lost its thread of this session; a new one begins", "note"))
+                turn.emit(Delta("Codex has lost its thread of this session; a new one starts", "note"))
                 return await _start(server, turn, options)
             if "active writer" not in error.message:
                 raise request_failed(error, "to resume the session") from error
@@ -100,7 +100,7 @@ async def inject_history(server: AppServer, turn: Turn, thread: OpenThread, newe
     text = render_history(_unseen_history(turn, thread, newest))
     if not text:
         return
-    turn.emit(Delta("Codex is given what was said and done in this session before", "note"))
+    turn.emit(Delta("Codex receives what was said and done in this session before", "note"))
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
     await server.request("thread/inject_items", {"threadId": thread.id, "items": [item]})
 
@@ -144,7 +144,7 @@ async def _start(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenT
             log.warning(_NOT_SUPPORTED[mode], error.message)
             thread = await _load(server, "thread/start", params, options, uses_mcp=mode != "dynamic")
     except RpcError as error:
-        raise request_failed(error, "to begin a session") from error
+        raise request_failed(error, "to start a session") from error
     if "model" not in params:
         server.set_default_model(thread.model)
     return OpenThread(thread.id, thread.model, is_new=True)
@@ -160,7 +160,7 @@ async def _load(
         answer = await _request_thread(server, method, _with_tools(params, tools), options.config)
         thread_id = params.get("threadId") or parse_thread_id(answer)
         if not thread_id:
-            raise codex_failed("Codex began a session and did not return its id")
+            raise codex_failed("Codex started a session and did not return its id")
         if uses_mcp and method == "thread/start":
             await provider.remember_mcp(thread_id)
         policy = parse_sandbox_policy(answer, requested)

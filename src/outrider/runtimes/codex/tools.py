@@ -38,7 +38,7 @@ _SERVER_INSTRUCTIONS = (
     "tasks (`tasks`), hand work to a child session (`delegate`), and the tools that this person added."
 )
 MCP_TOOLS_HINT = (
-    "- These tools are those of the MCP server `outrider`. If you do not see them, look for them with `tool_search`."
+    "- These tools belong to the MCP server `outrider`. If you do not see them, look for them with `tool_search`."
 )
 log = logging.getLogger("outrider.codex")
 

@@ -262,7 +262,7 @@ class CodexTurnRun:
                     text = f"the turn reached its time limit of {seconds} s (codex.seconds)"
                     raise _TurnTimedOut(str(codex_failed(text)))
                 case "quiet" if not await self._is_alive():
-                    text = "Codex was silent after a tool had ended, and does not work on the turn"
+                    text = "Codex was silent after a tool call and is no longer working on the turn"
                     raise _TurnTimedOut(str(codex_failed(text)))
                 case "quiet":
                     self._watchdog.confirmed_alive(anyio.current_time())

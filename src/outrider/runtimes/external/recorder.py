@@ -19,7 +19,7 @@ from outrider.system.failpoints import failpoint
 MAX_TEXT = 20_000
 """Characters of one text that the journal holds; a longer one is cut in its middle."""
 CONTINUES_IN_BACKGROUND = "[it continues in the background]"
-STARTED_EARLIER = "[this began earlier and continued in the background]\n"
+STARTED_EARLIER = "[this started earlier and continued in the background]\n"
 NOT_ANSWERED_YET = "not run: it waited for an answer when the work was interrupted"
 Redact = Callable[[str], str]
 StoreBlob = Callable[[bytes], str]
