@@ -111,6 +111,7 @@ async def test_a_turn_ends_with_one_outcome_its_text_and_its_usage(tried: Tried)
     await until_none_survives(tried.folder)
 
 
+@pytest.mark.needs("sandbox")
 async def test_an_input_that_comes_twice_is_run_once(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         words = tried.harness.words(WORK)
@@ -122,6 +123,7 @@ async def test_an_input_that_comes_twice_is_run_once(tried: Tried) -> None:
         assert_sound(entries, 1)
 
 
+@pytest.mark.needs("sandbox")
 async def test_calls_are_in_the_journal_with_their_results(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         turn = await tried.say(agent, WORK)
@@ -144,6 +146,7 @@ async def test_text_is_streamed_while_it_is_written(tried: Tried) -> None:
     assert "".join(parts) == HELLO
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_stop_ends_the_turn_and_keeps_what_was_done(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         session = await tried.begin(agent, HANG)
@@ -158,6 +161,7 @@ async def test_a_stop_ends_the_turn_and_keeps_what_was_done(tried: Tried) -> Non
     await until_none_survives(tried.folder)
 
 
+@pytest.mark.needs("sandbox")
 async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         await tried.say(agent, GREET)
@@ -169,6 +173,7 @@ async def test_the_next_turn_knows_of_the_one_before_also_after_a_restart(tried:
         assert_sound(await journal(agent), 3)
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.parametrize(("answer", "runs"), [("once", 1), ("no", 0)])
 async def test_a_call_that_needs_an_approval_follows_the_answer(tried: Tried, answer: str, runs: int) -> None:
     async with tried.open_agent() as agent:
@@ -192,6 +197,7 @@ async def test_a_call_whose_question_nobody_can_answer_does_not_run(tried: Tried
         assert_sound(await journal(agent), 1)
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_message_during_a_turn_is_answered(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         session = await tried.begin(agent, ASK)
@@ -207,6 +213,7 @@ async def test_a_message_during_a_turn_is_answered(tried: Tried) -> None:
         assert_sound(entries, count(entries, Ended))
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L3")
 @pytest.mark.promise("L4")
 async def test_an_interrupted_turn_resumes_or_fails_with_a_reason_as_its_traits_say(tried: Tried) -> None:

@@ -141,6 +141,7 @@ def check(api: Api, operation: Any, mode: GenerationMode) -> Counter[int]:
     return statuses
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L12")
 def test_valid_requests_get_the_documented_responses(tmp_path: Path) -> None:
     with serving(tmp_path) as api:
@@ -158,6 +159,7 @@ def test_valid_requests_get_the_documented_responses(tmp_path: Path) -> None:
     assert ANSWERED - answered == set()
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L7")
 @pytest.mark.promise("L12")
 def test_invalid_requests_are_refused_with_a_reason_or_ignored(tmp_path: Path) -> None:

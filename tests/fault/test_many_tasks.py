@@ -19,6 +19,7 @@ MAX_MEMORY = 30
 """MiB that so many running tasks may cost."""
 
 
+@pytest.mark.needs("sandbox")
 async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory(tmp_path: Path) -> None:
     async with open_bench_agent(tmp_path) as agent:
         with anyio.fail_after(60):
@@ -39,6 +40,7 @@ async def test_hundreds_of_tasks_at_once_are_all_reported_once_in_bounded_memory
     await until_none_survives(tmp_path)
 
 
+@pytest.mark.needs("sandbox")
 async def test_more_tasks_than_a_session_may_have_are_refused(tmp_path: Path) -> None:
     async with open_bench_agent(tmp_path, most=5) as agent:
         gate = await start_crowd(agent, 8)

@@ -12,6 +12,9 @@ from tests.support.in_process import InProcessPerson as Person
 from tests.support.raw import CLOSE, Wire, head
 from tests.support.up import Running, begin, caller, following, say, up
 
+pytestmark = pytest.mark.needs("sandbox")
+"""The task that others must not reach is a command."""
+
 WORDS = "the owner's own words"
 SHARED = {"models"}
 """Endpoints that are the same for everyone."""

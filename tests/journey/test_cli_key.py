@@ -75,6 +75,7 @@ def test_a_revoked_key_is_listed_as_revoked_and_its_name_can_be_reused(person: P
     assert [bool(key["revoked"]) for key in json.loads(person.types("key", "list", "--json").out)] == [True, True]
 
 
+@pytest.mark.needs("terminal")
 def test_the_first_key_is_shown_with_instructions_until_it_is_revoked(person: Person) -> None:
     none = person.types("key")
     assert (none.code, none.out) == (2, "")
@@ -113,6 +114,7 @@ def test_a_first_key_that_others_can_read_or_that_is_not_valid_is_not_shown(pers
     assert (stale.code, stale.out, "is not valid" in stale.err) == (2, "", True)
 
 
+@pytest.mark.needs("terminal")
 @pytest.mark.anyio
 async def test_keys_are_listed_and_not_changed_while_a_python_program_uses_the_home(person: Person) -> None:
     async with outrider.open(person.home, model=ScriptedModel()) as agent:

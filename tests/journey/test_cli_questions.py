@@ -133,6 +133,8 @@ def test_in_a_pipe_the_answer_is_no_and_stderr_says_so(person: Person, server: S
     assert person.types("questions").out == "no pending questions\n"
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_at_a_terminal_the_question_is_repeated_until_it_is_answered(person: Person, server: ScriptedServer) -> None:
     with at_a_terminal(person, "run", "-s", "s", "go") as terminal:
         terminal.sees("| echo once >> ran")
@@ -149,6 +151,8 @@ def test_at_a_terminal_the_question_is_repeated_until_it_is_answered(person: Per
     assert person.types("permissions", "list").out == "no permissions\n"
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 @pytest.mark.parametrize("typed", ["n\n", "no\n", "\x04"], ids=["letter", "word", "end of input"])
 def test_a_no_at_the_terminal_runs_nothing_and_the_turn_continues(
     person: Person, server: ScriptedServer, typed: str
@@ -162,6 +166,8 @@ def test_a_no_at_the_terminal_runs_nothing_and_the_turn_continues(
     assert runs(person) == 0
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_text_typed_before_the_question_is_no_answer_to_it(person: Person) -> None:
     slow = says("wait", call("shell", command="read x < fifo"))
     os.mkfifo(person.project / "fifo")
@@ -192,6 +198,8 @@ def has_question_first(terminal: TerminalProcess) -> bool:
     return True
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptedServer) -> None:
     with at_a_terminal(person, "run", "-s", "s", "go") as terminal:
         terminal.sees("[o]nce")
@@ -202,6 +210,8 @@ def test_ctrl_c_at_a_question_stops_the_turn(person: Person, server: ScriptedSer
     assert person.types("resume").out == "no unfinished turns\n"
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 @pytest.mark.command("questions")
 @pytest.mark.command("resume")
 def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Person, server: ScriptedServer) -> None:
@@ -230,6 +240,8 @@ def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Pers
     assert person.types("questions", "answer", question["id"], "once").code == 2
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_an_answer_can_be_recorded_without_running_the_turn(person: Person, server: ScriptedServer) -> None:
     leave_pending(person)
     (question,) = pending(person)
@@ -240,6 +252,7 @@ def test_an_answer_can_be_recorded_without_running_the_turn(person: Person, serv
     assert runs(person) == 0
 
 
+@pytest.mark.needs("sandbox")
 def test_the_next_question_of_the_same_turn_is_pending_after_the_first_answer(person: Person) -> None:
     with ScriptedServer(script(needs_approval(), needs_approval(), says("all done"))) as server:
         person.uses(server.url)
@@ -252,6 +265,7 @@ def test_the_next_question_of_the_same_turn_is_pending_after_the_first_answer(pe
     assert runs(person) == 2
 
 
+@pytest.mark.needs("sandbox")
 def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_terminal(
     person: Person, server: ScriptedServer
 ) -> None:
@@ -264,6 +278,7 @@ def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_te
     assert runs(person) == 1
 
 
+@pytest.mark.needs("sandbox")
 def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
     person: Person, server: ScriptedServer
 ) -> None:
@@ -273,6 +288,8 @@ def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
     assert "pending questions were answered with no: nobody can be asked here" in ran.err
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 @pytest.mark.command("permissions")
 def test_a_permission_for_the_workspace_is_valid_until_it_is_revoked(person: Person) -> None:
     with ScriptedServer(asks_once()) as server:
@@ -295,6 +312,8 @@ def test_a_permission_for_the_workspace_is_valid_until_it_is_revoked(person: Per
     assert runs(person) == 2
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_questions_are_answered_through_the_process_that_owns_the_home(person: Person, server: ScriptedServer) -> None:
     leave_pending(person)
     with ScriptedServer(script(Stall("headers"))) as busy:

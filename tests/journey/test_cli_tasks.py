@@ -57,6 +57,7 @@ def fifo(person: Person) -> Path:
     return path
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B3")
 def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(person: Person, fifo: Path) -> None:
     with ScriptedServer(script(says("", background("cat fifo", notify="always")), says("started"))) as server:
@@ -85,6 +86,7 @@ def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(pe
     assert person.types("resume").out == "no unfinished turns\n"
 
 
+@pytest.mark.needs("sandbox")
 def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
     task = begin(person, "echo oh no; exit 3")
     waited = Ran(1, "oh no\n", f"outrider: task {task} failed, exit code 3\n")
@@ -94,6 +96,7 @@ def test_waiting_for_a_task_that_failed_says_so(person: Person) -> None:
     assert (line["id"], line["state"], line["exit_code"], line["output"]) == (task, "failed", 3, "oh no\n")
 
 
+@pytest.mark.needs("sandbox")
 def test_the_list_has_open_tasks_first_and_show_prints_all_details(person: Person, fifo: Path) -> None:
     first = begin(person, "cat fifo", description="the long one")
     second = begin(person, "echo done")
@@ -111,6 +114,7 @@ def test_the_list_has_open_tasks_first_and_show_prints_all_details(person: Perso
         assert person.types("tasks", *words).code == 2
 
 
+@pytest.mark.needs("sandbox")
 def test_following_a_task_prints_its_output_leaves_the_home_free_and_ends_with_it(person: Person, fifo: Path) -> None:
     task = begin(person, "printf 'one\\ntwo\\n'; cat fifo; exit 4")
     following = person.begins("tasks", "tail", "-f", "-n", "1", task)
@@ -127,6 +131,7 @@ def test_following_a_task_prints_its_output_leaves_the_home_free_and_ends_with_i
     assert person.types("tasks", "tail", "-n", "2", task) == Ran(0, "two\nthrée\n", "")
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.command("tasks")
 def test_a_task_is_killed_with_all_its_processes_and_that_is_recorded(person: Person, fifo: Path) -> None:
     task = begin(person, "setsid cat fifo & cat fifo")
@@ -141,6 +146,7 @@ def test_a_task_is_killed_with_all_its_processes_and_that_is_recorded(person: Pe
     assert person.types("tasks", "wait", task).code == 1
 
 
+@pytest.mark.needs("sandbox")
 def test_a_task_that_reads_can_be_written_to_and_interrupted(person: Person) -> None:
     task = begin(person, "read name; echo hello $name; wc -c", interactive=True)
     assert person.types("tasks", "write", task, "Ada", "Byron") == Ran(0, f"task {task}: wrote 10 bytes\n", "")
@@ -155,6 +161,7 @@ def test_a_task_that_reads_can_be_written_to_and_interrupted(person: Person) -> 
     assert ended(following).err == f"outrider: task {other} failed, exit code 130: ended by signal 2\n"
 
 
+@pytest.mark.needs("sandbox")
 def test_tasks_are_managed_while_another_process_owns_the_home(person: Person, fifo: Path) -> None:
     replies = says("", background("read word; echo $word; cat fifo", interactive=True), background("cat fifo"))
     with ScriptedServer(script(replies, Stall("headers"))) as server:
@@ -186,6 +193,7 @@ def test_tasks_are_managed_while_another_process_owns_the_home(person: Person, f
     assert {task["state"] for task in list_tasks(person).values()} == {"killed"}
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.anyio
 async def test_listing_tasks_records_their_ends_and_starts_no_turn(person: Person, fifo: Path) -> None:
     model = ScriptedModel(says("", background("cat fifo")), says("I will tell you"))
@@ -209,6 +217,8 @@ async def test_listing_tasks_records_their_ends_and_starts_no_turn(person: Perso
         assert len(server.requests) == 1
 
 
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_a_terminal_shows_the_task_that_keeps_running(person: Person, fifo: Path) -> None:
     with ScriptedServer(script(says("", background("cat fifo")), says("started"))) as server:
         person.uses(server.url)

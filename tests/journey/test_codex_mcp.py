@@ -24,6 +24,7 @@ def ours(tool: str, **args: object) -> ScriptedCall:
     return ScriptedCall(tool, args, namespace="mcp__outrider")
 
 
+@pytest.mark.needs("sandbox")
 async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notified(tmp_path: Path) -> None:
     wait = "while [ ! -e go ]; do sleep 0.05; done; echo it is built"
     lines = script(
@@ -55,6 +56,7 @@ async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notifi
     assert len([line for line in before if line.startswith("result")]) == 2
 
 
+@pytest.mark.needs("sandbox")
 async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or_command(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,12 +24,14 @@ def marks(ran: Ran) -> list[tuple[str, str]]:
     return [(words[0], words[1]) for words in lines if words[0] in "!✗"]
 
 
+@pytest.mark.needs("sandbox")
 def test_a_fresh_installation_has_no_problem_but_no_real_model(person: Person) -> None:
     ran = person.types("doctor")
     assert (ran.code, ran.err, marks(ran)) == (0, "", [("!", "model")])
     assert not person.home.exists()
 
 
+@pytest.mark.needs("sandbox")
 def test_a_local_model_server_is_checked_and_prompted_only_with_online(person: Person) -> None:
     with ScriptedServer(script(says("ready"))) as server:
         person.uses(server.url)
@@ -42,6 +44,7 @@ def test_a_local_model_server_is_checked_and_prompted_only_with_online(person: P
     assert "1234567890" not in ran.out
 
 
+@pytest.mark.needs("sandbox")
 def test_online_finds_a_key_that_is_not_accepted(person: Person) -> None:
     with ScriptedServer(script(ErrorStatus(401, "bad key"))) as server:
         person.uses(server.url)
@@ -77,6 +80,7 @@ def test_a_home_that_is_a_file_is_a_finding(person: Person) -> None:
     assert (ran.code, ran.err, marks(ran)[0]) == (1, "", ("✗", "home"))
 
 
+@pytest.mark.needs("sandbox")
 def test_a_home_others_can_read_is_a_finding(person: Person) -> None:
     person.home.mkdir()
     person.home.chmod(0o755)
@@ -97,6 +101,7 @@ def test_a_damaged_store_is_reported_and_its_readable_content_is_kept(person: Pe
     assert "hello" in person.types("sessions", "show", "s").out
 
 
+@pytest.mark.needs("sandbox")
 def test_a_home_in_use_is_reported_with_the_process_that_uses_it(person: Person) -> None:
     with ScriptedServer(script(Stall("headers"))) as server:
         person.uses(server.url)

@@ -107,6 +107,7 @@ async def test_a_conversation_with_calls_made_elsewhere_continues_here(tmp_path:
     assert kinds == ["Input", "Started", "Reply", "Result", "Resumed", "Reply"]
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B3")
 async def test_a_background_command_is_not_promised_to_a_chat_completion(tmp_path: Path) -> None:
     lines = says("", call("shell", command="true", background=True)), says("started")

@@ -175,6 +175,7 @@ async def test_a_task_that_is_a_session_is_read_as_one(tmp_path: Path) -> None:
     assert [entry["text"] for entry in child.json()["entries"] if "text" in entry] == ["look around", "all quiet"]
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_question_is_listed_and_answered_once_and_its_turn_continues(tmp_path: Path) -> None:
     request = says("", call("shell", command="echo allowed", needs=["network"], why="to see"))
     async with (

@@ -295,6 +295,7 @@ def test_a_home_with_a_very_long_path_is_shared_too(person: Person) -> None:
             assert (home / "link").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.needs("sandbox")
 def test_beside_a_python_program_commands_look_things_up_and_kill_tasks(person: Person) -> None:
     run = call("shell", command="sleep 1000", background=True)
     with outrider.open_blocking(person.home, model=ScriptedModel(says("", run), says("it runs"))) as agent:

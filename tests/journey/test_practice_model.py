@@ -50,6 +50,7 @@ async def wait_for_reply(agent: Agent, session: Session, words: str) -> str:
     raise AssertionError("never answered")
 
 
+@pytest.mark.needs("sandbox")
 def test_a_newcomer_runs_a_command_and_sees_its_output_and_exit_code(person: Person) -> None:
     script = "write a.sh saying echo hi, then run `sh a.sh`, then run sh -c 'exit 3'"
     ran = person.types("run", script)
@@ -61,6 +62,7 @@ def test_a_newcomer_runs_a_command_and_sees_its_output_and_exit_code(person: Per
     ]
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_background_command_is_started_and_listed_and_its_end_is_reported_without_a_request(
     tmp_path: Path,
 ) -> None:
@@ -79,6 +81,7 @@ async def test_a_background_command_is_started_and_listed_and_its_end_is_reporte
     assert ended == "`cat fifo && echo done` finished: exit code 0.\n\n```\nrun rm -rf x\ndone\n```"
 
 
+@pytest.mark.needs("sandbox")
 async def test_where_it_cannot_report_later_it_says_so_and_can_be_asked(tmp_path: Path) -> None:
     async with open_practice(tmp_path) as agent:
         started = await ask(agent, "run echo ready in the background", "pipe:test")
@@ -89,6 +92,7 @@ async def test_where_it_cannot_report_later_it_says_so_and_can_be_asked(tmp_path
     assert waited == read == "`echo ready` finished: exit code 0.\n\n```\nready\n```"
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_task_is_killed_on_request(tmp_path: Path) -> None:
     async with open_practice(tmp_path) as agent:
         await ask(agent, "run sleep 300 in the background")

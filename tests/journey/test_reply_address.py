@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("S6")]
 ELSEWHERE = "mail:somebody@elsewhere.example"
 
 
+@pytest.mark.needs("sandbox")
 async def test_no_tool_takes_an_address_and_notices_go_to_the_address_of_the_message(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="true", background=True, address=ELSEWHERE)),

@@ -201,6 +201,7 @@ def test_quiet_prints_only_errors_on_stderr(person: Person) -> None:
     assert "OUTRIDER_TYPO" not in ran.err
 
 
+@pytest.mark.needs("terminal")
 def test_a_terminal_shows_calls_as_they_run_and_obeys_no_control_character(person: Person) -> None:
     (person.project / "a.txt").write_text("hello\n")
     replies = script(says("let me look", call("read", path="a.txt")), says("red\x1b[31m \x07\u009bbell"))

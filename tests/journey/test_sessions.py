@@ -100,6 +100,7 @@ def test_a_session_is_exported_as_one_document(writer: Person) -> None:
     assert writer.types("sessions", "export", "first", "-o", "no/such/folder").code == 2
 
 
+@pytest.mark.needs("terminal")
 def test_a_session_is_deleted_only_after_confirmation(writer: Person) -> None:
     assert writer.types("sessions", "delete", "first") == Ran(
         2, "", "outrider: deleting a session is permanent; to confirm, add --yes\n"

@@ -16,6 +16,7 @@ from tests.support.tasking import PIPE, TERMINAL, open_scripted, results, say_an
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_code(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="echo hello; pwd; ls; exit 3"), call("shell", command="cat", stdin="given")),
@@ -29,6 +30,7 @@ async def test_a_command_runs_in_the_workspace_and_gives_its_output_and_exit_cod
     assert (second["output"], second["exit_code"]) == ("given", 0)
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D1")
 async def test_a_background_command_returns_at_once_with_its_task_and_output_file(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo", background=True)), says("started"))
@@ -45,6 +47,7 @@ async def test_a_background_command_returns_at_once_with_its_task_and_output_fil
     assert started["task"] in notice.text
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D2")
 async def test_a_task_that_ends_during_the_turn_is_reported_in_the_next_step(tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -64,6 +67,7 @@ async def test_a_task_that_ends_during_the_turn_is_reported_in_the_next_step(tmp
     assert lines[5:] == [f"output file: {started['output_file']}", "last output:", "| built"]
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D2")
 async def test_a_task_that_ends_after_the_turn_starts_a_new_one(tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -80,6 +84,7 @@ async def test_a_task_that_ends_after_the_turn_starts_a_new_one(tmp_path: Path) 
     assert len(model.prompts) == 3
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D3")
 async def test_a_command_that_outlives_its_timeout_continues_and_its_end_is_reported(tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -97,6 +102,7 @@ async def test_a_command_that_outlives_its_timeout_continues_and_its_end_is_repo
     assert Path(flipped["output_file"]).read_text() == "before\nafter\n"
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D4")
 @pytest.mark.parametrize(
     ("command", "is_refused"),
@@ -122,6 +128,7 @@ async def test_a_command_that_only_sleeps_is_refused_and_the_turn_continues(
     assert not is_refused or "tasks(action=wait)" in result.text
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D4")
 async def test_a_sleep_in_the_background_is_allowed(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("fine"))
@@ -133,6 +140,7 @@ async def test_a_sleep_in_the_background_is_allowed(tmp_path: Path) -> None:
     assert started["status"] == "background_started"
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D5")
 async def test_running_tasks_are_listed_at_the_end_of_each_prompt_and_never_accumulate(tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -150,6 +158,7 @@ async def test_running_tasks_are_listed_at_the_end_of_each_prompt_and_never_accu
     assert not any("Tasks running" in str(prompt.messages) for prompt in model.prompts)
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D6")
 async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path: Path) -> None:
     script = "read name; echo hello $name; trap '' TERM; sleep 300 & wait; sleep 300"
@@ -172,6 +181,7 @@ async def test_tasks_can_be_listed_read_waited_on_written_to_and_killed(tmp_path
     assert (killed["state"], listed["tasks"][0]["state"]) == ("killed", "killed")
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D6")
 async def test_ctrl_c_reaches_the_command_which_can_handle_it(tmp_path: Path) -> None:
     script = "trap 'echo tidied up; exit 5' INT; echo ready; while :; do sleep 0.1; done"
@@ -187,6 +197,7 @@ async def test_ctrl_c_reaches_the_command_which_can_handle_it(tmp_path: Path) ->
     assert (ended["state"], ended["exit_code"], ended["output"]) == ("failed", 5, "ready\ntidied up\n")
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D7")
 async def test_a_task_that_waits_at_a_prompt_is_reported_once_and_its_end_too(tmp_path: Path) -> None:
     script = "printf 'Continue? [y/n] '; read answer; echo got $answer"
@@ -210,6 +221,7 @@ def task_in(prompt: Prompt) -> str:
     return notices[-1].split()[1]
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("D8")
 async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="sleep 300", background=True)), says("ok"))
@@ -229,6 +241,7 @@ async def test_another_session_sees_none_of_a_sessions_tasks(tmp_path: Path) -> 
     assert (read.failed, task.id in read.text) == (True, True)
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B3")
 async def test_where_nothing_can_be_delivered_later_no_notice_is_promised(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="echo hi", background=True, watch="hi")), says("polling"))
@@ -246,6 +259,7 @@ async def test_where_nothing_can_be_delivered_later_no_notice_is_promised(tmp_pa
     assert [e for e in journal if isinstance(e.body, Input) and e.body.source == "task"] == []
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B4")
 @pytest.mark.behaviour("D9")
 async def test_a_task_keeps_its_address_and_is_reported_there_after_a_restart(tmp_path: Path) -> None:
@@ -261,6 +275,7 @@ async def test_a_task_keeps_its_address_and_is_reported_there_after_a_restart(tm
     assert "| while nobody watched" in notice.text
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B2")
 async def test_whether_a_notice_can_be_delivered_depends_on_the_address_of_the_turn(tmp_path: Path) -> None:
     background = call("shell", command="true", background=True)
@@ -274,6 +289,7 @@ async def test_whether_a_notice_can_be_delivered_depends_on_the_address_of_the_t
     assert second["task"] in notice.text
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.behaviour("B7")
 async def test_watched_output_is_reported_while_the_command_runs_and_a_flood_is_one_notice(tmp_path: Path) -> None:
     script = "for i in $(seq 500); do echo ERROR $i; done; echo quiet; cat fifo"
@@ -291,6 +307,7 @@ async def test_watched_output_is_reported_while_the_command_runs_and_a_flood_is_
     assert ended.text.splitlines()[0].endswith("succeeded]")
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the_background(tmp_path: Path) -> None:
     model = ScriptedModel(
         says("", call("shell", command="sleep 300", background=True), call("shell", command="cat fifo", timeout=300)),
@@ -311,6 +328,7 @@ async def test_a_stop_ends_the_command_the_turn_waits_for_and_keeps_those_in_the
     assert after == ["killed", "killed"]
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L6")
 async def test_a_command_whose_turn_ended_at_a_limit_is_still_reported(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="cat fifo", timeout=300)), *[says("ok")] * 3)
@@ -322,6 +340,7 @@ async def test_a_command_whose_turn_ended_at_a_limit_is_still_reported(tmp_path:
     assert "| late" in notice.text
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L7")
 async def test_the_oldest_outputs_are_removed_and_those_of_running_tasks_are_kept(tmp_path: Path) -> None:
     model = ScriptedModel(
@@ -344,6 +363,7 @@ async def test_the_oldest_outputs_are_removed_and_those_of_running_tasks_are_kep
     assert names == {task.id for task in tasks} | {f"old{number}" for number in range(1, 500)}
 
 
+@pytest.mark.needs("sandbox")
 @pytest.mark.promise("L4")
 async def test_a_command_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
     model = ScriptedModel(says("", call("shell", command="kill -9 $$")), says("ok"))

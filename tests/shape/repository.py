@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -22,16 +23,25 @@ def name_of(path: Path) -> str:
 
 
 def tracked() -> list[Path]:
-    """Every file that is, or is about to be, under version control."""
-    listed = subprocess.run(
+    """Every file that is, or is about to be, under version control; without git, every file that is not generated."""
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        return [path for path in sorted(ROOT.rglob("*")) if path.is_file() and not _is_generated(path)]
+    names = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
+    ).stdout.split("\0")
+    return [path for name in names if name and (path := ROOT / name).is_file()]
+
+
+def _is_generated(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return parts[0] not in (".ci", ".gitignore") and any(
+        part.startswith(".") or part == "__pycache__" for part in parts
     )
-    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def python_files(*folders: Path) -> list[Path]:

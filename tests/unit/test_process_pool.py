@@ -15,7 +15,7 @@ from outrider.runtimes.codex.app_server import open_app_server
 from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.external.process_pool import MAX_IDLE, PooledProcess, PoolKey, ProcessPool, marker_of
 from outrider.runtimes.jsonrpc.process import Program, open_child
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 from tests.support.acp import PATIENCE, World
 from tests.support.scripted_codex import ScriptedCodex
 from tests.support.survivors import end_all, living, until_none_survives

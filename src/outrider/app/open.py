@@ -33,7 +33,7 @@ from outrider.runtimes.base import OpenRuntime, RuntimeContext
 from outrider.store.sqlite import SqliteStore, open_store
 from outrider.system.lock import HomeLock
 from outrider.system.regex import match_lines
-from outrider.system.tasks import unwrap_single
+from outrider.system.task_groups import unwrap_single
 from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
 

@@ -40,7 +40,7 @@ from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
-from outrider.system.tasks import background_group, first_of
+from outrider.system.task_groups import background_group, first_of
 
 _MAX_QUEUED = 1_000
 

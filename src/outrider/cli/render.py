@@ -34,7 +34,7 @@ from outrider.core.store_port import Session
 from outrider.core.text import plural
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.core.types import Call, Usage
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 

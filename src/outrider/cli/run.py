@@ -31,7 +31,7 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 _MAX_KEY_LENGTH = 90
 

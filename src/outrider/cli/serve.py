@@ -21,7 +21,7 @@ from outrider.config.schema import Config
 from outrider.core.errors import HomeBusy, Refused
 from outrider.ipc.server import OwnerServer, open_as_owner
 from outrider.store.keys import ensure_key, first_key_file
-from outrider.system.tasks import unwrap_single
+from outrider.system.task_groups import unwrap_single
 
 log = logging.getLogger("outrider.up")
 DRAIN_TIMEOUT = 8.0

@@ -18,7 +18,7 @@ from outrider.core.errors import HomeBusy
 from outrider.ipc.client import HomeClient, OwnerWait, connect_to_owner
 from outrider.ipc.protocol import model_fingerprint, owner_info, process_label
 from outrider.system.lock import HomeLock, lock_home
-from outrider.system.tasks import unwrap_single
+from outrider.system.task_groups import unwrap_single
 
 DRAIN_SECONDS = 10.0
 """Seconds for a reply or a call in progress when the owner leaves and clients remain."""

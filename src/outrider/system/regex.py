@@ -20,7 +20,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.text import clip
 from outrider.system import regex_worker
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 MATCH_TIMEOUT = 5.0
 """Seconds a pattern may take over the output of a command."""

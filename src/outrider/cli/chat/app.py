@@ -26,7 +26,7 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
 from outrider.core.text import plural
-from outrider.system.tasks import unwrap_single
+from outrider.system.task_groups import unwrap_single
 
 HISTORY_FILE = "chat_history"
 _RUNTIME_DESCRIPTIONS = {

@@ -35,7 +35,7 @@ from outrider.runtimes.jsonrpc.connection import (
 )
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 SessionMessage = SessionUpdate | tuple[RequestId, PermissionRequest]
 """A message of one session: an update, or a permission request with the id that its response needs."""

@@ -22,7 +22,7 @@ from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import RpcError
 from outrider.runtimes.jsonrpc.process import Program
 from outrider.runtimes.tool_runner import deny_unreachable
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 IDLE_TIMEOUT = 600.0
 """Seconds after which an unused agent is ended."""

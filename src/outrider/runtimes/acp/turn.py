@@ -37,7 +37,7 @@ from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.tool_runner import verdict_of
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 _ALIVE_TIMEOUT = 5.0
 """Seconds that an agent has at least to answer a ping."""

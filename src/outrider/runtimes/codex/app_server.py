@@ -32,7 +32,7 @@ from outrider.runtimes.jsonrpc.connection import (
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 from outrider.runtimes.mcp_server import McpSession
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 INITIALIZE_TIMEOUT = 60.0
 _MAX_QUEUED = 256

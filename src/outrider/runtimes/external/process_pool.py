@@ -21,7 +21,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.store_port import Session
 from outrider.system.processes import terminate_marked
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 MAX_IDLE = 4
 _log = logging.getLogger("outrider.processes")

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 from outrider.runtimes.jsonrpc.process import Child
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 RequestId = int | str
 """The id of a request that the child sent. Its ids are independent of ours, and 0 is a valid one."""

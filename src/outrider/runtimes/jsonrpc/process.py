@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from outrider.core.errors import Refused, Unavailable
 from outrider.runtimes.jsonrpc.errors import ProcessExited
 from outrider.system.processes import MARKER_VARIABLE, ProcessTree, check_marker, new_marker
-from outrider.system.tasks import background_group
+from outrider.system.task_groups import background_group
 
 PIPE_SIZE = 1024 * 1024
 """The most that a pipe can hold."""
