@@ -206,5 +206,5 @@ async def test_a_catastrophic_watch_pattern_blocks_nothing_and_is_reported(tmp_p
     _, waited = [body for body in bodies if isinstance(body, Result)]
     slow, _ = [body.text for body in bodies if isinstance(body, Input) and body.source == "task"]
     assert (turn.outcome, ended.state, waited.failed) == ("done", "succeeded", True)
-    assert waited.text == f"finding {pattern!r} in the output takes too long; name it in a simpler way"
+    assert waited.text == f"matching {pattern!r} takes too long; use a simpler pattern"
     assert slow == f"[Task {task.id} is no longer watched: matching {pattern} takes too long]"
