@@ -87,8 +87,8 @@ def test_an_idle_chat_without_the_model_shows_what_it_leaves_unfinished(tmp_path
             waiting.send_signal(signal.SIGTERM)
             ended(waiting)
             os.kill(there.process.pid, signal.SIGKILL)
-            screen = terminal.sees("which cannot be asked now")
-            assert screen.count("which cannot be asked now") == 1
+            screen = terminal.sees("which cannot be used now")
+            assert screen.count("which cannot be used now") == 1
             assert "This chat now runs the turns, with practice" in screen
             assert screen.splitlines()[-1].startswith("practice · ")
             assert types_of(person, "ice") == ["input", "started", "resumed"]

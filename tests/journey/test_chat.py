@@ -231,7 +231,7 @@ def test_a_message_that_is_not_accepted_is_put_back_into_the_input_line(person: 
     with Terminal(person, OUTRIDER_LIMITS_INPUT="10") as terminal:
         terminal.rests()
         terminal.says("far too long a message")
-        terminal.sees("the limit is 10")
+        terminal.sees("the limit is 10 (limits.input)")
         terminal.waits(lambda screen: screen.splitlines()[-2].rstrip() == "› far too long a message", "the line again")
 
 

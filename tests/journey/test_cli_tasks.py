@@ -66,7 +66,7 @@ def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(pe
     (result,) = [json.loads(line["text"]) for line in ran.lines if line["type"] == "result"]
     task = result["task"]
     assert (result["status"], result["notify"]) == ("background_started", False)
-    assert "nothing can be delivered" in result["message"]
+    assert "there will be no notice" in result["message"]
     assert "Poll it" in result["message"]
     assert ran.err == f"outrider: task {task} is still running: outrider tasks wait {task}\n"
     assert (ran.lines[-1]["text"], ran.lines[-1]["tasks"]) == ("started", [task])

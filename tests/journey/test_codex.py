@@ -134,7 +134,7 @@ async def test_codex_gets_the_history_of_another_runtime_once(tmp_path: Path) ->
     assert ("the word is plum" in first, "and pear" in first) == (True, False)
     assert (second.count("the word is plum"), second.count("and pear"), second.count("codex one")) == (1, 1, 1)
     assert last.text == "codex two"
-    assert any("given what was said" in note for note in notes.notes)
+    assert any("receives what was said" in note for note in notes.notes)
 
 
 @pytest.mark.behaviour("A8")

@@ -106,7 +106,7 @@ def test_the_same_session_promises_nothing_over_completions_and_notifies_over_re
             happened = journal(client)
             assert running.ends().code == 0
         _, second = results(happened)
-        assert (first["notify"], "nothing can be delivered" in first["message"], "Poll it" in first["message"]) == (
+        assert (first["notify"], "there will be no notice" in first["message"], "Poll it" in first["message"]) == (
             False,
             True,
             True,
@@ -154,7 +154,7 @@ def test_work_delegated_in_the_background_by_a_completion_is_done_within_it(pers
             answer = ask(client, "chat", "what colour?")
             (done,) = results(journal(client))
     assert answer.json()["choices"][0]["message"]["content"] == "Blue, at once."
-    assert (done["status"], done["reply"], "ran in the foreground" in done["note"]) == ("done", "it is blue", True)
+    assert (done["status"], done["reply"], "it ran in the foreground" in done["note"]) == ("done", "it is blue", True)
     assert len(model.requests) == 3
 
 

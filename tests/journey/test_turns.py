@@ -154,7 +154,7 @@ async def test_the_model_gets_errors_for_an_unknown_tool_and_broken_arguments(wo
     results = model.prompts[-1].messages[-1]
     assert isinstance(results, ToolMessage)
     assert all(result.failed for result in results.results)
-    assert "there is no tool called 'fly'" in results.results[0].text
+    assert "there is no tool 'fly'" in results.results[0].text
     assert "not a JSON object" in results.results[1].text
     assert (turn.outcome, paid(work)) == ("done", [])
 

@@ -98,7 +98,7 @@ FAILING: list[tuple[str, list[ScriptLine], str]] = [
     ("stall before headers", [Stall("headers")] * 2, "nothing for 1 s"),
     ("stall in the stream", [Stall("stream")] * 2, "nothing for 1 s"),
     ("empty", [Empty()] * 2, "empty"),
-    ("overflow", [Overflow()] * 4, "does not fit"),
+    ("overflow", [Overflow()] * 4, "exceeds the model's context window"),
 ]
 
 
@@ -162,7 +162,7 @@ async def test_broken_arguments_and_unknown_tools_get_a_result_and_the_turn_cont
     assert (turn.outcome, turn.text) == ("done", "I see")
     sent = str(server.requests[-1].body)
     assert "not a JSON object" in sent
-    assert "no tool called" in sent
+    assert "there is no tool" in sent
 
 
 @pytest.mark.parametrize("wire", WIRES)

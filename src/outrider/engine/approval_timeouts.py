@@ -1,4 +1,4 @@
-"""Timeouts of questions: without a limit they wait for ever; with one, an unanswered question is answered with no."""
+"""Timeouts of questions: unlimited by default; with a limit, an unanswered question is answered with no."""
 
 from collections.abc import Callable
 

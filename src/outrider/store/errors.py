@@ -14,7 +14,7 @@ FILE_GONE = "the store's file was removed or replaced while it was in use"
 
 
 def no_such_session(session: str) -> Refused:
-    return Refused(f"this session no longer exists: {session}")
+    return Refused(f"this session does not exist or was deleted: {session}")
 
 
 def damaged_row(what: str, error: ValueError) -> StoreDamaged:

@@ -362,7 +362,7 @@ class TaskWrites:
     def _get_task(self, task: str) -> Task:
         row = self._db.execute(TASK_BY_ID, (task,)).fetchone()
         if row is None:
-            raise Refused(f"this task no longer exists: {task}")
+            raise Refused(f"this task does not exist or was deleted: {task}")
         return task_of(row)
 
     def _save(self, task: Task) -> Task:
