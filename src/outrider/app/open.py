@@ -33,7 +33,7 @@ from outrider.runtimes.base import OpenRuntime, RuntimeContext
 from outrider.store.sqlite import SqliteStore, open_store
 from outrider.system.lock import HomeLock
 from outrider.system.regex import match_lines
-from outrider.system.tasks import unwrap_single
+from outrider.system.tasks import unwrap_errors
 from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
 
@@ -132,14 +132,12 @@ async def open_agent(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.home, mode.label, mode.wait, hold=lock))
         models = _Models(config, store.blobs, stack, model)
-        try:
+        with unwrap_errors():
             # The runtimes outlive the turns that they run.
             async with anyio.create_task_group() as outer, anyio.create_task_group() as group:
                 yield await _start(config, mode, store, models, tools, workspace, outer, group)
                 group.cancel_scope.cancel()
                 outer.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise unwrap_single(several) from several
 
 
 async def _start(

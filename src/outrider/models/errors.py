@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.text import clip
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding raises for malformed bytes."""
@@ -107,8 +108,7 @@ def safe_line(endpoint: ProviderEndpoint, text: str) -> str:
     key = endpoint.key.reveal()
     if len(key) >= _MIN_KEY:
         text = text.replace(key, "…")
-    flat = " ".join(_KEYS.sub("…", text).split())
-    return flat if len(flat) <= _MAX_LINE else flat[: _MAX_LINE - 2] + " …"
+    return clip(_KEYS.sub("…", text), _MAX_LINE)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
