@@ -4,9 +4,10 @@ Every message is one bounded line without the API key.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +16,7 @@ from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
 from outrider.core.text import clip
 
+T = TypeVar("T")
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding raises for malformed bytes."""
 
@@ -101,6 +103,14 @@ def failure_in_body(endpoint: ProviderEndpoint, body: bytes) -> Refused | Unavai
 def malformed_response(endpoint: ProviderEndpoint, content: str) -> Unavailable:
     """The exception for a response that does not follow the wire format."""
     return Unavailable(f"{endpoint.host} sent {safe_line(endpoint, content)}")
+
+
+def decode_response(decode: Callable[[bytes], T], content: bytes, endpoint: ProviderEndpoint, name: str) -> T:
+    """Decode a part of a response, which an error message calls by this name."""
+    try:
+        return decode(content)
+    except DECODE_ERRORS as error:
+        raise malformed_response(endpoint, f"an invalid {name} ({error})") from None
 
 
 def safe_line(endpoint: ProviderEndpoint, text: str) -> str:
