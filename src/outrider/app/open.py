@@ -99,10 +99,6 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _can_deliver_later(address: str) -> bool:
-    return check_delivery(address, CHANNELS).can_deliver
-
-
 def _tools(extra: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
     built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
     tools = {tool.spec.name: tool for tool in built_in}
@@ -158,7 +154,16 @@ async def _start(
     inbox = Inbox(store, worker.wake, max_characters=limits.input, max_queued=limits.queue, redact=redact)
     commands, children = open_commands(config), ChildSessions(store, inbox, worker)
     hint = worker.wake if mode.runs == "all" else worker.notify
-    services = TaskServices(store, commands, children, hint, _now, _can_deliver_later, match_lines, redact)
+    services = TaskServices(
+        store,
+        commands,
+        children,
+        wake=hint,
+        now=_now,
+        can_deliver=lambda address: check_delivery(address, CHANNELS).can_deliver,
+        match_lines=match_lines,
+        redact=redact,
+    )
     supervisor = TaskSupervisor(services, max_open=config.shell.tasks)
     if mode.runs != "none":
         seconds, policy = config.asks.seconds, TaskPolicy(config, commands)

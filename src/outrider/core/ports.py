@@ -1,6 +1,6 @@
 """Ports: the protocols that adapters implement for runtimes, models, tools, workspaces and tasks."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
@@ -299,4 +299,3 @@ NATIVE = "native"
 """The runtime that is our own loop."""
 Runtimes = Callable[[str], Awaitable[Runtime]]
 """A runtime by name, opened on first use. Raises Refused when it cannot be opened."""
-Events = AsyncIterator[Entry | Delta]

@@ -83,21 +83,6 @@ def _create_home(home: Path) -> None:
         raise explain_os_error(error, home) from error
 
 
-def is_locked(home: Path) -> bool:
-    """Whether a process owns this home now, without waiting for it."""
-    try:
-        descriptor = os.open(home / "lock", os.O_RDWR)
-    except OSError:  # opening the home reports it
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def last_holder(home: Path) -> LockHolder:
     """The last owner of this home, which may have left it."""
     try:

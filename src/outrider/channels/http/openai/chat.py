@@ -28,7 +28,7 @@ from outrider.channels.http.openai.conversation import (
     parse_parts,
     parse_tool,
 )
-from outrider.channels.http.openai.model_names import reported_model
+from outrider.channels.http.openai.models import reported_model
 from outrider.channels.http.openai.resolve_session import (
     SessionHint,
     address_token,
