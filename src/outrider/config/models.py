@@ -132,8 +132,6 @@ class ModelChoice(Struct, frozen=True):
 
 
 class ParsedModelName(Struct, frozen=True):
-    """A parsed model name."""
-
     prefix: str
     """The wire or provider, as written."""
     wire: str

@@ -48,9 +48,7 @@ class Commands(Protocol):
         """When this machine started, in milliseconds since 1970."""
         ...
 
-    def has_ended(self, task: Task) -> bool:
-        """Whether it has ended."""
-        ...
+    def has_ended(self, task: Task) -> bool: ...
 
     async def wait_for_end(self, task: Task) -> CommandEnd:
         """Wait for its end, without polling."""

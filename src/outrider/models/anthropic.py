@@ -61,8 +61,6 @@ class MessageBlocks(NamedTuple):
 
 
 class MessagesRenderer:
-    """Renders prompts for one model."""
-
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self._choice = choice
         self._blobs = blobs

@@ -67,8 +67,6 @@ _decode_opaque: Callable[[str], ReasoningItem | MessagePhase] = msgspec.json.Dec
 
 
 class ResponsesRenderer:
-    """Renders prompts for one model."""
-
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self._choice = choice
         self._blobs = blobs

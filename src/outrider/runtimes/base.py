@@ -43,8 +43,6 @@ MAX_PROBE_TEXT = 400
 
 
 class ProbeResult(Struct, frozen=True):
-    """The result of one check."""
-
     name: str
     """What was checked. Of runtimes: `program`, `version`, `start`, `login`."""
     verdict: ProbeVerdict

@@ -132,8 +132,6 @@ thread."""
 
 
 class OperationResult(Struct, frozen=True):
-    """The outcome of one operation."""
-
     value: Any = None
     error: BaseException | None = None
 
@@ -143,7 +141,6 @@ _QueuedOperation = tuple[Operation, "asyncio.Future[Any]"]
 
 
 def run_each(operations: Sequence[Operation]) -> Sequence[OperationResult]:
-    """Run each operation by itself."""
     return [_run_one(operation) for operation in operations]
 
 

@@ -32,8 +32,6 @@ class LockHolder(Struct, frozen=True):
 
 
 class HomeLock:
-    """A locked home."""
-
     def __init__(self, descriptor: int, what: str, serves: Literal["", "read", "full"]) -> None:
         self._descriptor = descriptor
         self.previous = _parse(os.pread(descriptor, 4096, 0))

@@ -106,8 +106,6 @@ def find_secret(config: Config) -> tuple[Secret, str]:
 
 
 class WebhookTarget(Struct, frozen=True):
-    """The receiver of webhooks."""
-
     url: str
     secret: Secret
 
@@ -129,8 +127,6 @@ class DeliveryPolicy(Struct, frozen=True):
 
 
 class DeliveryAttempt(Struct, frozen=True):
-    """The outcome of one attempt."""
-
     error: str = ""
     """Why the receiver did not accept it; empty when it did."""
     is_final: bool = False

@@ -30,8 +30,6 @@ class InterruptedCall(Struct, frozen=True):
 
 
 class PromptStart(Struct, frozen=True):
-    """The contents of a prompt."""
-
     inputs: tuple[UserMessage, ...]
     saw: int
     """The number of the newest input."""

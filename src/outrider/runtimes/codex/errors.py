@@ -57,7 +57,6 @@ def turn_failed(error: CodexError | None) -> CodexFailed:
 
 
 def request_failed(error: RpcError, doing: str) -> CodexFailed:
-    """Codex answered a request with an error."""
     return codex_failed(f"Codex refused {doing}: {error.message}", str(bytes(error.data or b""), errors="replace"))
 
 

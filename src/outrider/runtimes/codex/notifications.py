@@ -78,7 +78,6 @@ def is_running(item: ThreadItem) -> bool:
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    """The outcome of a completed item."""
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
         return CallOutcome(DECLINED, failed=True)

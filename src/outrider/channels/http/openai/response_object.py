@@ -66,8 +66,6 @@ def _is_client_call(state: State, call: str) -> bool:
 
 
 class ResponseBuilder(Struct, frozen=True):
-    """Renders one response."""
-
     session: str
     entry: Entry
     state: State
