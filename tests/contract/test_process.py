@@ -26,10 +26,9 @@ from outrider.workspaces.task_folder import (
     last_output_time,
     output_size,
     read_output,
-    tail_output,
 )
 from outrider.workspaces.task_folder import write_stdin as write_to
-from tests.support.tasks import LONG, StartedTask, StartedTasks, is_gone, open_tasks
+from tests.support.tasks import LONG, StartedTask, StartedTasks, is_gone, open_tasks, tail_output
 
 pytestmark = [
     pytest.mark.anyio,

@@ -207,7 +207,7 @@ async def test_a_line_of_five_megabytes_is_read(world: World) -> None:
         await post(agent, do(["long", 5_000_000], ["say", " end"]))
         (reply,) = [body.text for body in await finished_journal(agent) if isinstance(body, Reply)]
     assert reply.endswith("x end")
-    assert "[… 4,000,004 characters left out …]" in reply
+    assert "[… 4,000,004 of 5,000,004 characters left out …]" in reply
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "max_turn_requests", "refusal"])

@@ -16,7 +16,7 @@ from msgspec import Struct
 from outrider.core.tasks import ProcessIdentity
 from outrider.workspaces.process_end import kill, wait_for_exit
 from outrider.workspaces.supervisor import adopt, start_detached
-from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, tail_output
+from outrider.workspaces.task_folder import CommandSpec, Exit, output_size, poll_exit, read_output
 
 LONG = 60.0
 """Seconds after which a wait fails."""
@@ -66,6 +66,11 @@ class StartedTask(Struct, frozen=True):
 
     def output(self) -> bytes:
         return tail_output(self.folder, output_size(self.folder))
+
+
+def tail_output(folder: Path, max_bytes: int = 4000) -> bytes:
+    """The last bytes of the output of a task."""
+    return read_output(folder, max(0, output_size(folder) - max_bytes), max_bytes)
 
 
 class StartedTasks:

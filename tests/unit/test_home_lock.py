@@ -5,17 +5,9 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import HomeBusy
-from outrider.system.lock import is_locked, last_holder, lock_home
+from outrider.system.lock import last_holder, lock_home
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_whether_a_home_is_locked_is_known_without_locking_it(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path / "nowhere")
-    async with lock_home(tmp_path, "a test", 0.0):
-        assert is_locked(tmp_path)
-        assert is_locked(tmp_path)
-    assert not is_locked(tmp_path)
 
 
 async def test_a_locked_home_names_its_owner_and_what_it_serves(tmp_path: Path) -> None:

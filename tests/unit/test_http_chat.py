@@ -17,7 +17,7 @@ from outrider.channels.http.openai.conversation import (
     UserTurn,
 )
 from outrider.channels.http.openai.history import journal_from_history
-from outrider.channels.http.openai.model_names import known_models, settings_for_model
+from outrider.channels.http.openai.models import known_models, settings_for_model
 from outrider.channels.http.openai.turn_output import (
     REPLY_SEPARATOR,
     TurnOutput,

@@ -68,8 +68,6 @@ def open_commands(config: Config) -> LocalCommands:
 
 
 class SessionTasks:
-    """The `Tasks` of one session."""
-
     def __init__(
         self,
         store: TaskStore,

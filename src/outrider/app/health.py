@@ -90,8 +90,6 @@ class HealthSnapshot(Struct, frozen=True):
 
 
 class HealthMonitor:
-    """The health of one process."""
-
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._last: HealthSnapshot | None = None

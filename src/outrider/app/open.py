@@ -33,7 +33,7 @@ from outrider.runtimes.base import OpenRuntime, RuntimeContext
 from outrider.store.sqlite import SqliteStore, open_store
 from outrider.system.lock import HomeLock
 from outrider.system.regex import match_lines
-from outrider.system.task_groups import unwrap_single
+from outrider.system.task_groups import unwrap_errors
 from outrider.tools.define import ToolFunction
 from outrider.tools.define import tool as define
 
@@ -99,10 +99,6 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _can_deliver_later(address: str) -> bool:
-    return check_delivery(address, CHANNELS).can_deliver
-
-
 def _tools(extra: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
     built_in: list[Tool] = [plugins.load("tools", name) for name in plugins.names("tools")]
     tools = {tool.spec.name: tool for tool in built_in}
@@ -132,14 +128,12 @@ async def open_agent(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.home, mode.label, mode.wait, hold=lock))
         models = _Models(config, store.blobs, stack, model)
-        try:
+        with unwrap_errors():
             # The runtimes outlive the turns that they run.
             async with anyio.create_task_group() as outer, anyio.create_task_group() as group:
                 yield await _start(config, mode, store, models, tools, workspace, outer, group)
                 group.cancel_scope.cancel()
                 outer.cancel_scope.cancel()
-        except BaseExceptionGroup as several:
-            raise unwrap_single(several) from several
 
 
 async def _start(
@@ -160,7 +154,16 @@ async def _start(
     inbox = Inbox(store, worker.wake, max_characters=limits.input, max_queued=limits.queue, redact=redact)
     commands, children = open_commands(config), ChildSessions(store, inbox, worker)
     hint = worker.wake if mode.runs == "all" else worker.notify
-    services = TaskServices(store, commands, children, hint, _now, _can_deliver_later, match_lines, redact)
+    services = TaskServices(
+        store,
+        commands,
+        children,
+        wake=hint,
+        now=_now,
+        can_deliver=lambda address: check_delivery(address, CHANNELS).can_deliver,
+        match_lines=match_lines,
+        redact=redact,
+    )
     supervisor = TaskSupervisor(services, max_open=config.shell.tasks)
     if mode.runs != "none":
         seconds, policy = config.asks.seconds, TaskPolicy(config, commands)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.config.schema import closest_match
+from outrider.core.text import closest_match
 
 ArgumentKind = Literal["", "session", "model", "runtime", "words", "file", "name", "task", "permission", "choice"]
 

@@ -14,6 +14,7 @@ import click
 
 from outrider import __version__
 from outrider.core.errors import HomeBusy, Refused, Unavailable
+from outrider.core.text import closest_match
 
 DONE = 0
 FAILED = 1
@@ -67,10 +68,8 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], _COMMANDS, 1)
-            hint = f"did you mean `outrider {near[0]}`?" if near else f'to send a message: outrider run "{args[0]} …"'
+            near = closest_match(args[0], _COMMANDS)
+            hint = f"did you mean `outrider {near}`?" if near else f'to send a message: outrider run "{args[0]} …"'
             raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 

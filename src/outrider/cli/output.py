@@ -15,6 +15,7 @@ import msgspec
 from outrider.core.errors import Refused
 from outrider.core.events import Json
 from outrider.core.store_port import Session, session_status
+from outrider.core.text import clip
 from outrider.core.turn_result import TurnResult
 
 _ALLOWED_CONTROLS = {"\n", "\t"}
@@ -29,8 +30,8 @@ def printable(text: str) -> str:
 
 def one_line(text: str, longest: int = 0) -> str:
     """The text on one line, clipped to `longest` characters unless that is 0."""
-    flat = " ".join(printable(text).split())
-    return flat if not longest or len(flat) <= longest else flat[: max(1, longest - 1)].rstrip() + "…"
+    clean = printable(text)
+    return clip(clean, longest or len(clean))
 
 
 @contextmanager

@@ -171,7 +171,6 @@ def parse_command_result(result: Result) -> CommandResult:
 
 
 def answer_line(asked: Asked | None, answered: Answered, longest: int = 160) -> str:
-    """A question and its answer in one line."""
     question = one_line(asked.question, longest) if asked else "a question"
     return f"{'✗' if answered.answer == NO else '✓'} {question} — {answer_text(answered)}"
 
@@ -275,7 +274,6 @@ def _entry_note(entry: Entry) -> str:
 
 
 def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
-    """The session as a Markdown page."""
     turns = _TranscriptState(session)
     title = one_line(session.title, 80) or session.name
     about = f"Session `{session.name}`, started {format_time(session.created)}, in `{session.workspace}`."

@@ -21,7 +21,7 @@ from outrider.config.schema import Config
 from outrider.core.errors import HomeBusy, Refused
 from outrider.ipc.server import OwnerServer, open_as_owner
 from outrider.store.keys import ensure_key, first_key_file
-from outrider.system.task_groups import unwrap_single
+from outrider.system.task_groups import unwrap_errors
 
 log = logging.getLogger("outrider.up")
 DRAIN_TIMEOUT = 8.0
@@ -86,11 +86,8 @@ async def serve(config: Config) -> int:
     """Serve this home until a signal stops it; returns the exit code."""
     check_not_running(config)
     check_host(config)
-    try:
-        with listen(config.http.host, config.http.port) as listener:
-            await _open_and_serve(config, listener)
-    except BaseExceptionGroup as several:
-        raise unwrap_single(several) from several
+    with unwrap_errors(), listen(config.http.host, config.http.port) as listener:
+        await _open_and_serve(config, listener)
     signal.alarm(0)
     log.info("stopped")
     return DONE

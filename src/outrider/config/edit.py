@@ -25,7 +25,7 @@ from outrider.config.schema import (
 )
 from outrider.config.secrets import check_reference
 from outrider.core.errors import Refused
-from outrider.system.files import fsync_folder
+from outrider.system.files import write_atomic
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -185,15 +185,8 @@ def _edit(
 def _save(path: Path, text: str) -> None:
     """Replace the file atomically and durably, readable by its owner only; a symbolic link stays one."""
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        fsync_folder(target.parent)
+        write_atomic(target, text.encode())
     except OSError as error:
         raise Refused(f"{path}: cannot be written: {error.strerror}") from None

@@ -18,7 +18,6 @@ from outrider.config.schema import (
     SettingKind,
     SettingValue,
     build_sections,
-    closest_match,
     find_setting,
     lookup_setting,
     parse_text,
@@ -28,6 +27,7 @@ from outrider.config.schema import (
 )
 from outrider.config.secrets import Secret, resolve_secret, secret_reference
 from outrider.core.errors import Refused
+from outrider.core.text import closest_match
 
 _MAX_FILE_BYTES = 1_000_000
 _VARIABLE_PREFIX = "OUTRIDER_"

@@ -7,9 +7,10 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from outrider.config.schema import Config, closest_match
+from outrider.config.schema import Config
 from outrider.config.secrets import Secret
 from outrider.core.errors import Refused
+from outrider.core.text import closest_match
 from outrider.core.types import Prices
 
 PRACTICE = "practice"
@@ -131,8 +132,6 @@ class ModelChoice(Struct, frozen=True):
 
 
 class ParsedModelName(Struct, frozen=True):
-    """A parsed model name."""
-
     prefix: str
     """The wire or provider, as written."""
     wire: str

@@ -50,7 +50,6 @@ def count_rules(rules: Sequence[Rule]) -> str:
 
 
 def render_rule(rule: Rule) -> str:
-    """A rule in one line."""
     command = f": {' '.join(rule.argv)} …" if rule.argv else ""
     workspace = f", in {rule.workspace}" if rule.workspace else ""
     needs = f", with {', '.join(rule.needs)}" if rule.needs else ""

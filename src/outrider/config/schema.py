@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from outrider.config.secrets import Secret
 from outrider.core.approvals import Rule
 from outrider.core.errors import Refused
+from outrider.core.text import closest_match
 
 CONFIG_FILE = "config.toml"
 RULES_KEY = "rules"
@@ -400,14 +401,6 @@ def lookup_setting(name: str) -> Setting | None:
 def unknown_setting(name: str) -> Refused:
     suggestion = did_you_mean(name, (*_SETTINGS_BY_NAME, RULES_KEY))
     return Refused(f"there is no setting {printable_name(name)}{suggestion}")
-
-
-def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """The name that was probably meant, or an empty string."""
-    import difflib  # Slow to import, and only needed after a mistake.
-
-    matches = difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)
-    return matches[0] if matches else ""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

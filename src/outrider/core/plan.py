@@ -218,8 +218,6 @@ class AskModel(Struct, frozen=True):
 
 
 class RunCalls(Struct, frozen=True):
-    """Run these calls."""
-
     calls: tuple[Call, ...]
 
 

@@ -1,6 +1,6 @@
 """Ports: the protocols that adapters implement for runtimes, models, tools, workspaces and tasks."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
@@ -48,9 +48,7 @@ class Commands(Protocol):
         """When this machine started, in milliseconds since 1970."""
         ...
 
-    def has_ended(self, task: Task) -> bool:
-        """Whether it has ended."""
-        ...
+    def has_ended(self, task: Task) -> bool: ...
 
     async def wait_for_end(self, task: Task) -> CommandEnd:
         """Wait for its end, without polling."""
@@ -299,4 +297,3 @@ NATIVE = "native"
 """The runtime that is our own loop."""
 Runtimes = Callable[[str], Awaitable[Runtime]]
 """A runtime by name, opened on first use. Raises Refused when it cannot be opened."""
-Events = AsyncIterator[Entry | Delta]

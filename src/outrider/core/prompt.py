@@ -76,7 +76,8 @@ class Transcript:
                     self._begun.add(call)
                 case Result():
                     self._results[entry.body.call] = entry.body
-                    self._close_when_complete()
+                    if self._open and all(call.id in self._results for call in self._open.calls):
+                        self._close()
                 case Ended():
                     self._end(entry.seq, entry.body)
                 case Compacted(upto=upto, summary=summary):
@@ -106,10 +107,6 @@ class Transcript:
                 self._marks.append((seq, len(self._messages)))
                 self._messages.append(message)
         self._inputs = [(seq, message) for seq, message in self._inputs if seq > saw]
-
-    def _close_when_complete(self) -> None:
-        if self._open and all(call.id in self._results for call in self._open.calls):
-            self._close()
 
     def _close(self) -> None:
         self._messages += self._closing()

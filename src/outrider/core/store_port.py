@@ -92,8 +92,6 @@ class KeyStore(Protocol):
 
 
 class TaskEnd(Struct, frozen=True):
-    """How a task ended."""
-
     state: TaskState
     exit_code: int | None
     why: str
@@ -185,8 +183,6 @@ class Claim(Struct, frozen=True):
 
 
 class SearchHit(Struct, frozen=True):
-    """One match of a search."""
-
     session: str
     name: str
     seq: int

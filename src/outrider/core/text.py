@@ -1,4 +1,6 @@
-"""Texts for people and models: cut to a length, and numbers with their units."""
+"""Texts for people and models: cut to a length, the closest of several names, and numbers with their units."""
+
+from collections.abc import Iterable
 
 
 def one_line(text: str) -> str:
@@ -19,6 +21,13 @@ def head_and_tail(text: str, head: int, tail: int, hint: str = "") -> str:
     how = f"; {hint}" if hint else ""
     gap = f"[… {len(text) - head - tail:,} of {len(text):,} characters left out{how} …]"
     return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
+
+
+def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """The name that was probably meant, or an empty string."""
+    import difflib  # Slow to import, and only needed after a mistake.
+
+    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)), "")
 
 
 def replace_lone_surrogates(text: str) -> str:

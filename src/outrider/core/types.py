@@ -19,8 +19,6 @@ class Image(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
-    """A tool call."""
-
     id: str
     tool: str
     args: dict[str, object]

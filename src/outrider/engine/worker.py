@@ -74,8 +74,6 @@ class _Run(Struct, frozen=True):
 
 
 class _RunningSession:
-    """One session that is running now."""
-
     def __init__(self, run: _Run) -> None:
         self.runtimes = run.runtimes
         self.listener = run.listener

@@ -18,7 +18,7 @@ from outrider.core.errors import HomeBusy
 from outrider.ipc.client import HomeClient, OwnerWait, connect_to_owner
 from outrider.ipc.protocol import model_fingerprint, owner_info, process_label
 from outrider.system.lock import HomeLock, lock_home
-from outrider.system.task_groups import unwrap_single
+from outrider.system.task_groups import first_of, unwrap_errors
 
 DRAIN_SECONDS = 10.0
 """Seconds for a reply or a call in progress when the owner leaves and clients remain."""
@@ -115,7 +115,7 @@ class HomeMember:
                     if self._was_attached and mode.runs == "all":
                         await agent.resume_all()
                     self._mark_attached(task_status)
-                    await _wait_first(server.hand_over_requested, self._closing)
+                    await first_of(server.hand_over_requested.wait, self._closing.wait)
                     # Other clients of the last owner may be about to connect, and may not be able to continue alone.
                     await anyio.sleep(max(0.0, until - time.monotonic()))
                     if server.successor or server.client_count:
@@ -126,16 +126,6 @@ class HomeMember:
         self._not_before = time.monotonic() + _SUCCESSOR_DELAY
 
 
-async def _wait_first(*events: anyio.Event) -> None:
-    async def wait(event: anyio.Event) -> None:
-        await event.wait()
-        group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for event in events:
-            group.start_soon(wait, event)
-
-
 @asynccontextmanager
 async def open_home_client(config: Config, mode: OpenMode, workspace: Path | None = None) -> AsyncGenerator[HomeClient]:
     """Open a home: own it if it is free, else be a client of its owner, and take over when that one leaves.
@@ -144,7 +134,7 @@ async def open_home_client(config: Config, mode: OpenMode, workspace: Path | Non
     """
     client = HomeClient(config, takes_over=mode.runs == "own")
     member = HomeMember(client, mode, workspace)
-    try:
+    with unwrap_errors():
         async with anyio.create_task_group() as group:
             await group.start(member.run)
             try:
@@ -152,5 +142,3 @@ async def open_home_client(config: Config, mode: OpenMode, workspace: Path | Non
             finally:
                 await member.close()
             group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        raise unwrap_single(several) from several

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from outrider.config.models import ModelChoice
 from outrider.core.errors import Refused
@@ -27,13 +27,14 @@ from outrider.models.encoding import (
     RenderCache,
     ToolListCache,
     call_arguments,
+    decode_opaque,
     encode,
     encode_image,
     is_blank,
     tool_name,
     wire_id,
 )
-from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
+from outrider.models.errors import ProviderEndpoint, decode_response, failure_in_stream, malformed_response
 from outrider.models.http_model import JSON_HEADERS, ReasoningReplay, endpoint_url, open_wire_model
 from outrider.models.reply_builder import LENGTH_LIMIT, WINDOW_FULL, CallBuilder, ReplyBuilder
 
@@ -60,8 +61,6 @@ class MessageBlocks(NamedTuple):
 
 
 class MessagesRenderer:
-    """Renders prompts for one model."""
-
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self._choice = choice
         self._blobs = blobs
@@ -187,15 +186,8 @@ def _assistant_blocks(message: AssistantMessage) -> list[bytes]:
 
 
 def _replayable(reasoning: tuple[Reasoning, ...]) -> list[bytes]:
-    blocks: list[bytes] = []
-    for part in reasoning:
-        if part.wire != WIRE or not part.opaque:
-            continue
-        try:
-            blocks.append(encode(Raw(encode(msgspec.json.decode(part.opaque, type=dict[str, object])))))
-        except msgspec.DecodeError:
-            continue
-    return blocks
+    blocks = (decode_opaque(part, WIRE, _decode_block) for part in reasoning)
+    return [encode(block) for block in blocks if block is not None]
 
 
 def _text_block(text: str) -> bytes:
@@ -264,6 +256,7 @@ class _Event(Struct):
     error: object = None
 
 
+_decode_block = msgspec.json.Decoder(dict[str, object]).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 
@@ -299,10 +292,7 @@ class MessagesParser:
         self._usage = _Usage()
 
     def event(self, name: str, data: bytes) -> None:
-        try:
-            event = _decode_event(data)
-        except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"an invalid message event ({error})") from None
+        event = decode_response(_decode_event, data, self._endpoint, "message event")
         match event.type or name:
             case "content_block_delta":
                 self._add_delta(event.index or 0, event.delta or _Delta())
@@ -320,10 +310,7 @@ class MessagesParser:
                     raise failure_in_stream(self._endpoint, event.error)
 
     def body(self, content: bytes) -> None:
-        try:
-            message = _decode_message(content)
-        except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"an invalid message ({error})") from None
+        message = decode_response(_decode_message, content, self._endpoint, "message")
         if message.error:
             raise failure_in_stream(self._endpoint, message.error)
         if message.content is None:
@@ -416,25 +403,24 @@ class MessagesWire:
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         base = (choice.url or _DEFAULT_URL).rstrip("/").removesuffix("/messages")
         # The address is accepted with and without its version.
-        self.url, self.host = endpoint_url(base if base.endswith("/v1") else f"{base}/v1", "/messages")
-        self._key = choice.key
-        self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
+        self.url, host = endpoint_url(base if base.endswith("/v1") else f"{base}/v1", "/messages")
+        self.endpoint = ProviderEndpoint(host, choice.model, choice.key)
         self._renderer = MessagesRenderer(choice, blobs)
 
     def headers(self, replay: ReasoningReplay) -> dict[str, str]:
         headers = JSON_HEADERS | {"anthropic-version": _VERSION}
-        if self._key:
-            headers["x-api-key"] = self._key.reveal()
-            if not self.host.endswith("anthropic.com"):
+        if key := self.endpoint.key.reveal():
+            headers["x-api-key"] = key
+            if not self.endpoint.host.endswith("anthropic.com"):
                 # Other providers expect the key where their other APIs have it.
-                headers["authorization"] = f"Bearer {self._key.reveal()}"
+                headers["authorization"] = f"Bearer {key}"
         return headers | ({"anthropic-beta": _LENIENT_BETA} if replay is ReasoningReplay.LENIENT else {})
 
     def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
         return self._renderer.render(prompt, replay)
 
     def parser(self, emit: Emit) -> MessagesParser:
-        return MessagesParser(emit, self._endpoint)
+        return MessagesParser(emit, self.endpoint)
 
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
         """Newer models bind thinking to the exact text before it, which a compaction or a tail changes."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from outrider.core.errors import Refused
 from outrider.core.prompt import Message
 from outrider.core.store_port import Blobs
-from outrider.core.types import Call, Image, ToolSpec
+from outrider.core.types import Call, Image, Reasoning, ToolSpec
 
 SESSION_START = "[The session begins here.]"
 """The first user message, for a wire that requires one."""
@@ -85,6 +85,16 @@ def encode_image(image: Image, blobs: Blobs) -> EncodedImage | None:
     try:
         return EncodedImage(image.media, b64encode(blobs.get(image.blob)).decode())
     except Refused:
+        return None
+
+
+def decode_opaque(part: Reasoning, wire: str, decode: Callable[[str], T]) -> T | None:
+    """The data that this wire attached to the reasoning; None if another wire wrote it, or if it cannot be read."""
+    if part.wire != wire or not part.opaque:
+        return None
+    try:
+        return decode(part.opaque)
+    except msgspec.DecodeError:
         return None
 
 

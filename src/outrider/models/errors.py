@@ -4,16 +4,19 @@ Every message is one bounded line without the API key.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from outrider.config.secrets import Secret
 from outrider.core.errors import ContextTooLong, Refused, Unavailable
+from outrider.core.text import clip
 
+T = TypeVar("T")
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding raises for malformed bytes."""
 
@@ -102,13 +105,20 @@ def malformed_response(endpoint: ProviderEndpoint, content: str) -> Unavailable:
     return Unavailable(f"{endpoint.host} sent {safe_line(endpoint, content)}")
 
 
+def decode_response(decode: Callable[[bytes], T], content: bytes, endpoint: ProviderEndpoint, name: str) -> T:
+    """Decode a part of a response, which an error message calls by this name."""
+    try:
+        return decode(content)
+    except DECODE_ERRORS as error:
+        raise malformed_response(endpoint, f"an invalid {name} ({error})") from None
+
+
 def safe_line(endpoint: ProviderEndpoint, text: str) -> str:
     """The text as one bounded line without the key."""
     key = endpoint.key.reveal()
     if len(key) >= _MIN_KEY:
         text = text.replace(key, "…")
-    flat = " ".join(_KEYS.sub("…", text).split())
-    return flat if len(flat) <= _MAX_LINE else flat[: _MAX_LINE - 2] + " …"
+    return clip(_KEYS.sub("…", text), _MAX_LINE)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

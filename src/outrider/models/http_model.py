@@ -40,6 +40,7 @@ class ReasoningReplay(Enum):
     NONE = "bare"
 
 
+OPENAI_URL = "https://api.openai.com/v1"
 JSON_HEADERS = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
 
 
@@ -76,7 +77,7 @@ class Wire(Protocol):
     """One API format, configured for one model."""
 
     url: str
-    host: str
+    endpoint: ProviderEndpoint
 
     def headers(self, replay: ReasoningReplay) -> dict[str, str]: ...
     def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes: ...
@@ -127,7 +128,7 @@ class WireModel:
         self.traits = traits_of(choice)
         self._choice = choice
         self._wire = wire
-        self._endpoint = ProviderEndpoint(wire.host, choice.model, choice.key)
+        self._endpoint = wire.endpoint
         self._client: HttpClient | None = None
         self._replay = ReasoningReplay.FULL
 
@@ -150,7 +151,8 @@ class WireModel:
         body = self._wire.render(prompt, replay)
         async with self._get_client().post(self._wire.headers(replay), body) as response:
             if response.status != 200:
-                raise await self._failure(response)
+                wait = retry_after(response.headers, time.time())
+                raise failure(self._endpoint, response.status, await response.read(), wait)
             parser = self._wire.parser(emit)
             await self._read_response(response, parser)
         return parser.finish().build(prompt.saw, self._choice.name, self.traits.prices)
@@ -162,10 +164,6 @@ class WireModel:
 
             self._client = HttpClient(self._wire.url, self._endpoint, self._choice.idle_timeout)
         return self._client
-
-    async def _failure(self, response: "StreamedResponse") -> Refused | Unavailable:
-        wait = retry_after(response.headers, time.time())
-        return failure(self._endpoint, response.status, await response.read(), wait)
 
     async def _read_response(self, response: "StreamedResponse", parser: ReplyParser) -> None:
         kind = response.headers.get("content-type", "").lower()

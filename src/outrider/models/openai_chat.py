@@ -25,14 +25,22 @@ from outrider.models.encoding import (
     RenderCache,
     ToolListCache,
     call_arguments,
+    decode_opaque,
     encode,
     encode_image,
     is_blank,
     tool_name,
     wire_id,
 )
-from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
-from outrider.models.http_model import ReasoningReplay, TokenDetails, bearer_headers, endpoint_url, open_wire_model
+from outrider.models.errors import ProviderEndpoint, decode_response, failure_in_stream, malformed_response
+from outrider.models.http_model import (
+    OPENAI_URL,
+    ReasoningReplay,
+    TokenDetails,
+    bearer_headers,
+    endpoint_url,
+    open_wire_model,
+)
 from outrider.models.reply_builder import LENGTH_LIMIT, CallBuilder, ReplyBuilder
 
 WIRE = "openai-chat"
@@ -52,6 +60,9 @@ class ReasoningRecord(Struct, omit_defaults=True):
     details: list[dict[str, object]] = []
     extras: dict[int, object] = {}
     """`extra_content` by the index of its call."""
+
+
+_decode_record = msgspec.json.Decoder(ReasoningRecord).decode
 
 
 class ChatPiece(NamedTuple):
@@ -82,9 +93,10 @@ class ChatRenderer:
         self._tools = ToolListCache(lambda tools: encode([_tool_definition(tool) for tool in tools]))
 
     def render(self, prompt: Prompt) -> bytes:
+        system = [] if is_blank(prompt.system) else [encode({"role": "system", "content": prompt.system})]
         fields = [
             b'"model":' + encode(self._choice.model),
-            b'"messages":[' + b",".join(_system_message(prompt) + self._messages(prompt)) + b"]",
+            b'"messages":[' + b",".join(system + self._messages(prompt)) + b"]",
             b'"stream":true',
         ]
         if not self._host.endswith("mistral.ai"):
@@ -114,7 +126,8 @@ class ChatRenderer:
                 out.append(whole)
             if text or images:
                 user_parts.append((text, images))
-        last = prompt.tail or ("" if user_parts or _ends_with_results(prompt) else CONTINUE)
+        ends_with_results = bool(prompt.messages) and isinstance(prompt.messages[-1], ToolMessage)
+        last = prompt.tail or ("" if user_parts or ends_with_results else CONTINUE)
         if last:
             user_parts.append((encode(last)[1:-1], b""))
         if user_parts:
@@ -161,13 +174,8 @@ class ChatRenderer:
 
     def _reasoning_of_host(self, part: Reasoning) -> ReasoningRecord | None:
         """The record of this part if this host sent it; another host cannot use it."""
-        if part.wire != WIRE or not part.opaque:
-            return None
-        try:
-            record = msgspec.json.decode(part.opaque, type=ReasoningRecord)
-        except msgspec.DecodeError:
-            return None
-        return record if record.host == self._host else None
+        record = decode_opaque(part, WIRE, _decode_record)
+        return record if record and record.host == self._host else None
 
     def _call_extras(self, records: list[ReasoningRecord]) -> dict[int, dict[str, object]]:
         """Signatures of single calls. Gemini refuses calls without a signature, but accepts this placeholder."""
@@ -190,14 +198,6 @@ class ChatRenderer:
             elif record.details:
                 fields["reasoning_details"] = record.details
         return fields or ({"reasoning_content": ""} if self._needs_reasoning_content else {})
-
-
-def _system_message(prompt: Prompt) -> list[bytes]:
-    return [] if is_blank(prompt.system) else [encode({"role": "system", "content": prompt.system})]
-
-
-def _ends_with_results(prompt: Prompt) -> bool:
-    return bool(prompt.messages) and isinstance(prompt.messages[-1], ToolMessage)
 
 
 def _with_bridges(messages: list[bytes]) -> list[bytes]:
@@ -331,10 +331,7 @@ class ChatParser:
         self.builder.add_reasoning(Reasoning("", WIRE, msgspec.json.encode(record).decode()))
 
     def _add_chunk(self, data: bytes) -> None:
-        try:
-            chunk = _decode_chunk(data)
-        except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"an invalid chat completion ({error})") from None
+        chunk = decode_response(_decode_chunk, data, self._endpoint, "chat completion")
         if chunk.error:
             raise failure_in_stream(self._endpoint, chunk.error)
         if chunk.usage:
@@ -448,26 +445,22 @@ def _usage_of(usage: _Usage) -> Usage:
     )
 
 
-_DEFAULT_URL = "https://api.openai.com/v1"
-
-
 class ChatWire:
     """Chat Completions, configured for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
-        self.url, self.host = endpoint_url(choice.url or _DEFAULT_URL, "/chat/completions")
-        self._key = choice.key
-        self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
-        self._renderer = ChatRenderer(choice, self.host, blobs)
+        self.url, host = endpoint_url(choice.url or OPENAI_URL, "/chat/completions")
+        self.endpoint = ProviderEndpoint(host, choice.model, choice.key)
+        self._renderer = ChatRenderer(choice, host, blobs)
 
     def headers(self, replay: ReasoningReplay) -> dict[str, str]:
-        return bearer_headers(self._key)
+        return bearer_headers(self.endpoint.key)
 
     def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
         return self._renderer.render(prompt)
 
     def parser(self, emit: Emit) -> ChatParser:
-        return ChatParser(emit, self._endpoint)
+        return ChatParser(emit, self.endpoint)
 
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
         return None

@@ -4,6 +4,7 @@ The journal is the only copy of a session, so reasoning is sent back encrypted. 
 body, completed items are authoritative; deltas are only shown.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -23,14 +24,22 @@ from outrider.models.encoding import (
     RenderCache,
     ToolListCache,
     call_arguments,
+    decode_opaque,
     encode,
     encode_image,
     is_blank,
     tool_name,
     wire_id,
 )
-from outrider.models.errors import DECODE_ERRORS, ProviderEndpoint, failure_in_stream, malformed_response
-from outrider.models.http_model import ReasoningReplay, TokenDetails, bearer_headers, endpoint_url, open_wire_model
+from outrider.models.errors import ProviderEndpoint, decode_response, failure_in_stream, malformed_response
+from outrider.models.http_model import (
+    OPENAI_URL,
+    ReasoningReplay,
+    TokenDetails,
+    bearer_headers,
+    endpoint_url,
+    open_wire_model,
+)
 from outrider.models.reply_builder import LENGTH_LIMIT, CallBuilder, ReplyBuilder
 
 WIRE = "openai-responses"
@@ -52,12 +61,12 @@ class MessagePhase(Struct, tag="phase"):
     phase: str
 
 
-_opaque_decoder: msgspec.json.Decoder[ReasoningItem | MessagePhase] = msgspec.json.Decoder(ReasoningItem | MessagePhase)
+_decode_opaque: Callable[[str], ReasoningItem | MessagePhase] = msgspec.json.Decoder(
+    ReasoningItem | MessagePhase
+).decode
 
 
 class ResponsesRenderer:
-    """Renders prompts for one model."""
-
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
         self._choice = choice
         self._blobs = blobs
@@ -148,16 +157,13 @@ def _replayable(reasoning: tuple[Reasoning, ...]) -> tuple[list[bytes], dict[str
     items: list[bytes] = []
     phase: dict[str, object] = {}
     for part in reasoning:
-        if part.wire != WIRE or not part.opaque:
-            continue
-        try:
-            stored = _opaque_decoder.decode(part.opaque)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(stored, MessagePhase):
-            phase = {"phase": stored.phase}
-        else:
-            items.append(encode(stored))
+        match decode_opaque(part, WIRE, _decode_opaque):
+            case MessagePhase(phase=label):
+                phase = {"phase": label}
+            case ReasoningItem() as item:
+                items.append(encode(item))
+            case None:
+                pass
     return items, phase
 
 
@@ -242,20 +248,14 @@ class ResponsesParser:
     def event(self, name: str, data: bytes) -> None:
         if data == b"[DONE]":
             return
-        try:
-            event = _decode_event(data)
-        except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"an invalid response event ({error})") from None
+        event = decode_response(_decode_event, data, self._endpoint, "response event")
         kind = event.type or name
         if kind == "error" or event.error:
             raise failure_in_stream(self._endpoint, event.error or {"message": event.message, "code": event.code})
         self._handle_event(kind, event)
 
     def body(self, content: bytes) -> None:
-        try:
-            response = _decode_response(content)
-        except DECODE_ERRORS as error:
-            raise malformed_response(self._endpoint, f"an invalid response ({error})") from None
+        response = decode_response(_decode_response, content, self._endpoint, "response")
         if response.output is None and not response.error:
             raise malformed_response(self._endpoint, "JSON that is not a response")
         self._finish_response(response)
@@ -274,14 +274,12 @@ class ResponsesParser:
                     self._emit(Delta(event.item.name or "", "call"))
             case "response.output_item.done":
                 if event.item:
-                    self._items[self._output_index(event)] = event.item
+                    index = event.output_index if event.output_index is not None else len(self._items)
+                    self._items[index] = event.item
             case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled":
                 self._finish_response(event.response or _Response())
             case _:
                 pass
-
-    def _output_index(self, event: _Event) -> int:
-        return event.output_index if event.output_index is not None else len(self._items)
 
     def _emit_text(self, event: _Event) -> None:
         if not isinstance(event.delta, str) or not event.delta:
@@ -354,26 +352,22 @@ def _usage_of(usage: _Usage) -> Usage:
     )
 
 
-_DEFAULT_URL = "https://api.openai.com/v1"
-
-
 class ResponsesWire:
     """Responses, configured for one model."""
 
     def __init__(self, choice: ModelChoice, blobs: Blobs) -> None:
-        self.url, self.host = endpoint_url(choice.url or _DEFAULT_URL, "/responses")
-        self._key = choice.key
-        self._endpoint = ProviderEndpoint(self.host, choice.model, choice.key)
+        self.url, host = endpoint_url(choice.url or OPENAI_URL, "/responses")
+        self.endpoint = ProviderEndpoint(host, choice.model, choice.key)
         self._renderer = ResponsesRenderer(choice, blobs)
 
     def headers(self, replay: ReasoningReplay) -> dict[str, str]:
-        return bearer_headers(self._key)
+        return bearer_headers(self.endpoint.key)
 
     def render(self, prompt: Prompt, replay: ReasoningReplay) -> bytes:
         return self._renderer.render(prompt, replay)
 
     def parser(self, emit: Emit) -> ResponsesParser:
-        return ResponsesParser(emit, self._endpoint)
+        return ResponsesParser(emit, self.endpoint)
 
     def degrade(self, refusal: Refused) -> ReasoningReplay | None:
         """Only the account and the model family that wrote encrypted reasoning can read it."""

@@ -18,7 +18,7 @@ from outrider.core.events import Delta, Reply, Result
 from outrider.core.ports import Emit, Model
 from outrider.core.prompt import SUMMARY, UNKNOWN, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.store_port import Blobs
-from outrider.core.text import clip, plural
+from outrider.core.text import clip, one_line, plural
 from outrider.core.types import Call, ModelTraits, Usage, call_id
 
 MAX_CALLS = 8
@@ -436,7 +436,7 @@ def _render_notice(text: str) -> str:
 
 def _code(text: str) -> str:
     """Inline code that nothing in the text can close."""
-    flat = " ".join(text.split()) or " "
+    flat = one_line(text) or " "
     ticks = "`" * (max((len(run) for run in re.findall(r"`+", flat)), default=0) + 1)
     return f"{ticks} {flat} {ticks}" if "`" in flat else f"`{flat}`"
 

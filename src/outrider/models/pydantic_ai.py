@@ -27,6 +27,7 @@ from outrider.models.encoding import (
     SESSION_START,
     TOOL_IMAGE,
     call_arguments,
+    decode_opaque,
     is_blank,
     tool_name,
     wire_id,
@@ -84,6 +85,9 @@ class PartMetadata(Struct, frozen=True, omit_defaults=True):
     signature: str | None = None
     provider: str | None = None
     details: dict[str, object] | None = None
+
+
+_decode_metadata = msgspec.json.Decoder(PartMetadata).decode
 
 
 def render_messages(prompt: Prompt, blobs: Blobs) -> list[ModelMessage]:
@@ -159,11 +163,8 @@ def _parse_metadata(
     thinking: list[ModelResponsePart] = []
     text, calls = PartMetadata("text"), dict[int, PartMetadata]()
     for part in reasoning:
-        if part.wire != WIRE:
-            continue
-        try:
-            extra = msgspec.json.decode(part.opaque, type=PartMetadata)
-        except msgspec.DecodeError:
+        extra = decode_opaque(part, WIRE, _decode_metadata)
+        if extra is None:
             continue
         match extra.kind:
             case "thinking":

@@ -19,6 +19,7 @@ from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.plan import Bounds
 from outrider.core.ports import Models, Runtime, ToolEnvironment, Tools
 from outrider.core.store_port import Blobs
+from outrider.core.text import clip
 from outrider.runtimes.jsonrpc.errors import RpcError
 
 
@@ -37,11 +38,11 @@ class RuntimeContext(Struct, frozen=True):
 OpenRuntime = Callable[[RuntimeContext], AbstractAsyncContextManager[Runtime]]
 """Opens a runtime for the life of a home. Raises Refused when it cannot be used on this machine."""
 ProbeVerdict = Literal["fine", "odd", "broken"]
+MAX_PROBE_TEXT = 400
+"""Characters of another program's text in the result of a check."""
 
 
 class ProbeResult(Struct, frozen=True):
-    """The result of one check."""
-
     name: str
     """What was checked. Of runtimes: `program`, `version`, `start`, `login`."""
     verdict: ProbeVerdict
@@ -87,13 +88,8 @@ async def probe_process(
                     break
     except (Refused, Unavailable, RpcError, msgspec.DecodeError) as error:
         text, advice = explain(error)
-        results.append(ProbeResult(step, "broken", shorten(text), advice))
+        results.append(ProbeResult(step, "broken", clip(text, MAX_PROBE_TEXT), advice))
     return results
-
-
-def shorten(text: str) -> str:
-    """A text of another program as one line of a check's result."""
-    return " ".join(text.split())[:400]
 
 
 def find_program(name: str, search_path: str) -> str:

@@ -63,8 +63,6 @@ log = logging.getLogger("outrider.mcp")
 
 
 class McpLimits(Struct, frozen=True):
-    """Limits of the server."""
-
     max_head: int = 16 * 1024
     max_body: int = 10 * 1024 * 1024
     max_connections: int = 256

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from os import utime
 from pathlib import Path
 
-from outrider.store.database import connect, connect_reading, copy_database, remove_database, side_files
+from outrider.store.database import connect, connect_reading, copy_database, quick_check, remove_database, side_files
 from outrider.store.sessions import delete_session
 from outrider.system.failpoints import failpoint
 from outrider.system.files import fsync_folder
@@ -120,8 +120,7 @@ def _find_problem(path: Path, should_stop: Callable[[], bool]) -> str:
     db = connect(path)
     try:
         db.set_progress_handler(should_stop, _CHECK_STEPS)
-        (problem,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        return "" if problem == "ok" else " ".join(str(problem).split())
+        return quick_check(db)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             raise BackupStopped from error

@@ -19,6 +19,7 @@ from anyio import CancelScope
 from msgspec import Struct
 
 from outrider.core.errors import Refused, StaleClaim, Unavailable
+from outrider.core.text import one_line
 from outrider.store.errors import FILE_GONE, is_busy
 from outrider.system.failpoints import failpoint
 from outrider.system.files import fsync_folder, touch_private
@@ -44,6 +45,12 @@ def connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connectio
     """A plain connection in which every statement commits by itself."""
     touch_private(path)
     return sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
+
+
+def quick_check(db: sqlite3.Connection) -> str:
+    """The first problem that SQLite finds in the structure of this file, or an empty string."""
+    (problem,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return "" if problem == "ok" else one_line(str(problem))
 
 
 def connect_writing(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
@@ -125,8 +132,6 @@ thread."""
 
 
 class OperationResult(Struct, frozen=True):
-    """The outcome of one operation."""
-
     value: Any = None
     error: BaseException | None = None
 
@@ -136,7 +141,6 @@ _QueuedOperation = tuple[Operation, "asyncio.Future[Any]"]
 
 
 def run_each(operations: Sequence[Operation]) -> Sequence[OperationResult]:
-    """Run each operation by itself."""
     return [_run_one(operation) for operation in operations]
 
 

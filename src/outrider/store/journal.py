@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from outrider.core.events import Body, Ended, Entry, Input, Reply, Started
+from outrider.core.text import one_line
 from outrider.store.database import Clock
 from outrider.store.errors import damaged_row, no_such_session
 
@@ -117,7 +118,7 @@ def apply_entry(before: SessionRow, body: Body, now: int) -> SessionRow:
 
 def make_title(text: str) -> str:
     """The beginning of a text, in one line."""
-    return " ".join(text[: 4 * MAX_TITLE].split())[:MAX_TITLE]
+    return one_line(text[: 4 * MAX_TITLE])[:MAX_TITLE]
 
 
 class Journal:

@@ -290,7 +290,7 @@ async def ensure_key(home: Path, store: KeyStore) -> str | None:
     id, secret = _generate_key(spec)
     # The file first: interrupted here, the next start finds no key and creates both again. The other way round it would
     # find a key that nobody has.
-    write_private(first_key_file(home), _key_text(id, secret))
+    write_secret(first_key_file(home), _key_text(id, secret))
     await store.create_key(id, spec, digest_of(secret))
     return _key_text(id, secret)
 
@@ -335,7 +335,7 @@ def _key_text(id: str, secret: str) -> str:
     return f"ork_{id}_{secret}"
 
 
-def write_private(path: Path, text: str) -> None:
+def write_secret(path: Path, text: str) -> None:
     """Write a file with this line: completely or not at all, and readable only by its owner."""
     try:
         write_atomic(path, f"{text}\n".encode("ascii"))

@@ -24,7 +24,7 @@ from outrider.core.tasks import OPEN_STATES
 from outrider.core.text import plural
 from outrider.store import journal, keys, sessions, tasks, webhooks
 from outrider.store.backup import backup_date, find_backup
-from outrider.store.database import connect, connect_reading, connect_writing, remove_database, side_files
+from outrider.store.database import connect, connect_reading, connect_writing, quick_check, remove_database, side_files
 from outrider.store.errors import is_environmental
 from outrider.store.journal import SessionRow, apply_entry
 from outrider.store.migrations import APPLICATION_ID, Migration, apply_migrations, create_store, schema_version
@@ -85,8 +85,7 @@ def diagnose(path: Path, newest: int, *, look_inside: bool) -> str:
             return ""
         db.execute(_TABLES).fetchall()
         if look_inside:
-            (problem,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            return "" if problem == "ok" else " ".join(str(problem).split())
+            return quick_check(db)
         return ""
     except sqlite3.Error as error:
         if is_environmental(error):

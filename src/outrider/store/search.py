@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outrider.core.events import Body, Input, Reply
 from outrider.core.store_port import SearchHit
+from outrider.core.text import one_line
 from outrider.store import journal
 from outrider.store.database import connect_search, remove_database
 from outrider.store.errors import is_environmental
@@ -82,7 +83,7 @@ def match_expression(words: str) -> str:
 
 def excerpt(text: str, words: str) -> str:
     """One line of the text around the first word that it contains."""
-    flat = " ".join(text.split())
+    flat = one_line(text)
     positions = [flat.lower().find(word.strip('"').lower()) for word in words.split()]
     first = min((position for position in positions if position >= 0), default=0)
     start = max(0, min(first - _EXCERPT_LEAD, len(flat) - _EXCERPT_LENGTH))

@@ -207,7 +207,6 @@ def permission_of(row: Sequence[Any]) -> Permission:
 
 
 def task_update_values(task: Task) -> tuple[Any, ...]:
-    """The arguments of `UPDATE_TASK`."""
     process = task.process
     return (
         task.id,

@@ -41,6 +41,12 @@ def touch_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
 
 
+def create_marker(path: Path) -> None:
+    """Create an empty, private file, and its folder, unless they exist."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    touch_private(path)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in this folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

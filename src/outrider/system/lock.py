@@ -32,8 +32,6 @@ class LockHolder(Struct, frozen=True):
 
 
 class HomeLock:
-    """A locked home."""
-
     def __init__(self, descriptor: int, what: str, serves: Literal["", "read", "full"]) -> None:
         self._descriptor = descriptor
         self.previous = _parse(os.pread(descriptor, 4096, 0))
@@ -81,21 +79,6 @@ def _create_home(home: Path) -> None:
             fsync_folder(home.parent)
     except OSError as error:
         raise explain_os_error(error, home) from error
-
-
-def is_locked(home: Path) -> bool:
-    """Whether a process owns this home now, without waiting for it."""
-    try:
-        descriptor = os.open(home / "lock", os.O_RDWR)
-    except OSError:  # opening the home reports it
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def last_holder(home: Path) -> LockHolder:

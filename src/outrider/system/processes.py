@@ -36,8 +36,6 @@ _log = logging.getLogger("outrider.processes")
 
 
 class ProcessRow(Struct, frozen=True):
-    """One row of the process table."""
-
     pid: int
     parent: int
     session: int

@@ -19,7 +19,7 @@ def unwrap_errors() -> Generator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        error = unwrap_single(group)
+        error = _single_error(group)
         if error is group:
             raise
         raise error from error.__cause__
@@ -51,11 +51,11 @@ async def first_of(*functions: Callable[[], Awaitable[T]]) -> T:
     return results[0]
 
 
-def unwrap_single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _single_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one error inside an exception group, or the group itself when there are several."""
     if len({(type(error), str(error)) for error in group.exceptions}) != 1:
         return group
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
-        return unwrap_single(cast("BaseExceptionGroup[BaseException]", error))
+        return _single_error(cast("BaseExceptionGroup[BaseException]", error))
     return error

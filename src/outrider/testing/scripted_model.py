@@ -39,8 +39,6 @@ class ScriptedCall(Struct, frozen=True):
 
 
 class ScriptedReply(Struct, frozen=True):
-    """One reply of a script."""
-
     text: str = ""
     calls: tuple[ScriptedCall, ...] = ()
     reasoning: str = ""

@@ -59,7 +59,8 @@ def read(context: ToolContext, path: str, offset: int = 1, limit: int = 400) -> 
             return _render_page(path, _line_range_of(parse_text(context.workspace.read(path)), first, limit))
         kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "")
         if kind or b"\0" in head:
-            return _binary(path, file, kind or "binary")
+            about = f"{kind or 'binary'}, {size(file.seek(0, 2))}"
+            return result(f"{path} is not text: {about}", about)
         file.seek(len(bom_of(head)[0]))
         return _render_page(path, read_lines(file, first, limit, _MAX_CHARS))
 
@@ -99,7 +100,8 @@ def edit(context: ToolContext, path: str, old: str, new: str, all: bool = False)
         raise Refused(f"{path} is not a text file")
     text, count = replace_passage(parse_text(before), old, new, all)
     context.workspace.write(path, render_text(text), before)
-    return _edited(path, count)
+    places = plural(count, "place")
+    return result(f"edited {path} in {places}", f"edited {places}")
 
 
 @edit.reconciles
@@ -139,11 +141,6 @@ def _image(context: ToolContext, path: str, file: BinaryIO, head: bytes, media: 
     return result(f"{path}: {about}", about, images=(Image(context.blobs.put(content), media),))
 
 
-def _binary(path: str, file: BinaryIO, kind: str) -> Result:
-    length = size(file.seek(0, 2))
-    return result(f"{path} is not text: {kind}, {length}", f"{kind}, {length}")
-
-
 def _line_range_of(text: TextFile, first: int, limit: int) -> LineRange:
     """Some lines of a text in memory."""
     lines, remaining, chosen = text.body.splitlines(), _MAX_CHARS, list[str]()
@@ -172,11 +169,6 @@ def _render_page(path: str, part: LineRange) -> Result:
 def _written(path: str, content: str, raw: bytes) -> Result:
     lines = content.count("\n") + (not content.endswith("\n") and bool(content))
     return result(f"wrote {size(len(raw))} ({plural(lines, 'line')}) to {path}", f"wrote {size(len(raw))}")
-
-
-def _edited(path: str, count: int) -> Result:
-    places = plural(count, "place")
-    return result(f"edited {path} in {places}", f"edited {places}")
 
 
 def _render_item(item: WorkspaceItem) -> str:

@@ -3,13 +3,13 @@
 import codecs
 import os
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+from outrider.core.text import closest_match
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -121,10 +121,10 @@ def _missing_message(body: str, old: str) -> str:
         if stripped[at] == bare[0] and stripped[at : at + len(bare)] == bare:
             return "old is not in the file; only its white space differs from\n" + _excerpt(lines, at, len(passage))
     first = next((line for line in bare if line), "")[:200]
-    near = get_close_matches(first, [line[:200] for line in stripped[:_MAX_COMPARED] if line], n=1, cutoff=0.5)
+    near = closest_match(first, [line[:200] for line in stripped[:_MAX_COMPARED] if line], 0.5)
     if not near:
         return "old is not in the file, nor anything similar; read the file again"
-    at = next(number for number, line in enumerate(stripped) if line[:200] == near[0])
+    at = next(number for number, line in enumerate(stripped) if line[:200] == near)
     return "old is not in the file; the closest is\n" + _excerpt(lines, at, len(passage))
 
 

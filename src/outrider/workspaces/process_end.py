@@ -26,11 +26,6 @@ from outrider.system.processes import (
 from outrider.workspaces.task_folder import TASK_VARIABLE, Exit, TaskFiles, poll_exit, read_record
 
 
-def command_processes(folder: Path, identity: ProcessIdentity) -> list[ProcessRow]:
-    """The running processes of the command, without the supervisor's."""
-    return [row for row in all_processes(folder, identity) if row.session != identity.pid]
-
-
 def all_processes(folder: Path, identity: ProcessIdentity) -> list[ProcessRow]:
     """The running processes of the command and of the supervisor, which has its own session.
 
@@ -124,7 +119,9 @@ def first_pid(folder: Path) -> int | None:
 def interrupt(folder: Path, identity: ProcessIdentity) -> None:
     """Send SIGINT, like Ctrl-C. Raises Refused when there is no running command."""
     leader = first_pid(folder)
-    targets = [row for row in command_processes(folder, identity) if row.group == leader]
+    # A process in the session of the supervisor is not the command's.
+    rows = [row for row in all_processes(folder, identity) if row.session != identity.pid]
+    targets = [row for row in rows if row.group == leader]
     if not targets:
         raise Refused(f"task {folder.name} has no running command to interrupt")
     for row in targets:

@@ -9,12 +9,12 @@ import os
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from itertools import islice
 
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+from outrider.core.text import closest_match
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _MAX_LINKS = 40
@@ -133,10 +133,10 @@ def missing_error(safe_path: SafePath, kind: str = "file") -> Refused:
     with os.scandir(safe_path.folder) as entries:
         names = [printable_name(entry.name) for entry in islice(entries, _MAX_COMPARED)]
     missing = printable_name(safe_path.name)
-    alike = [name for name in names if name.lower() == missing.lower()]
-    alike = alike or get_close_matches(missing[:255], names, n=1, cutoff=0.6)
+    same = (name for name in names if name.lower() == missing.lower())
+    alike = next(same, "") or closest_match(missing[:255], names)
     above = safe_path.path.rpartition("/")[0]
-    suggestion = "/".join(filter(None, [above, alike[0]])) if alike else ""
+    suggestion = "/".join(filter(None, [above, alike])) if alike else ""
     return Refused(
         f"no {kind} called {printable_path(safe_path.path)}" + (f"; did you mean {suggestion}?" if suggestion else "")
     )

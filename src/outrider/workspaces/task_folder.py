@@ -136,11 +136,6 @@ def _decode_fact(fact: bytes | None) -> str:
     return (fact or b"").decode("ascii", "replace").strip()
 
 
-def tail_output(folder: Path, max_bytes: int = 4000) -> bytes:
-    """The last bytes of the output."""
-    return read_output(folder, max(0, output_size(folder) - max_bytes), max_bytes)
-
-
 def read_output(folder: Path, start: int, max_bytes: int) -> bytes:
     """A part of the output; empty at its end."""
     if not _stat_output(folder):
@@ -192,7 +187,8 @@ def write_stdin(folder: Path, content: bytes) -> None:
             try:
                 os.write(descriptor, content[start : start + _ATOMIC])
             except BlockingIOError:
-                raise Refused(_pipe_full_message(start)) from None
+                part = f"only the first {start:,} bytes of this were" if start else "nothing of this was"
+                raise Refused(f"the command has not read what was written before; {part} written") from None
             except BrokenPipeError:
                 raise Refused(f"the command of task {folder.name} no longer reads its stdin") from None
     finally:
@@ -233,11 +229,6 @@ def _enlarge_pipe(descriptor: int) -> None:
         # Optional: an unprivileged user may have reached the limit for pipes.
         with suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-
-
-def _pipe_full_message(written: int) -> str:
-    part = f"only the first {written:,} bytes of this were written" if written else "nothing of this was written"
-    return f"the command has not read what was written before; {part}"
 
 
 _SIGNALS = {int(number) for number in signal.Signals}

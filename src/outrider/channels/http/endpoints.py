@@ -240,8 +240,6 @@ def not_found(error: Refused, message: str) -> Exception:
 
 
 class EndpointRoute(Route):
-    """The route to an endpoint."""
-
     def __init__(self, endpoint: Endpoint, context: HttpContext) -> None:
         async def respond(request: Request) -> Response:
             return await endpoint.respond(request, context)

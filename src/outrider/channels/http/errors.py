@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from outrider.core.errors import HomeBusy, NameTaken, QueueFull, Refused, StoreDamaged, Unavailable
+from outrider.core.text import one_line
 
 
 class HttpError(Exception):
@@ -70,5 +71,5 @@ def error_response(request: Request, error: Exception) -> Response:
             status, code, message = 400, "cut_short", "the request ended before its body did"
         case _:
             pass
-    body = error_body(status, " ".join(message.split()), code, request_id(request))
+    body = error_body(status, one_line(message), code, request_id(request))
     return Response(msgspec.json.encode(body), status, headers, "application/json")

@@ -13,7 +13,7 @@ from outrider.app.agent import Agent
 from outrider.app.runtimes import apply_settings, settings_of
 from outrider.channels.http.endpoints import ApiCall, Caller
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.openai.model_names import check_client_tools
+from outrider.channels.http.openai.models import check_client_tools
 from outrider.channels.http.rate_limits import spending_error
 from outrider.core.errors import NameTaken, Refused
 from outrider.core.events import Body, Changed, Entry, Input, Result

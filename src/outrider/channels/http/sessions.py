@@ -15,7 +15,7 @@ from outrider.app.runtimes import apply_settings, runtime_of, settings_of
 from outrider.channels.http.endpoints import EVENT_STREAM, ApiCall, endpoint, find_session, json_response
 from outrider.channels.http.errors import HttpError
 from outrider.channels.http.inputs import KEY_HEADER, InputRequest, accept_input, idempotency_key
-from outrider.channels.http.openai.model_names import OUTRIDER, settings_for_model
+from outrider.channels.http.openai.models import OUTRIDER, settings_for_model
 from outrider.channels.http.schemas import (
     EntriesQuery,
     EntryList,

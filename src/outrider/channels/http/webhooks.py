@@ -35,7 +35,7 @@ from outrider.core.retry import RetryPolicy, delay
 from outrider.core.store_port import Session
 from outrider.core.text import clip
 from outrider.models.errors import retry_after
-from outrider.store.keys import write_private
+from outrider.store.keys import write_secret
 from outrider.store.sqlite import SqliteStore
 from outrider.store.webhooks import WebhookDelivery, WebhookStore
 from outrider.system.failpoints import failpoint
@@ -99,15 +99,13 @@ def find_secret(config: Config) -> tuple[Secret, str]:
             raise Refused(f"webhook.secret refers to {source}, which is empty or missing")
     else:
         if not path.exists():
-            write_private(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
+            write_secret(path, _SECRET_PREFIX + b64encode(secrets.token_bytes(32)).decode())
         secret, source = resolve_secret("webhook.secret", f"file:{path}", {}), str(path)
     parse_secret(secret)
     return secret, source
 
 
 class WebhookTarget(Struct, frozen=True):
-    """The receiver of webhooks."""
-
     url: str
     secret: Secret
 
@@ -129,8 +127,6 @@ class DeliveryPolicy(Struct, frozen=True):
 
 
 class DeliveryAttempt(Struct, frozen=True):
-    """The outcome of one attempt."""
-
     error: str = ""
     """Why the receiver did not accept it; empty when it did."""
     is_final: bool = False

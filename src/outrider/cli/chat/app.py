@@ -26,7 +26,7 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
 from outrider.core.text import plural
-from outrider.system.task_groups import unwrap_single
+from outrider.system.task_groups import unwrap_errors
 
 HISTORY_FILE = "chat_history"
 _RUNTIME_DESCRIPTIONS = {
@@ -44,7 +44,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
     signals = ChatSignalWatch()
     ui = _create_ui(agent.config)
     session = await _find_session(agent, options, root)
-    try:
+    with unwrap_errors():
         async with anyio.create_task_group() as group:
             name = "" if session else options.session
             chat = ChatConversation(agent, ui, group, root=root, settings=settings, session_name=name)
@@ -64,8 +64,6 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
             if not signals.signal:
                 ui.show(_farewell(chat))
             group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        raise unwrap_single(several) from several
     return 128 + signals.signal if signals.signal else DONE
 
 

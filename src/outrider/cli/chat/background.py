@@ -113,7 +113,9 @@ class BackgroundSessions:
                     case Started():
                         self._working.add(session.id)
                     case Asked(ask=ask) if ask in [asked.ask for asked in await self._agent.questions(session)]:
-                        self._ui.show([_question_note(session)])
+                        name = sanitize_line(session.name)
+                        text = f"? Session {name} is waiting for your answer  (/switch {name})"
+                        self._ui.show([Note(text, "warn")])
                     case Ended():
                         self._working.discard(session.id)
                         self._ui.show([_turn_end_note(session, turn_result(session.id, turn))])
@@ -127,11 +129,6 @@ class BackgroundSessions:
     async def _is_idle(self, session: Session) -> bool:
         running: Sequence[object] = await self._agent.tasks(session, open_only=True)
         return not running and not (await self._agent.find(session.id)).has_work
-
-
-def _question_note(session: Session) -> Note:
-    name = sanitize_line(session.name)
-    return Note(f"? Session {name} is waiting for your answer  (/switch {name})", "warn")
 
 
 def _turn_end_note(session: Session, turn: TurnResult) -> Note:

@@ -18,8 +18,6 @@ from outrider.ipc.takeover import open_home_client
 
 
 class ChatOptions(Struct, frozen=True):
-    """The options of `outrider chat`."""
-
     session: str = ""
     model: str = ""
     runtime: str | None = None

@@ -11,8 +11,6 @@ Tone = Literal["plain", "dim", "good", "warn", "bad"]
 
 
 class UserText(Struct, frozen=True):
-    """A message of the user."""
-
     text: str
 
 

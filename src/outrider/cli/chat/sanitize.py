@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from outrider.core.text import one_line
+
 _SEQUENCES = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC … BEL or ST: titles, links, the clipboard
     r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c|$)"  # DCS, SOS, PM, APC … ST
@@ -25,7 +27,7 @@ def sanitize(text: str) -> str:
 
 def sanitize_line(text: str, longest: int = 100) -> str:
     """The sanitized text on one line that is at most `longest` cells wide."""
-    flat = " ".join(sanitize(text[: longest * 8]).split())
+    flat = one_line(sanitize(text[: longest * 8]))
     if cell_width(flat) <= longest and len(text) <= longest * 8:
         return flat
     return split_at_width(flat, longest - 1)[0] + "…"

@@ -70,14 +70,9 @@ def result_items(call: Call | None, result: Result) -> Sequence[DisplayItem]:
             return [line, OutputLines(tail)] if tail else [line]
 
 
-def denied_items(call: Call | None) -> Sequence[DisplayItem]:
-    """A call that the user denied."""
-    return [ToolLine(call_line(call) if call else "a call", "not run", failed=True, symbol=call_symbol(call))]
-
-
-def interrupted_items(call: Call) -> Sequence[DisplayItem]:
-    """A call that was running when its turn ended."""
-    return [ToolLine(call_line(call), "interrupted", failed=True, symbol=call_symbol(call))]
+def unfinished_call(call: Call | None, why: str) -> ToolLine:
+    """A call without a result of its own."""
+    return ToolLine(call_line(call) if call else "a call", why, failed=True, symbol=call_symbol(call))
 
 
 def last_lines(output: str, most: int, longest: int = 200) -> tuple[str, ...]:
@@ -340,7 +335,8 @@ class ChatSessionView:
 
     def _apply_result(self, result: Result) -> Sequence[DisplayItem]:
         call = self._calls.pop(result.call, None)
-        lines = denied_items(call) if self.state.answers.get(result.call) == NO else result_items(call, result)
+        is_denied = self.state.answers.get(result.call) == NO
+        lines = [unfinished_call(call, "not run")] if is_denied else result_items(call, result)
         if self._calls:
             return lines
         self.activity = "waiting for the model …"
@@ -350,8 +346,7 @@ class ChatSessionView:
         items = self._finish_reply(ended.partial) if ended.outcome == "interrupted" and ended.partial else []
         self._splitter, self._printed, self._printed_before_input = MarkdownSplitter(), "", ""
         self._prints_whole_replies = False
-        for call in self._calls.values():
-            items += interrupted_items(call) if call.id in begun else ()
+        items += [unfinished_call(call, "interrupted") for call in self._calls.values() if call.id in begun]
         self._calls, self.activity = {}, ""
         items += self._release_queued()
         self._is_prompt_sent = False

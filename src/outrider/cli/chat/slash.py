@@ -1,7 +1,5 @@
 """Handlers of the slash commands in the terminal chat."""
 
-import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +15,7 @@ from outrider.cli.chat.session_view import last_lines
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.task_panel import describe_state, read_tail
 from outrider.cli.options import model_settings
-from outrider.cli.output import time_ago
+from outrider.cli.output import now_ms, time_ago
 from outrider.cli.render import markdown_page
 from outrider.core.approvals import NO, ONCE
 from outrider.core.errors import Refused
@@ -26,6 +24,7 @@ from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
 from outrider.core.text import duration, plural
+from outrider.system.files import write_private
 
 if TYPE_CHECKING:
     from outrider.cli.chat.conversation import ChatConversation
@@ -70,7 +69,7 @@ async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
 
 
 def _task_rows(tasks: Sequence[Task]) -> Sequence[tuple[str, str]]:
-    now = _now_ms()
+    now = now_ms()
     rows: list[tuple[str, str]] = []
     for task in tasks:
         state = describe_state(task) if task.ended else task.state
@@ -85,7 +84,7 @@ async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayIt
         ("task", task.id),
         ("command" if spec.kind == "command" else "prompt", spec.command),
         ("description", spec.description),
-        ("state", describe_state(task) + (f", for {duration(_now_ms() - task.created)}" if task.is_open else "")),
+        ("state", describe_state(task) + (f", for {duration(now_ms() - task.created)}" if task.is_open else "")),
         ("reason", task.why),
         ("folder", task.workspace + (f"/{spec.workdir}" if spec.workdir else "")),
         ("allowed", ", ".join(spec.grants)),
@@ -147,13 +146,9 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
     for permission in permissions:
         target = permission.applies_to
         where = sanitize_line(names.get(target, target)) if permission.scope == "session" else short_path(target, 60)
-        when = time_ago(permission.created, _now_ms())
+        when = time_ago(permission.created, now_ms())
         rows.append((permission.id, f"{sanitize_line(permission.need, 60)}, in {permission.scope} {where}  ({when})"))
     return [two_columns(rows)]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 _KEY_HELP = (
@@ -252,7 +247,7 @@ async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[Display
     if not sessions:
         return [Note("There are no sessions yet")]
     await chat.load_session_names()
-    now, open_id = _now_ms(), chat.session.id if chat.session else ""
+    now, open_id = now_ms(), chat.session.id if chat.session else ""
     rows = [
         (
             f"{'›' if session.id == open_id else ' '} {sanitize_line(session.name, 30)}",
@@ -308,9 +303,7 @@ def _write_new_file(file: str, page: str) -> Path:
     """Write a file that only its owner can read. Raises Refused when it exists."""
     path = Path(file).expanduser().absolute()
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as out:
-            out.write(page)
+        write_private(path, page.encode(errors="replace"))
     except FileExistsError:
         raise Refused(f"{path} already exists; name another file: /export FILE") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 import shlex
 import tempfile
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 
 from outrider.config.schema import Config
@@ -31,17 +32,7 @@ def _absolute_command(config: Config) -> tuple[str, ...]:
     return (path, *args)
 
 
-async def _checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
-    async for result in _probe(config, is_quick=False):
-        yield result
-
-
-async def _quick_checks(config: Config) -> AsyncGenerator[ProbeResult, None]:
-    async for result in _probe(config, is_quick=True):
-        yield result
-
-
-async def _probe(config: Config, *, is_quick: bool) -> AsyncGenerator[ProbeResult, None]:
+async def _checks(config: Config, *, is_quick: bool) -> AsyncGenerator[ProbeResult, None]:
     if not config.acp.command:
         yield ProbeResult("program", "broken", "no agent is set (acp.command)", _SET_COMMAND)
         return
@@ -90,4 +81,4 @@ def _explain(error: Exception) -> tuple[str, str]:
     return text, "check whether it starts by itself"
 
 
-PROBE = RuntimeProbe(_locate, _checks, quick_checks=_quick_checks)
+PROBE = RuntimeProbe(_locate, partial(_checks, is_quick=False), quick_checks=partial(_checks, is_quick=True))

@@ -30,8 +30,6 @@ class InterruptedCall(Struct, frozen=True):
 
 
 class PromptStart(Struct, frozen=True):
-    """The contents of a prompt."""
-
     inputs: tuple[UserMessage, ...]
     saw: int
     """The number of the newest input."""
@@ -66,14 +64,9 @@ def build_prompt(
     if interrupted is not None:
         last = next((message for message in reversed(seen) if isinstance(message, UserMessage)), None)
         inputs = [last, *inputs] if last and state.steps else inputs
-    parts = (render_history(unseen), "" if interrupted is None else _render_interrupted(interrupted))
+    parts = [render_history(unseen)]
+    if interrupted is not None:
+        args = [clip_middle(msgspec.json.encode(one.call.args).decode(), _MAX_ARGS) for one in interrupted]
+        lines = [f"- {one.call.tool} {text}: {one.note}" for one, text in zip(interrupted, args, strict=True)]
+        parts.append("\n".join((INTERRUPTED, *lines)) + "]")
     return PromptStart(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
-
-
-def _render_interrupted(interrupted: Sequence[InterruptedCall]) -> str:
-    lines = [f"- {one.call.tool} {_render_args(one.call)}: {one.note}" for one in interrupted]
-    return "\n".join((INTERRUPTED, *lines)) + "]"
-
-
-def _render_args(call: Call) -> str:
-    return clip_middle(msgspec.json.encode(call.args).decode(), _MAX_ARGS)

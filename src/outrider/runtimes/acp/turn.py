@@ -46,8 +46,6 @@ _NOT_RUN = "not run: the turn was suspended until the question was answered"
 
 
 class AcpTurnRun:
-    """One run of one turn."""
-
     def __init__(self, turn: Turn, agent: AcpAgent, context: RuntimeContext) -> None:
         self._turn = turn
         self._agent = agent

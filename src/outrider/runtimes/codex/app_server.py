@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 import outrider
+from outrider.core.text import one_line
 from outrider.runtimes.codex.errors import bad_settings, not_logged_in
 from outrider.runtimes.codex.protocol import (
     parse_config_warning,
@@ -210,7 +211,7 @@ class AppServer:
             await self.request("config/read", {})
         except RpcError as error:
             # An older version may not have this method.
-            return (self._config_warning or " ".join(error.message.split())) if "configuration" in error.message else ""
+            return (self._config_warning or one_line(error.message)) if "configuration" in error.message else ""
         return ""
 
     async def route(self) -> None:

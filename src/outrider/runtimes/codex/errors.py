@@ -32,7 +32,8 @@ def codex_failed(what: str, evidence: str = "") -> CodexFailed:
     what = what.strip()[:_MAX_MESSAGE] or "Codex failed and gave no reason."
     if is_login_error(f"{what}\n{evidence}"):
         what = f"{LOGIN_HINT} Codex said: {what}"
-    return CodexFailed(f"{_sentence(what)} {USE_NATIVE_HINT}")
+    end = "" if what.endswith((".", "!", "?", "`")) else "."
+    return CodexFailed(f"{what}{end} {USE_NATIVE_HINT}")
 
 
 def not_logged_in() -> CodexFailed:
@@ -56,7 +57,6 @@ def turn_failed(error: CodexError | None) -> CodexFailed:
 
 
 def request_failed(error: RpcError, doing: str) -> CodexFailed:
-    """Codex answered a request with an error."""
     return codex_failed(f"Codex refused {doing}: {error.message}", str(bytes(error.data or b""), errors="replace"))
 
 
@@ -71,7 +71,3 @@ def stderr_summary(exited: ProcessExited) -> str:
     text, _, _ = exited.stderr_tail.partition("\nStack backtrace:")
     lines = [line.strip() for line in text.splitlines() if line.strip() and "WARN" not in line]
     return "\n".join(lines[-5:])[-_TAIL:]
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?", "`")) else f"{text}."

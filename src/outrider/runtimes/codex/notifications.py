@@ -51,7 +51,8 @@ def call_of_item(item: ThreadItem) -> ExternalCall | None:
         case "commandExecution":
             return ExternalCall(item.id, "shell", {"command": plain_command(item.command or ""), "cwd": item.cwd or ""})
         case "fileChange":
-            return ExternalCall(item.id, "patch", {"changes": [_change(change) for change in item.changes or ()]})
+            changes = [{"path": each.path, "kind": _kind(each), "diff": each.diff} for each in item.changes or ()]
+            return ExternalCall(item.id, "patch", {"changes": changes})
         case "mcpToolCall" if not is_our_tool(item):
             return ExternalCall(item.id, f"mcp_{item.server or ''}_{item.tool or ''}", _args(item.arguments))
         case "webSearch":
@@ -77,7 +78,6 @@ def is_running(item: ThreadItem) -> bool:
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    """The outcome of a completed item."""
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
         return CallOutcome(DECLINED, failed=True)
@@ -135,10 +135,6 @@ def is_aborted(text: str) -> bool:
 def render_changes(changes: list[FileUpdateChange]) -> str:
     """Changes as a person reads them in a question."""
     return "\n".join(f"{_kind(change)} {change.path}\n{change.diff}".rstrip() for change in changes)
-
-
-def _change(change: FileUpdateChange) -> dict[str, object]:
-    return {"path": change.path, "kind": _kind(change), "diff": change.diff}
 
 
 def _kind(change: FileUpdateChange) -> str:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
-from outrider.runtimes.base import ProbeResult, RuntimeProbe, probe_process, shorten
+from outrider.core.text import clip
+from outrider.runtimes.base import MAX_PROBE_TEXT, ProbeResult, RuntimeProbe, probe_process
 from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
@@ -72,7 +73,7 @@ async def version_of(program: Program, within: float = _STEP_TIMEOUT) -> ProbeRe
     except ProcessExited as exited:
         if exited.code != 0 or exited.reason:
             text = stderr_summary(exited) or " ".join(output)
-            text = shorten(f"`--version`: {exited}{f': {text}' if text else ''}")
+            text = clip(f"`--version`: {exited}{f': {text}' if text else ''}", MAX_PROBE_TEXT)
             return ProbeResult("version", "broken", text, INSTALL)
     except TimeoutError:
         return ProbeResult("version", "broken", f"it did not answer `--version` within {within:g} s", INSTALL)
@@ -81,14 +82,15 @@ async def version_of(program: Program, within: float = _STEP_TIMEOUT) -> ProbeRe
     lines = [line for line in output if line]
     match = _VERSION.fullmatch(lines[0]) if len(lines) == 1 else None
     if match is None:
-        text = shorten(" ".join(lines))[:80] or "nothing"
+        text = clip(" ".join(lines), 80) or "nothing"
         return ProbeResult("version", "broken", f"`--version` prints {text}, which is not a version of Codex", INSTALL)
     return ProbeResult("version", "fine", match[1])
 
 
 async def _check_settings(server: AppServer) -> ProbeResult:
     if error := await server.config_error():
-        return ProbeResult("start", "broken", f"Codex cannot read its own settings: {shorten(error)}", _CORRECT)
+        text = f"Codex cannot read its own settings: {clip(error, MAX_PROBE_TEXT)}"
+        return ProbeResult("start", "broken", text, _CORRECT)
     return ProbeResult("start", "fine", "the app-server starts and answers")
 
 

@@ -61,8 +61,6 @@ class OpenThread(Struct, frozen=True):
 
 
 class ThreadOptions(Struct, frozen=True):
-    """What a thread is opened with."""
-
     config: Config
     tools: Tools
     """Outrider's tools that this session may use."""

@@ -18,6 +18,7 @@ from outrider.core.ports import Tools
 from outrider.core.types import Call
 from outrider.runtimes.external.recorder import ExternalCall
 from outrider.runtimes.mcp_server import McpServer, McpSession, ToolListing
+from outrider.system.files import create_marker
 
 SERVER = "outrider"
 """The name of our MCP server. Calls of its tools come to us and are recorded by us."""
@@ -114,13 +115,7 @@ class ToolProvider:
 
     async def remember_mcp(self, thread: str) -> None:
         """Remember that this thread was started without dynamic tools."""
-        marker = self._marker(thread)
-
-        def write() -> None:
-            marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            marker.touch(mode=0o600)
-
-        await anyio.to_thread.run_sync(write)
+        await anyio.to_thread.run_sync(create_marker, self._marker(thread))
 
     @asynccontextmanager
     async def tools_for_thread(self, tools: Tools, *, uses_mcp: bool) -> AsyncGenerator[ThreadTools]:

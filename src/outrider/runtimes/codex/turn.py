@@ -57,8 +57,6 @@ log = logging.getLogger("outrider.codex")
 
 
 class CodexTurnRun:
-    """One run of one turn."""
-
     def __init__(
         self,
         context: RuntimeContext,

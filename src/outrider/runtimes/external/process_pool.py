@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.store_port import Session
+from outrider.system.files import create_marker
 from outrider.system.processes import terminate_marked
 from outrider.system.task_groups import background_group
 
@@ -138,7 +139,7 @@ class ProcessPool(Generic[P]):
         """Run a process until it is retired or idle for too long. Raises only before it is ready."""
         marker = marker_of(self._runtime, self._home, key)
         file = self._marker_folder / marker
-        await anyio.to_thread.run_sync(_create_file, file)
+        await anyio.to_thread.run_sync(create_marker, file)
         await terminate_marked(marker)
         entry: _PoolEntry[P] | None = None
         try:
@@ -182,11 +183,6 @@ def marker_of(runtime: str, home: Path, key: PoolKey) -> str:
     """The marker of a process: the same whenever this home starts it, so that leftovers are recognized."""
     parts = (runtime, str(home), key.person, key.workspace)
     return blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def _create_file(file: Path) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.touch(mode=0o600)
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from outrider.core.events import Begun, Reply, Result
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN
+from outrider.core.text import head_and_tail
 from outrider.core.types import Call, Usage
 from outrider.system.failpoints import failpoint
 
@@ -55,10 +56,7 @@ def external_call_id(runtime: str, item: str) -> str:
 
 def clip_middle(text: str, most: int = MAX_TEXT) -> str:
     """The text, or the beginning and the end of one that is too long, with a line that says how much is missing."""
-    if len(text) <= most:
-        return text
-    head, tail = most // 3, most - most // 3
-    return f"{text[:head]}\n[… {len(text) - most:,} characters left out …]\n{text[-tail:]}"
+    return head_and_tail(text, most // 3, most - most // 3)
 
 
 class TurnRecorder:

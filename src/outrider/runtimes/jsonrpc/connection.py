@@ -40,8 +40,6 @@ class RpcRequest(Struct, frozen=True):
 
 
 class RpcNotification(Struct, frozen=True):
-    """A notification of the child."""
-
     method: str
     params: Raw
     """`null` when there were none."""

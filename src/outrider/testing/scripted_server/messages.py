@@ -75,10 +75,6 @@ def _usage(request: ParsedRequest, reply: ScriptedReply) -> Json:
     }
 
 
-def _stop_reason(reply: ScriptedReply) -> str:
-    return _STOPS.get(reply.cut, reply.cut) or ("tool_use" if reply.calls else "end_turn")
-
-
 def render(request: ParsedRequest, reply: ScriptedReply) -> Json:
     return {
         "id": f"msg_{request.id}",
@@ -86,7 +82,7 @@ def render(request: ParsedRequest, reply: ScriptedReply) -> Json:
         "role": "assistant",
         "model": request.model,
         "content": _content(request, reply),
-        "stop_reason": _stop_reason(reply),
+        "stop_reason": _STOPS.get(reply.cut, reply.cut) or ("tool_use" if reply.calls else "end_turn"),
         "stop_sequence": None,
         "usage": _usage(request, reply),
     }

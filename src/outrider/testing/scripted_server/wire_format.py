@@ -16,8 +16,6 @@ Json = dict[str, Any]
 
 
 class ParsedRequest(Struct, frozen=True):
-    """One parsed request."""
-
     model: str
     prompt: Prompt
     stream: bool

@@ -185,15 +185,6 @@ def bwrap_arguments(
     return words
 
 
-def outer_argv(filter_file: str | None) -> list[str]:
-    """The argv before bubblewrap's."""
-    return ["/bin/sh", "-c", _OUTER_SCRIPT, filter_file or "/dev/null"]
-
-
-def seccomp_arguments(filter_file: str | None) -> list[str]:
-    return ["--seccomp", str(_SECCOMP_FD)] if filter_file else []
-
-
 def inner_argv(limits: SandboxLimits | None, command: Sequence[str]) -> list[str]:
     """The command as bubblewrap starts it: in a shell, which ends with 127 or 126 when it cannot be started."""
     if not command or any("\0" in word for word in command):
@@ -290,8 +281,17 @@ class Sandbox(Struct, frozen=True):
         check_visible_paths(paths)
         arguments = bwrap_arguments(self.system, paths, self.limits, sandbox_environment(environ))
         limits = None if self.cgroups else self.limits
-        prefix = [*outer_argv(self.filter), self.program, *arguments, *seccomp_arguments(self.filter), "--"]
-        return SandboxedCommand((*prefix, *inner_argv(limits, argv)), rlimits=self._rlimits())
+        outer = ["/bin/sh", "-c", _OUTER_SCRIPT, self.filter or "/dev/null"]
+        seccomp = ["--seccomp", str(_SECCOMP_FD)] if self.filter else []
+        rlimits = {
+            "core": 0,
+            "cpu": self.limits.cpu,
+            "fsize": self.limits.file_size,
+            "nofile": self.limits.open_files,
+        }
+        return SandboxedCommand(
+            (*outer, self.program, *arguments, *seccomp, "--", *inner_argv(limits, argv)), rlimits=rlimits
+        )
 
     def _visible_paths(self, root: Path, cwd: Path, grant: SandboxGrant) -> VisiblePaths:
         hidden = [os.path.realpath(path) for path in self.hidden]
@@ -304,10 +304,6 @@ class Sandbox(Struct, frozen=True):
             hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
             network=grant.network,
         )
-
-    def _rlimits(self) -> Mapping[str, int]:
-        limits = self.limits
-        return {"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files}
 
 
 def _real_folder(path: Path) -> str:

@@ -28,7 +28,7 @@ from outrider.channels.http.openai.conversation import (
     parse_parts,
     parse_tool,
 )
-from outrider.channels.http.openai.model_names import reported_model
+from outrider.channels.http.openai.models import reported_model
 from outrider.channels.http.openai.resolve_session import (
     SessionHint,
     address_token,
@@ -49,6 +49,7 @@ from outrider.channels.http.sse import EventStreamResponse, format_event
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.plan import fold
 from outrider.core.store_port import Session
+from outrider.core.text import one_line
 from outrider.core.types import Call, Usage
 
 SESSION_HEADERS = ("x-session-id", "x-outrider-session-id", "x-hermes-session-id")
@@ -338,7 +339,7 @@ async def _chunks(
 
 
 def _error_event(request: Request, error: HttpError) -> bytes:
-    body = error_body(error.status, " ".join(str(error).split()), error.code, request_id(request))
+    body = error_body(error.status, one_line(str(error)), error.code, request_id(request))
     return format_event(msgspec.json.encode(body))
 
 

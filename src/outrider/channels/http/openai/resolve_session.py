@@ -13,7 +13,7 @@ from outrider.channels.http.endpoints import ApiCall, find_session
 from outrider.channels.http.inputs import InputRequest, open_session
 from outrider.channels.http.openai.conversation import ParsedConversation, UserTurn, invalid_request
 from outrider.channels.http.openai.history import check_history, journal_from_history
-from outrider.channels.http.openai.model_names import check_client_tools, settings_for_model
+from outrider.channels.http.openai.models import check_client_tools, settings_for_model
 from outrider.channels.http.openai.response_object import find_response
 from outrider.channels.http.openai.turn_output import parse_call_id
 from outrider.core.errors import Refused

@@ -11,7 +11,7 @@ from outrider.app.addresses import RESPONSES
 from outrider.app.agent import Agent
 from outrider.channels.http.endpoints import find_session
 from outrider.channels.http.errors import HttpError
-from outrider.channels.http.openai.model_names import reported_model
+from outrider.channels.http.openai.models import reported_model
 from outrider.channels.http.openai.turn_output import TurnOutput, bounds_of, encode_call_id, turn_error
 from outrider.core.delivery import channel_of
 from outrider.core.events import Entry, Input, Reply, Result
@@ -66,8 +66,6 @@ def _is_client_call(state: State, call: str) -> bool:
 
 
 class ResponseBuilder(Struct, frozen=True):
-    """Renders one response."""
-
     session: str
     entry: Entry
     state: State

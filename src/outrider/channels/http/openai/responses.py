@@ -123,8 +123,6 @@ class ResponsesRequest(ConversationRequest):
 
 
 class ParsedResponsesRequest(Struct, frozen=True):
-    """A request for a response, parsed."""
-
     conversation: ParsedConversation
     previous_response_id: str
     """The response to continue from."""
