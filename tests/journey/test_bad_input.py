@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.testing.scripted_model import says
+from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, held
@@ -200,7 +200,8 @@ def test_a_pipe_that_is_closed_early(person: Person) -> None:
 
 
 def test_a_turn_whose_events_nobody_reads_is_left_to_be_resumed(person: Person) -> None:
-    with ScriptedServer(script((Stall("headers"), says("ok")))) as server:
+    # The turn writes an event after its reader is gone, and cannot end before it notices that.
+    with ScriptedServer(script((Stall(), says("", call("read", path="a.txt"))), Stall())) as server:
         person.uses(server.url)
         process = person.begins("run", "--json", "-s", "s", "hi")
         server.wait(1)
@@ -209,8 +210,11 @@ def test_a_turn_whose_events_nobody_reads_is_left_to_be_resumed(person: Person) 
         server.release()
         process.stdout = None
         ran = ended(process)
-        assert (ran.code, ran.err) == (1, "")
+    assert (ran.code, ran.err) == (1, "")
+    with ScriptedServer(script(says("ok"), says("ok"))) as server:
+        person.uses(server.url)
         assert person.types("resume") == Ran(0, "[s]\nok\n\n", "")
+        assert len(server.requests) == 1
 
 
 def test_streams_that_are_closed(person: Person) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.testing.scripted_model import call, says
-from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.script import Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.tmux import Terminal
 from tests.support.acp import World
@@ -237,7 +237,9 @@ def test_in_the_chat_a_message_during_a_reply_of_codex_appears_above_the_rest_of
 ) -> None:
     words = "\n\n".join(f"paragraph {number} of some" for number in range(6))
     command = call("exec_command", cmd="sleep 600 # quite long", yield_time_ms=30_000)
-    with ScriptedServer(script(says(words, delay=0.15), says("", command))) as server:
+    # The message makes Codex ask its model again. Until then nothing may arrive, or a block of the first reply could
+    # complete below the message, and the whole reply after it would rightly be announced as restarted.
+    with ScriptedServer(script((Stall("stream"), says(words)), says("", command))) as server:
         install_codex(person, server.url)
         with Terminal(person, "chat", "-r", "codex", "-s", "s") as terminal:
             terminal.rests()
