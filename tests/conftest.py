@@ -1,5 +1,6 @@
 """Fixtures and marks for every test."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(tests).parts[0] in QUICK or item.get_closest_marker("command"):
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that was imported and collected, which stays to the end."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,7 +18,7 @@ from tests.journey.support import PATIENCE
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, caller, following, say, up
 
-EXAMPLES = {GenerationMode.POSITIVE: 0.1, GenerationMode.NEGATIVE: 0.05}
+EXAMPLES = {GenerationMode.POSITIVE: 0.2, GenerationMode.NEGATIVE: 0.05}
 """Requests for each operation, as a share of the examples of the profile. Invalid ones take long to generate."""
 CHECKS: list[Any] = [
     getattr(checks, name)

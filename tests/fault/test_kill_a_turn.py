@@ -4,8 +4,6 @@ What happened is counted outside: by the tool's own ledger, by the model server'
 """
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,10 @@ from outrider.core.prompt import UNKNOWN
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
+from tests.journey.support import Ran
+from tests.support.in_process import InProcessPerson
 from tests.support.pay import bills_paid, install_pay
 
-OUTRIDER = Path(sys.executable).with_name("outrider")
 ASKED = "pay the bills"
 SCRIPT = script(
     says("I look first, then pay", call("list"), call("pay", bill="rent")),
@@ -45,33 +44,20 @@ POINTS = [
 pytestmark = [pytest.mark.promise("L1"), pytest.mark.promise("L3"), pytest.mark.promise("L4")]
 
 
-class Person:
-    """Someone at a terminal, with a home, a folder to work in and a model server."""
+class Payer(InProcessPerson):
+    """Someone at a terminal with a model server and a tool that pays."""
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
-        self.work = folder / "work"
-        self.work.mkdir()
+        super().__init__(folder)
+        self.uses(server.url)
         self._plugins = install_pay(folder / "plugins")
-        self._home = folder / "home"
-        self._server = server
 
-    def types(self, *arguments: str, fail: str = "") -> "subprocess.CompletedProcess[str]":
-        environ = {
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(self.work.parent),
-            "OUTRIDER_HOME": str(self._home),
-            "OUTRIDER_MODEL": "openai-chat:scripted",
-            "OUTRIDER_MODEL_URL": self._server.url,
-            "OUTRIDER_MODEL_KEY": "none",
-            "OUTRIDER_FAIL": fail,
-            "PYTHONPATH": self._plugins,
-        }
-        return subprocess.run(
-            [OUTRIDER, *arguments], cwd=self.work, env=environ, capture_output=True, text=True, timeout=60, check=False
-        )
+    def runs(self, *words: str, fail: str = "") -> Ran:
+        """Run a command with the tool, in a process that is killed at this point."""
+        return self.types(*words, environ={"PYTHONPATH": self._plugins, "OUTRIDER_FAIL": fail})
 
-    def asks(self, fail: str = "") -> "subprocess.CompletedProcess[str]":
-        return self.types("run", "--session", "bills", "--key", "monday", ASKED, fail=fail)
+    def asks(self, fail: str = "") -> Ran:
+        return self.runs("run", "--session", "bills", "--key", "monday", ASKED, fail=fail)
 
 
 @pytest.fixture
@@ -81,32 +67,32 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def person(tmp_path: Path, server: ScriptedServer) -> Person:
-    return Person(tmp_path, server)
+def person(tmp_path: Path, server: ScriptedServer) -> Payer:
+    return Payer(tmp_path, server)
 
 
-def assert_all_is_well(person: Person, server: ScriptedServer) -> None:
+def assert_all_is_well(person: Payer, server: ScriptedServer) -> None:
     """No bill was paid twice, and one that may not have been paid was told to the model as such."""
-    paid = bills_paid(person.work)
+    paid = bills_paid(person.project)
     assert len(paid) == len(set(paid))
     told = str([request.body for request in server.requests])
     assert sorted(paid) == ["power", "rent"] or UNKNOWN in told
 
 
-def test_an_undisturbed_turn_pays_each_bill_once(person: Person, server: ScriptedServer) -> None:
+def test_an_undisturbed_turn_pays_each_bill_once(person: Payer, server: ScriptedServer) -> None:
     done = person.asks()
-    assert (done.returncode, done.stdout) == (0, "All bills are paid.\n"), done.stderr
-    assert bills_paid(person.work) == ["rent", "power"]
+    assert (done.code, done.out) == (0, "All bills are paid.\n"), done.err
+    assert bills_paid(person.project) == ["rent", "power"]
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_turn_is_finished_when_the_person_asks_again(
-    person: Person, server: ScriptedServer, point: str
+    person: Payer, server: ScriptedServer, point: str
 ) -> None:
     killed = person.asks(fail=point)
-    assert killed.returncode == -9, killed.stderr
+    assert killed.code == -9, killed.err
     again = person.asks()
-    assert (again.returncode, again.stdout) == (0, "All bills are paid.\n"), again.stderr
+    assert (again.code, again.out) == (0, "All bills are paid.\n"), again.err
     assert_all_is_well(person, server)
     inputs = [m for m in server.requests[-1].body["messages"] if m["role"] == "user"]
     assert [m["content"] for m in inputs] == [ASKED]
@@ -116,19 +102,19 @@ def test_a_killed_turn_is_finished_when_the_person_asks_again(
 # once: the second time in a turn adds nothing. Without an input, which is not there before it is committed, see below.
 @pytest.mark.promise("L12")
 @pytest.mark.parametrize("point", [point for point in POINTS if ":" not in point and point != "input_received"])
-def test_a_killed_turn_is_finished_by_resume_and_reported(person: Person, server: ScriptedServer, point: str) -> None:
-    assert person.asks(fail=point).returncode == -9
-    resumed = person.types("resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "All bills are paid." in resumed.stdout
+def test_a_killed_turn_is_finished_by_resume_and_reported(person: Payer, server: ScriptedServer, point: str) -> None:
+    assert person.asks(fail=point).code == -9
+    resumed = person.runs("resume")
+    assert resumed.code == 0, resumed.err
+    assert "All bills are paid." in resumed.out
     assert_all_is_well(person, server)
-    assert "All bills are paid." not in person.types("resume").stdout
+    assert "All bills are paid." not in person.types("resume").out
 
 
-def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Person, server: ScriptedServer) -> None:
-    assert person.asks(fail="input_received").returncode == -9
-    assert "no unfinished turns" in person.types("resume").stdout.lower()
-    assert (server.requests, bills_paid(person.work)) == ([], [])
+def test_an_input_that_was_not_acknowledged_leaves_no_trace(person: Payer, server: ScriptedServer) -> None:
+    assert person.asks(fail="input_received").code == -9
+    assert "no unfinished turns" in person.types("resume").out.lower()
+    assert (server.requests, bills_paid(person.project)) == ([], [])
 
 
 TWICE = list(
@@ -151,20 +137,20 @@ TWICE = list(
 
 @pytest.mark.parametrize(("first", "second"), TWICE)
 def test_a_turn_killed_twice_is_still_finished_once(
-    person: Person, server: ScriptedServer, first: str, second: str
+    person: Payer, server: ScriptedServer, first: str, second: str
 ) -> None:
-    assert person.asks(fail=first).returncode == -9
+    assert person.asks(fail=first).code == -9
     person.asks(fail=second)
     again = person.asks()
-    assert (again.returncode, again.stdout) == (0, "All bills are paid.\n"), again.stderr
+    assert (again.code, again.out) == (0, "All bills are paid.\n"), again.err
     assert_all_is_well(person, server)
 
 
 def test_a_turn_that_kills_the_process_every_time_is_given_up_and_says_so(
-    person: Person, server: ScriptedServer
+    person: Payer, server: ScriptedServer
 ) -> None:
     for _ in range(4):
-        assert person.asks(fail="mid_reply").returncode == -9
+        assert person.asks(fail="mid_reply").code == -9
     given_up = person.asks()
-    assert given_up.returncode == 1
-    assert "given up" in given_up.stderr
+    assert given_up.code == 1
+    assert "given up" in given_up.err
