@@ -1,10 +1,11 @@
 """Entry points by name: built-in implementations and third-party plugins are registered in the same way.
 
-The installed packages are scanned once, when the first plugin is needed.
+The installed packages are scanned when the first plugin is needed, and again only if `sys.path` has changed.
 """
 
+import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from outrider.core.errors import Refused
@@ -34,11 +35,11 @@ def origin(group: str, name: str) -> str:
 
 
 def _entry_points(group: str) -> "EntryPoints":
-    return _scan().select(group=f"outrider.{group}")
+    return _scan(tuple(sys.path)).select(group=f"outrider.{group}")
 
 
-@cache
-def _scan() -> "EntryPoints":
+@lru_cache(maxsize=1)
+def _scan(search_path: tuple[str, ...]) -> "EntryPoints":
     from importlib.metadata import entry_points  # slow to import, and most commands need no plugin
 
     return cast("EntryPoints", entry_points())  # of another class in Python 3.11, with the same `select`
