@@ -1,10 +1,6 @@
 """Entry points by name: built-in implementations and third-party plugins are registered in the same way.
 
-<<<<<<< HEAD
 The installed packages are scanned when the first plugin is needed, and again only after `sys.path` has changed.
-=======
-The installed packages are scanned when the first plugin is needed, and again only if `sys.path` has changed.
->>>>>>> prose
 """
 
 import sys
@@ -43,12 +39,8 @@ def _entry_points(group: str) -> "EntryPoints":
 
 
 @lru_cache(maxsize=1)
-<<<<<<< HEAD
 def _scan(path: tuple[str, ...]) -> "EntryPoints":
     """The entry points of the packages on `sys.path`, which is `path`."""
-=======
-def _scan(search_path: tuple[str, ...]) -> "EntryPoints":
->>>>>>> prose
     from importlib.metadata import entry_points  # slow to import, and most commands need no plugin
 
     return cast("EntryPoints", entry_points())  # of another class in Python 3.11, with the same `select`
