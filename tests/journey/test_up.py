@@ -143,7 +143,8 @@ def test_every_loopback_address_is_accepted(person: Person, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "problem"), [("no-such-host.invalid", "is not an address of this machine"), ("192.0.2.1", "cannot be used")]
+    ("host", "problem"),
+    [("no-such-host.invalid", "is not an address of this machine"), ("192.0.2.1", "cannot be used")],
 )
 def test_an_address_of_another_machine_is_refused(person: Person, host: str, problem: str) -> None:
     ran = person.starts("up", "--host", host, "--port", "0")
