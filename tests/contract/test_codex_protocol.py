@@ -82,7 +82,7 @@ async def test_every_message_we_send_matches_the_schema_of_codex(codex: Scripted
     asked = {message["id"]: message["method"] for message in codex.messages("said") if {"id", "method"} <= set(message)}
     errors: list[str] = []
     methods: set[str] = set()
-    for message in codex.messages("heard"):
+    for message in codex.messages("received"):
         if "result" in message:
             errors += broken(QUESTIONS[asked[message["id"]]] + "Response", message["result"])
         elif message["method"] != "initialized":

@@ -184,7 +184,7 @@ async def test_sessions_in_one_folder_share_an_agent_and_get_only_their_own_mess
     async with world.open_agent() as agent:
         for name in ("a", "b"):
             await post(agent, do(["say", f"{name} begins. "], ["until", "go"], ["say", f"{name} ends."]), name=name)
-        await world.has("heard", 5)
+        await world.has("received", 5)
         (world.agents / "go").touch()
         for name in ("a", "b"):
             replies = [body.text for body in await finished_journal(agent, name) if isinstance(body, Reply)]
@@ -222,7 +222,7 @@ async def test_no_file_or_terminal_access_is_offered(world: World) -> None:
     async with world.open_agent() as agent:
         await post(agent, do(["request", "fs/read_text_file"], ["request", "terminal/create"], ["say", "ok"]))
         await finished_journal(agent)
-        await world.has("heard", 5)
+        await world.has("received", 5)
     offered = world.received("initialize")[0]["clientCapabilities"]
     assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
     assert [answer["code"] for answer in world.received("answer")] == [-32601, -32601]
@@ -282,6 +282,6 @@ async def test_every_message_to_an_agent_matches_the_schema_of_the_protocols_own
         "session/cancel": schema.CancelNotification,
         "answer": schema.RequestPermissionResponse,
     }
-    assert {line["method"] for line in world.lines("heard")} == set(kinds)
-    for line in world.lines("heard"):
+    assert {line["method"] for line in world.lines("received")} == set(kinds)
+    for line in world.lines("received"):
         kinds[line["method"]].model_validate(line["params"])

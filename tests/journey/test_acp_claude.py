@@ -146,8 +146,8 @@ async def test_an_agent_that_is_killed_during_a_command_continues_in_the_next_pr
 def test_a_turn_continues_after_a_kill_of_outrider_and_its_command_runs_once(person: Person, point: str) -> None:
     person.home.mkdir(mode=0o700)
     (person.home / "config.toml").write_text('[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n')
-    begun = person.types("run", "--session", "s", "how are things?")
-    assert (begun.code, begun.out) == (0, "all is well\n"), begun.err
+    first = person.types("run", "--session", "s", "how are things?")
+    assert (first.code, first.out) == (0, "all is well\n"), first.err
     words = ("run", "--session", "s", "--key", "k", "ring it")
     assert person.types(*words, environ={"OUTRIDER_FAIL": point}).code == -9
     again = person.types(*words)

@@ -28,7 +28,7 @@ def ours(tool: str, **args: object) -> ScriptedCall:
 async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notified(tmp_path: Path) -> None:
     wait = "while [ ! -e go ]; do sleep 0.05; done; echo it is built"
     lines = script(
-        says("", ours("background", command=wait)), says("", ours("tasks", action="list")), says("ok"), says("heard")
+        says("", ours("background", command=wait)), says("", ours("tasks", action="list")), says("ok"), says("noted")
     )
     async with (
         open_scripted_server(lines) as server,
@@ -76,7 +76,7 @@ async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or
             files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     results = [entry.body for entry in journal if isinstance(entry.body, Result)]
     assert done.text == "ok"
-    assert [result.failed for result in results] == [False, False]
+    assert [result.failed for result in results] == [False, False], results
     assert ("PATH=" in texts(server.requests[1]), token in texts(server.requests[1])) == (True, False)
     assert [token.encode() in content for content in files].count(True) == 0
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
@@ -199,7 +199,7 @@ async def test_elicitations_of_our_own_server_are_accepted_and_those_of_another_
             while not actions:
                 await anyio.sleep(0.02)
                 actions = [
-                    message["result"]["action"] for message in codex.messages("heard") if message.get("id") == 77
+                    message["result"]["action"] for message in codex.messages("received") if message.get("id") == 77
                 ]
             codex.release("answered")
     assert actions == [answer]

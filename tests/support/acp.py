@@ -50,7 +50,7 @@ class World:
 
     def received(self, method: str) -> list[Any]:
         """The parameters of all messages of this method."""
-        return [line["params"] for line in self.lines("heard") if line["method"] == method]
+        return [line["params"] for line in self.lines("received") if line["method"] == method]
 
     def prompts(self) -> list[str]:
         return [params["prompt"][0]["text"] for params in self.received("session/prompt")]

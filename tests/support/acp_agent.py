@@ -48,7 +48,7 @@ class Agent:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
 
-    def tell(self, session: str, update: dict[str, Any], *, is_recorded: bool = True) -> None:
+    def notify(self, session: str, update: dict[str, Any], *, is_recorded: bool = True) -> None:
         if is_recorded:
             write(f"{session}.past", update)
         self.send(method="session/update", params={"sessionId": session, "update": update})
@@ -94,11 +94,11 @@ class Agent:
             case ["say" | "think" as how, text, *ids]:
                 kind = "agent_message_chunk" if how == "say" else "agent_thought_chunk"
                 block = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
-                self.tell(session, {**block, "messageId": ids[0]} if ids else block)
+                self.notify(session, {**block, "messageId": ids[0]} if ids else block)
             case ["long", count]:
                 self.say(session, ["say", "x" * count])
             case ["update", update]:
-                self.tell(session, update)
+                self.notify(session, update)
             case ["past", update]:
                 write(f"{session}.past", update)
             case ["ask", call, *options]:
@@ -124,7 +124,7 @@ class Agent:
         self.send(id=number, result={"stopReason": "end_turn", "usage": usage})
 
     def answer(self, number: int, method: str, params: dict[str, Any]) -> None:
-        write("heard", {"method": method, "params": params})
+        write("received", {"method": method, "params": params})
         if f"dies-at-{method}" in WORDS:
             print("it was all too much", file=sys.stderr, flush=True)
             os._exit(4)
@@ -156,7 +156,7 @@ class Agent:
             self.send(id=number, error={"code": -32002, "message": "Resource not found"})
             return
         for line in past.read_text().splitlines() if method == "session/load" else ():
-            self.tell(session, json.loads(line), is_recorded=False)
+            self.notify(session, json.loads(line), is_recorded=False)
         self.send(id=number, result={})
 
     def run(self) -> None:
@@ -166,11 +166,11 @@ class Agent:
                 with self.answered:
                     self.answers[message["id"]] = message.get("result") or message.get("error")
                     self.answered.notify_all()
-                write("heard", {"method": "answer", "params": self.answers[message["id"]]})
+                write("received", {"method": "answer", "params": self.answers[message["id"]]})
             elif "id" in message:
                 self.answer(message["id"], message["method"], message.get("params") or {})
             else:
-                write("heard", {"method": message["method"], "params": message.get("params")})
+                write("received", {"method": message["method"], "params": message.get("params")})
                 self.cancelled.set()
 
 

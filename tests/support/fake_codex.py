@@ -59,7 +59,7 @@ class Server:
 
     def run(self) -> None:
         for line in sys.stdin.buffer:
-            with (self._folder / "heard").open("ab") as file:
+            with (self._folder / "received").open("ab") as file:
                 file.write(line)
             message = json.loads(line)
             if "method" not in message:
@@ -174,19 +174,19 @@ class Server:
         turn.params["steps"] = scripted[number] if number < len(scripted) else [{"say": "ok"}]
         return turn
 
-    def _tell(self, turn: Turn, method: str, **params: Any) -> None:
-        self._wire.tell(method, threadId=turn.thread, turnId=turn.id, **params)
+    def _notify(self, turn: Turn, method: str, **params: Any) -> None:
+        self._wire.notify(method, threadId=turn.thread, turnId=turn.id, **params)
         if self._wire.is_silent:
             turn.is_over.wait()
 
     def _item(self, turn: Turn, item: Json, **ended: Any) -> None:
         """Start and complete an item."""
-        self._tell(turn, "item/started", item=item, startedAtMs=1)
+        self._notify(turn, "item/started", item=item, startedAtMs=1)
         self._ended(turn, {**item, **ended})
 
     def _ended(self, turn: Turn, item: Json) -> None:
         self._threads.write(turn.thread, turn.id, item)
-        self._tell(turn, "item/completed", item=item, completedAtMs=1)
+        self._notify(turn, "item/completed", item=item, completedAtMs=1)
 
     def _user_message(self, turn: Turn, params: Json) -> None:
         content = params["input"]
@@ -195,7 +195,7 @@ class Server:
 
     def _play(self, turn: Turn) -> None:
         self._status(turn)
-        self._wire.tell("turn/started", threadId=turn.thread, turn=self._turn(turn, "inProgress"))
+        self._wire.notify("turn/started", threadId=turn.thread, turn=self._turn(turn, "inProgress"))
         self._user_message(turn, turn.params)
         for step in turn.params["steps"]:
             while turn.steers:
@@ -211,7 +211,9 @@ class Server:
         self._finish(turn, "completed")
 
     def _status(self, turn: Turn, *flags: str) -> None:
-        self._wire.tell("thread/status/changed", threadId=turn.thread, status={"type": "active", "activeFlags": flags})
+        self._wire.notify(
+            "thread/status/changed", threadId=turn.thread, status={"type": "active", "activeFlags": flags}
+        )
 
     def _turn(self, turn: Turn, status: str, error: Json | None = None) -> Json:
         return {"id": turn.id, "items": [], "itemsView": "summary", "status": status, "error": error}
@@ -221,8 +223,8 @@ class Server:
             self._threads.write(turn.thread, turn.id, None, status)
             turn.is_over.set()
             self._wire.is_silent = False
-            self._wire.tell("thread/status/changed", threadId=turn.thread, status={"type": "idle"})
-            self._wire.tell("turn/completed", threadId=turn.thread, turn=self._turn(turn, status, error))
+            self._wire.notify("thread/status/changed", threadId=turn.thread, status={"type": "idle"})
+            self._wire.notify("turn/completed", threadId=turn.thread, turn=self._turn(turn, status, error))
 
     def _interrupt(self, turn: Turn) -> None:
         self._finish(turn, "interrupted")
@@ -235,25 +237,25 @@ class Server:
 
     def do_say(self, turn: Turn, text: str, step: Json) -> None:
         item: Json = {"type": "agentMessage", "id": turn.name("msg"), "text": "", "phase": step.get("phase")}
-        self._tell(turn, "item/started", item=item, startedAtMs=1)
+        self._notify(turn, "item/started", item=item, startedAtMs=1)
         size = step.get("chunk", 8)
         for at in range(0, len(text), size):
-            self._tell(turn, "item/agentMessage/delta", itemId=item["id"], delta=text[at : at + size])
+            self._notify(turn, "item/agentMessage/delta", itemId=item["id"], delta=text[at : at + size])
         self._ended(turn, {**item, "text": text})
         if text.startswith(_ABORTED):
             turn.is_over.wait()
 
     def do_think(self, turn: Turn, text: str, _: Json) -> None:
         item: Json = {"type": "reasoning", "id": turn.name("rs"), "summary": [], "content": []}
-        self._tell(turn, "item/started", item=item, startedAtMs=1)
-        self._tell(turn, "item/reasoning/summaryTextDelta", itemId=item["id"], delta=text, summaryIndex=0)
+        self._notify(turn, "item/started", item=item, startedAtMs=1)
+        self._notify(turn, "item/reasoning/summaryTextDelta", itemId=item["id"], delta=text, summaryIndex=0)
         self._ended(turn, {**item, "summary": [text]})
 
     def _used(self, turn: Turn) -> None:
         spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
         whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
         usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
-        self._tell(turn, "thread/tokenUsage/updated", tokenUsage=usage)
+        self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
         cwd = step.get("cwd") or os.getcwd()
@@ -268,11 +270,11 @@ class Server:
         }
         if step.get("asks"):
             self._status(turn, "waitingOnApproval")
-        self._tell(turn, "item/started", item=item, startedAtMs=1)
+        self._notify(turn, "item/started", item=item, startedAtMs=1)
         if step.get("asks"):
             asked: Json = {"itemId": item["id"], "kind": "command", "reason": "may I", "startedAtMs": 1, **details}
             answer = self._ask(turn, "item/commandExecution/requestApproval", asked)
-            self._tell(turn, "serverRequest/resolved", requestId=self._asked)
+            self._notify(turn, "serverRequest/resolved", requestId=self._asked)
             self._status(turn)
             if answer.get("decision") not in ("accept", "acceptForSession"):
                 if not turn.is_over.is_set():
@@ -299,19 +301,19 @@ class Server:
     def do_tool(self, turn: Turn, name: str, step: Json) -> None:
         called = {"tool": name, "arguments": step.get("args", {}), "namespace": None}
         item: Json = {"type": "dynamicToolCall", "id": turn.name("call"), "status": "inProgress", **called}
-        self._tell(turn, "item/started", item=item, startedAtMs=1)
+        self._notify(turn, "item/started", item=item, startedAtMs=1)
         answer = self._ask(turn, "item/tool/call", {"callId": item["id"], **called})
         ended = {"status": "completed" if answer.get("success") else "failed", "success": bool(answer.get("success"))}
         self._ended(turn, {**item, **ended, "contentItems": answer.get("contentItems"), "durationMs": 1})
 
     def do_fail(self, turn: Turn, error: Json, _: Json) -> None:
         full_error = {"codexErrorInfo": "other", "additionalDetails": None, **error}
-        self._tell(turn, "error", willRetry=False, error=full_error)
+        self._notify(turn, "error", willRetry=False, error=full_error)
         self._finish(turn, "failed", full_error)
 
     def do_retry(self, turn: Turn, message: str, _: Json) -> None:
         error = {"message": "Reconnecting... 1/5", "codexErrorInfo": "other", "additionalDetails": message}
-        self._tell(turn, "error", willRetry=True, error=error)
+        self._notify(turn, "error", willRetry=True, error=error)
 
     def do_send(self, turn: Turn, message: Json, _: Json) -> None:
         """Any message, with the ids of this turn."""

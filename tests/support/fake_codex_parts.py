@@ -71,7 +71,7 @@ class Wire:
         self.is_silent = False
         self.is_deaf = False
 
-    def tell(self, method: str, **params: Any) -> None:
+    def notify(self, method: str, **params: Any) -> None:
         """Send a notification, unless it has to be lost."""
         kind = params["item"]["type"] if "item" in params else ""
         name = f"{method} {kind}".strip()

@@ -95,7 +95,7 @@ def deal(message: dict[str, Any]) -> None:
     if method is None:
         say({"method": "answered", "params": message})
     elif number is None:
-        say({"method": "heard", "params": message})
+        say({"method": "received", "params": message})
     elif method == "hold":
         held.append(number)
     elif method == "release":

@@ -32,7 +32,7 @@ class ScriptedCodex:
         self.home = folder / "home"
         self.work = folder / "work"
         self.work.mkdir()
-        (self.folder / "heard").touch()
+        (self.folder / "received").touch()
         (self.folder / "lives").touch()
         self.command = str(self.folder / "codex")
         python = shlex.join([sys.executable, "-S", "-P", "-m", "tests.support.fake_codex", str(self.folder)])
@@ -49,7 +49,7 @@ class ScriptedCodex:
 
     def requests(self, method: str) -> list[dict[str, Any]]:
         """The parameters of every such request, in all its processes."""
-        return [m.get("params") or {} for m in self.messages("heard") if m.get("method") == method]
+        return [m.get("params") or {} for m in self.messages("received") if m.get("method") == method]
 
     def messages(self, way: str) -> list[dict[str, Any]]:
         """Every message that it received (`heard`) or sent (`said`)."""

@@ -76,7 +76,7 @@ async def test_requests_and_notifications_of_the_child_come_in_order_and_its_ids
         assert [await next_message(connection) for _ in range(3)] == [
             ("answered", {"id": 0, "result": {"decision": "accept"}}),
             ("answered", {"id": "x", "error": error}),
-            ("heard", {"method": "initialized"}),
+            ("received", {"method": "initialized"}),
         ]
 
 
@@ -97,7 +97,7 @@ async def test_a_consumer_of_messages_can_stop_and_start_again(tmp_path: Path) -
 async def test_the_protocol_version_is_sent_where_it_is_required(tmp_path: Path) -> None:
     async with connected(child_program(tmp_path), ConnectionOptions(version="2.0")) as (_, connection):
         await connection.notify("hello", [1])
-        assert await next_message(connection) == ("heard", {"jsonrpc": "2.0", "method": "hello", "params": [1]})
+        assert await next_message(connection) == ("received", {"jsonrpc": "2.0", "method": "hello", "params": [1]})
 
 
 async def test_an_error_is_raised_with_its_code_message_and_data(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_plugin_is_found_as_long_as_its_package_is_on_the_path(
     before = plugins.names("runtimes")
     install(tmp_path, "later")
     with monkeypatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
         assert plugins.names("runtimes") == sorted([*before, "later"])
         assert plugins.origin("runtimes", "later") == "later 1.0"
     assert plugins.names("runtimes") == before
