@@ -131,13 +131,8 @@ async def test_an_agent_that_cannot_resume_fails_the_interrupted_turn_and_begins
     async with world.open_agent("forgets") as agent:
         await post(agent, do(["say", "half"], *RUNS, ["die", "once"], ["say", "never"]))
         journal = await finished_journal(agent)
-<<<<<<< HEAD
-        session = await post(agent, do(["say", "anew"]))
-        notes = [delta.text for delta in await deltas(agent, session, "receives what") if delta.kind == "note"]
-=======
         session = await post(agent, do(["say", "once more"]))
-        notes = [delta.text for delta in await deltas(agent, session, "is given what") if delta.kind == "note"]
->>>>>>> codextests
+        notes = [delta.text for delta in await deltas(agent, session, "receives what") if delta.kind == "note"]
         after = await finished_journal(agent)
     assert reason(journal) == f"python ended with exit status 3: something broke inside; {USE_NATIVE_HINT}"
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
