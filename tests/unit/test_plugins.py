@@ -1,5 +1,6 @@
 """Entry points by name, in a process whose `sys.path` changes."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_plugin_is_found_as_long_as_its_package_is_on_the_path(
     before = plugins.names("runtimes")
     install(tmp_path, "later")
     with monkeypatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
         assert plugins.names("runtimes") == sorted([*before, "later"])
         assert plugins.origin("runtimes", "later") == "later 1.0"
     assert plugins.names("runtimes") == before
@@ -31,5 +32,5 @@ def test_a_plugin_that_comes_first_on_the_path_takes_the_name_of_another(
 ) -> None:
     assert plugins.origin("runtimes", "codex").startswith("outrider")
     install(tmp_path, "codex")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert plugins.origin("runtimes", "codex") == "later 1.0"

@@ -71,11 +71,11 @@ class ScriptedServer:
         """The last 1,000 requests, oldest first."""
         return self._log.all()
 
-    def wait(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
+    def wait(self, count: int, within: float = 60.0) -> Sequence[RecordedRequest]:
         """Block until this many requests have arrived, and return them. Raises TimeoutError."""
         return self._log.wait(count, within)
 
-    async def wait_async(self, count: int, within: float = 20.0) -> Sequence[RecordedRequest]:
+    async def wait_async(self, count: int, within: float = 60.0) -> Sequence[RecordedRequest]:
         """Wait until this many requests have arrived, and return them. Raises TimeoutError."""
         return await anyio.to_thread.run_sync(self._log.wait, count, within)
 
