@@ -82,6 +82,34 @@ async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
 
 
+async def test_a_call_over_mcp_is_recorded_after_what_codex_reported_before_it(tmp_path: Path) -> None:
+    # Its notifications arrive late; MCP has a connection of its own.
+    slow = tmp_path / "slow-codex"
+    relay = "while IFS= read -r line; do sleep 0.1; printf '%s\\n' \"$line\"; done"
+    slow.write_text(f'#!/bin/sh\n"{codex_binary()}" "$@" | {relay}\n')
+    slow.chmod(0o700)
+    lines = script(
+        says("", ScriptedCall("exec_command", {"cmd": "echo hi"})), says("", ours("tasks", action="list")), says("ok")
+    )
+    async with (
+        open_scripted_server(lines) as server,
+        open_codex(tmp_path, server.url, codex_tools="mcp", codex_command=str(slow)) as agent,
+    ):
+        with anyio.fail_after(90):
+            await agent.say("go", session="s")
+            journal = summarize(await agent.journal(await agent.find("s")))
+    assert journal[-8:] == [
+        "reply shell",
+        "begun",
+        "result hi\n",
+        "reply tasks",
+        "begun",
+        'result {"tasks":[],"count":0}',
+        "reply ok",
+        "ended done",
+    ]
+
+
 async def test_a_codex_without_dynamic_tools_gets_them_over_mcp_also_when_it_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,6 +36,8 @@ PERMISSIONS = "item/permissions/requestApproval"
 ELICITATION = "mcpServer/elicitation/request"
 TOOL_CALL = "item/tool/call"
 QUESTION_METHODS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
+_REPORT_TIMEOUT = 5.0
+"""Seconds to wait until Codex has reported a call that came over MCP."""
 SendResult = Callable[[str, bool], Awaitable[None]]
 """Sends Codex the text of a result, and whether the call failed."""
 log = logging.getLogger("outrider.codex")
@@ -183,7 +185,7 @@ class ServerRequests:
             pending.answer(text, failed=failed)
 
         call = parse_our_call(pending.id, pending.tool, pending.args)
-        self._group.start_soon(self._in_order, self._run_tool, call, send_result)
+        self._group.start_soon(self._in_order, self._run_mcp_tool, call, send_result)
 
     async def _in_order(self, respond: Callable[..., Awaitable[None]], *args: Any) -> None:
         self._watchdog.answer_pending(anyio.current_time())
@@ -232,6 +234,12 @@ class ServerRequests:
                 self._tracker.asked_items.add(item.id)
                 return item
         return None
+
+    async def _run_mcp_tool(self, external: ExternalCall, send_result: SendResult) -> None:
+        # MCP is a connection of its own, so what Codex reported before this call may not have been read yet.
+        with anyio.move_on_after(_REPORT_TIMEOUT):
+            await self._tracker.mcp_call_started(external.item_id).wait()
+        await self._run_tool(external, send_result)
 
     async def _run_tool(self, external: ExternalCall, send_result: SendResult) -> None:
         """Run a call of one of our tools, after a person has allowed it where that is needed."""

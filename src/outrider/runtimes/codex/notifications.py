@@ -184,9 +184,14 @@ class ItemTracker(Struct):
     """How the model called them, as far as Codex reports that."""
     asked_items: set[str] = field(default_factory=set[str])
     """Items that Codex has asked an approval for."""
+    mcp_calls: dict[str, anyio.Event] = field(default_factory=dict[str, anyio.Event])
+    """Set once Codex has reported the start of a call of ours over MCP, by its id."""
 
     def turn_started(self, turn_id: str) -> None:
         self.turn_id = turn_id
+
+    def mcp_call_started(self, item: str) -> anyio.Event:
+        return self.mcp_calls.setdefault(item, anyio.Event())
 
 
 class NotificationReader:
@@ -272,6 +277,8 @@ class NotificationReader:
     async def _item_started(self, item: ThreadItem) -> None:
         call = call_of_item(item)
         if call is None:
+            if item.type == "mcpToolCall":
+                self._tracker.mcp_call_started(item.id).set()
             if item.type in ("agentMessage", "reasoning"):
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
