@@ -138,7 +138,7 @@ async def test_a_stopped_turn_is_cancelled_in_the_agent_which_keeps_running(worl
         await deltas(agent, session, "half a")
         await agent.stop(session)
         journal = await finished_journal(agent)
-        assert journal[-1] == Ended("interrupted", 3, "stopped by the person", "half a")
+        assert journal[-1] == Ended("interrupted", 3, "stopped", "half a")
         await post(agent, do(["say", "back"]))
         assert (await finished_journal(agent))[-2] == Reply("back", 5, usage=Usage(8, 5, 1))
     assert world.received("session/cancel") == [{"sessionId": "s0"}]

@@ -59,7 +59,7 @@ async def test_a_stop_ends_the_running_command_and_keeps_a_process_that_obeys(
             journal = await over(agent, session)
             done = await agent.say("again", session="s")
             assert processes(tmp_path) == [before]
-    assert journal[4:] == ["reply starting", "reply shell", "begun", "ended interrupted stopped by the person"]
+    assert journal[4:] == ["reply starting", "reply shell", "begun", "ended interrupted stopped"]
     assert done.text == "second"
 
 

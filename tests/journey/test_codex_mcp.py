@@ -173,7 +173,7 @@ async def test_a_stop_ends_a_call_of_our_tool_over_mcp_and_the_next_turn_has_the
     assert (done.outcome, done.text) == ("done", "ok")
     assert journal.count("reply delegate") == 1
     assert [line for line in journal if line.startswith("ended")] == [
-        "ended interrupted stopped by the person",
+        "ended interrupted stopped",
         "ended done",
     ], "\n".join(journal)
 

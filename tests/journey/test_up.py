@@ -12,9 +12,11 @@ import pytest
 
 from bench.ports import free_port
 from outrider.system.processes import identity_of, is_alive
+from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import OUTRIDER, PATIENCE, held, interrupt
+from tests.support.cutting import until
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, entries, following, say, up
 
@@ -205,3 +207,17 @@ def test_options_of_up_are_refused_by_its_subcommands(person: Person) -> None:
         2,
         "outrider: `status` does not take options of `outrider up`; see `outrider up --help`\n",
     )
+
+
+def test_resume_beside_it_prints_a_pending_question_and_does_not_wait(person: Person) -> None:
+    person.home.mkdir(mode=0o700, exist_ok=True)
+    (person.home / "config.toml").write_text('[[rules]]\nverdict = "ask"\ntool = "write"\n')
+    with ScriptedServer(script(says("", call("write", path="a.txt", content="x")), "done")) as model:
+        person.uses(model.url)
+        with up(person) as running, running.client() as client:
+            session = begin(client, "s")
+            assert say(client, session, "go").status_code == 202
+            until(lambda: client.get("/v1/questions").json()["questions"] or None)
+            ran = person.types("resume")
+            assert (ran.code, "outrider questions answer" in ran.err) == (1, True), ran
+            running.ends()

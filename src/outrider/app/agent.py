@@ -179,7 +179,7 @@ class Agent(AgentApi):
                         turn = []
         raise AssertionError("a stream of events has no end")
 
-    async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
+    async def stop(self, session: Session, reason: str = "stopped", *, tasks: bool = False) -> bool:
         is_stopped = await self._worker.stop(session.id, reason) is not None
         return await self._task_supervisor.kill_awaited(session.id, session.person, everything=tasks) > 0 or is_stopped
 

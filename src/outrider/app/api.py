@@ -167,7 +167,7 @@ class AgentApi(ABC):
         ...
 
     @operation("full", reports_change=True)
-    async def stop(self, session: Session, reason: str = "stopped by the person", *, tasks: bool = False) -> bool:
+    async def stop(self, session: Session, reason: str = "stopped", *, tasks: bool = False) -> bool:
         """Stop the session's turn and the commands that it waits for; with `tasks`, those in the background too.
 
         True when there was something to stop.

@@ -135,22 +135,22 @@ async def _read_line() -> str:
     return content.decode("utf-8", "replace")
 
 
-async def wait_or_suspend(agent: AgentApi, session: Session) -> TurnResult | Sequence[Asked] | None:
-    """Wait until the session has nothing left to do, or until questions suspend it.
+async def wait_or_suspend(agent: AgentApi, session: Session, after: int) -> TurnResult | Sequence[Asked] | None:
+    """Wait until the session has nothing left to do, or until questions suspend it in an entry after `after`.
 
-    `session` is its row from before it was resumed. None when there was nothing to do.
+    None when there was nothing to do.
     """
-    return await first_of(partial(agent.wait, session), partial(_wait_until_suspended, agent, session))
+    return await first_of(partial(agent.wait, session), partial(_wait_until_suspended, agent, session, after))
 
 
-async def _wait_until_suspended(agent: AgentApi, session: Session) -> Sequence[Asked]:
-    """Wait for questions that suspend the session, and return them."""
+async def _wait_until_suspended(agent: AgentApi, session: Session, after: int) -> Sequence[Asked]:
+    """Wait for questions that suspend the session after this entry, and return them."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
         async for event in stream:
             if isinstance(event, Entry):
                 state = fold([event], state)
-                if event.seq > session.head and _is_suspended(state):
+                if event.seq > after and _is_suspended(state):
                     return tuple(state.questions.values())
     raise AssertionError("a stream of events never ends by itself")
 
@@ -254,7 +254,7 @@ async def _answer_and_run(config: Config, question_id: str, answer: str, is_json
     async with open_home(config, OpenMode(_QUESTIONS_LABEL, "own")) as agent:
         question = _find_question(await _pending_questions(agent), question_id)
         await agent.answer(question.session, question.asked, answer)
-        result = await wait_or_suspend(agent, question.session)
+        result = await wait_or_suspend(agent, question.session, question.session.head)
     if result is None:
         return DONE
     if not isinstance(result, TurnResult):

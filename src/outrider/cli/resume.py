@@ -52,7 +52,8 @@ async def _resume(config: Config, name: str, is_json: bool) -> int:
 async def _finish(agent: AgentApi, session: Session, is_json: bool) -> bool:
     try:
         await deny_unanswerable(agent, session)
-        result = await wait_or_suspend(agent, session)
+        # The last entry counts: beside a running owner, a turn that waits for an answer gets no new one.
+        result = await wait_or_suspend(agent, session, session.head - 1)
     except (Refused, Unavailable) as error:
         warn(f"{session.name}: {error}")
         return False

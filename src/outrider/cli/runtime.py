@@ -107,7 +107,7 @@ async def _use_runtime(config: Config, choice: RuntimeChoice, session: str) -> N
     async for check in probe(config, choice.name):
         if check.verdict == "broken":
             advice = f". To fix it: {check.advice}" if check.advice else ""
-            raise Refused(f"{choice.name} cannot be used yet: {check.text}{advice}")
+            raise Refused(f"{choice.name} cannot be used yet: {check.text.rstrip('.')}{advice}")
     if not session:
         await _set_default(choice)
         return
