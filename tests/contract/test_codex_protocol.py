@@ -8,7 +8,9 @@ import anyio
 import jsonschema_rs
 import pytest
 
-from outrider.core.events import Asked, Ended, Entry
+from outrider.app.agent import Agent
+from outrider.core.events import Asked, Begun, Ended, Entry
+from outrider.core.store_port import Session
 from tests.support.codex_schema import NEWS, QUESTIONS, REQUESTS, checked, recorded
 from tests.support.scripted_codex import ScriptedCodex
 from tests.support.survivors import end_all
@@ -62,14 +64,19 @@ async def every_kind_of_turn(codex: ScriptedCodex) -> None:
                     await agent.answer(session, event.body, "once")
                 elif isinstance(event, Entry) and isinstance(event.body, Ended):
                     break
-            await agent.post("again", session=session, address=TERMINAL)
-            while not (codex.work / "began").exists():
+            head = (await agent.post("again", session=session, address=TERMINAL)).seq
+            # The file shows that the command runs, the entry that the turn is known here: then it can be interrupted.
+            while not (codex.work / "began").exists() or not await has_begun(agent, session, head):
                 await anyio.sleep(0.02)
             await agent.stop(session)
             while (await agent.find("s")).has_work:
                 await anyio.sleep(0.02)
         async with codex.open_agent() as agent:
             assert (await agent.say("once more", session="s")).outcome == "failed"
+
+
+async def has_begun(agent: Agent, session: Session, after: int) -> bool:
+    return any(isinstance(entry.body, Begun) for entry in await agent.journal(session, after))
 
 
 def broken(name: str, value: Any) -> list[str]:
