@@ -243,7 +243,7 @@ def test_a_run_that_is_terminated_while_up_takes_over_says_that_the_turn_continu
         person.uses(server.url)
         with busy_run(person, server) as run:
             coming = person.begins("up", "--port", "0")
-            _wait_for_line(person.home / "logs" / "outrider.log", "draining: ")
+            _wait_for_line(person.home / "logs" / "outrider.log", "handing over the home")
             run.send_signal(signal.SIGTERM)
             assert ended(run).err == "outrider: the turn continues in another process: outrider sessions show slow\n"
             assert coming.stdout

@@ -81,7 +81,8 @@ class OwnerServer:
 
     async def drain(self, reason: str, seconds: float) -> None:
         """Stop running turns, as `Agent.drain`. Clients wait for the next owner and let a successor take the home."""
-        log.info("draining: %s", reason)
+        if self.successor:
+            log.info("handing over the home to %s", self.successor)
         self._is_draining = True
         await self.agent.drain(reason, seconds)
         self._is_closing = True
