@@ -134,6 +134,27 @@ async def test_the_command_leads_its_own_session_and_ignores_no_signal(tasks: St
     assert [int(mask.split()[1], 16) & 0x7FFFFFFF for mask in masks] == [0, 0]
 
 
+SHOW_IGNORED_SIGNALS = """
+import pathlib, sys
+import anyio
+from outrider.workspaces.process_end import wait_for_exit
+from outrider.workspaces.supervisor import start_detached
+from outrider.workspaces.task_folder import CommandSpec, read_output
+folder = pathlib.Path(sys.argv[1], "task")
+spec = CommandSpec(("sh", "-c", "grep SigIgn /proc/self/status"), folder, pathlib.Path("/"), {})
+anyio.run(wait_for_exit, folder, start_detached(spec))
+print(read_output(folder, 0, 1000).decode())
+"""
+
+
+@pytest.mark.parametrize("ignored", ["INT", "INT QUIT HUP"])
+def test_a_command_ignores_no_signal_when_outrider_itself_ignores_some(tmp_path: Path, ignored: str) -> None:
+    # As under `nohup outrider up &`.
+    argv = ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", sys.executable, "-c", SHOW_IGNORED_SIGNALS]
+    ran = subprocess.run([*argv, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(ran.stdout.split()[1], 16) & 0x7FFFFFFF == 0
+
+
 async def test_limits_hold_for_the_command(tasks: StartedTasks) -> None:
     spec = tasks.spec("ulimit -n; ulimit -f; ulimit -v", rlimits={"nofile": 64, "fsize": 1 << 20, "as": 1 << 30})
     task = StartedTask(spec.folder, start_detached(spec))

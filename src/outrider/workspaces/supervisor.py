@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,14 +33,15 @@ LIMITS: Mapping[str, tuple[int, str, int]] = {
 _SEARCH_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin"))
 _NEW_SESSION = """
 import os, signal, sys
-for number in (signal.SIGPIPE, signal.SIGXFSZ):
-    signal.signal(number, signal.SIG_DFL)
+for number in signal.valid_signals():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 if sys.argv[1] == "drop":
     os.environ.pop("LC_CTYPE", None)
 os.setsid()
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""A replacement for `setsid` where there is none. It undoes what Python changes for itself."""
+"""A replacement for `setsid` that also stops ignoring signals. It undoes what Python changes for itself."""
 _SCRIPT = r"""
 exec 3<&2 2>/dev/null
 if [ -r /proc/self/stat ]; then
@@ -139,9 +141,17 @@ def _within_hard_limit(number: int, limit: int) -> int:
 
 
 def _setsid_argv(spec: CommandSpec) -> Sequence[str]:
-    if setsid := shutil.which("setsid", path=_SEARCH_PATH):
+    setsid = shutil.which("setsid", path=_SEARCH_PATH)
+    if setsid and not _ignores_signals():
         return (setsid,)
     return (sys.executable, "-I", "-S", "-c", _NEW_SESSION, "keep" if "LC_CTYPE" in spec.environ else "drop")
+
+
+def _ignores_signals() -> bool:
+    """Whether the command would inherit an ignored signal: under `nohup`, or started by a shell with `&`."""
+    # Python ignores these two for itself, and Popen does not let a child inherit that.
+    kept = signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}
+    return any(signal.getsignal(number) is signal.SIG_IGN for number in kept)
 
 
 def _find_program(name: str) -> str:
