@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from bench.load import Load, Request, Response, load
 from bench.table import Row, progress
 from outrider.testing.scripted_model import says
@@ -69,8 +71,8 @@ class Checkout:
         return time.perf_counter() - started, _children_cpu() - before
 
     @contextmanager
-    def up(self) -> Generator[tuple[str, dict[str, str]]]:
-        """`outrider up`: its URL, and the headers of a key without limits."""
+    def up(self) -> Generator["RunningServer"]:
+        """`outrider up`, with a key without limits."""
         environ = self.environ | self.model
         environ |= {"OUTRIDER_HOME": str(self.folder / "server"), "OUTRIDER_LIMITS_TURNS": "1000"}
         create = [self.outrider, "key", "create", "bench", "--rate", "1000000", "--concurrent", "1000"]
@@ -78,12 +80,28 @@ class Checkout:
         server = subprocess.Popen([self.outrider, "up", "--port", "0"], env=environ, stdout=subprocess.PIPE)
         try:
             line = server.stdout.readline() if server.stdout else b""
-            yield line.decode().split()[2], {"authorization": f"Bearer {key}"}
+            yield RunningServer(server.pid, line.decode().split()[2], {"authorization": f"Bearer {key}"})
         finally:
             server.terminate()
             server.wait(_TIMEOUT)
             if server.stdout:
                 server.stdout.close()
+
+
+class RunningServer(Struct, frozen=True):
+    """An `outrider up` and how to reach it."""
+
+    pid: int
+    url: str
+    headers: dict[str, str]
+
+    def cpu(self) -> float:
+        """Seconds of CPU it has used, where the system says so."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except FileNotFoundError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _children_cpu() -> float:
@@ -135,16 +153,16 @@ def _interleaved(measure: Callable[[int], tuple[float, float]], rounds: int) -> 
     return pairs
 
 
-def _load(server: tuple[str, dict[str, str]], clients: int, each: int) -> tuple[float, float]:
-    """Wall seconds for each chat completion with so many clients at once."""
-    url, headers = server
+def _load(server: RunningServer, clients: int, each: int) -> tuple[float, float]:
+    """Wall and CPU seconds of the server for each chat completion with so many clients at once."""
     body = {"model": "outrider", "messages": [{"role": "user", "content": "hello"}]}
 
     def next_request(client: int, last: Response | None) -> Request:
-        return Request("/v1/chat/completions", body, headers)
+        return Request("/v1/chat/completions", body, server.headers)
 
-    done: Load = asyncio.run(load(url, clients, each, next_request, lambda one: one.status == 200))
-    return done.seconds / (clients * each), 0.0
+    before = server.cpu()
+    done: Load = asyncio.run(load(server.url, clients, each, next_request, lambda one: one.status == 200))
+    return done.seconds / (clients * each), (server.cpu() - before) / (clients * each)
 
 
 def _rows(what: str, pairs: Pairs) -> list[Row]:
