@@ -82,6 +82,7 @@ async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
 
 
+@pytest.mark.needs("sandbox")
 async def test_a_call_over_mcp_is_recorded_after_what_codex_reported_before_it(tmp_path: Path) -> None:
     # Its notifications arrive late; MCP has a connection of its own.
     slow = tmp_path / "slow-codex"

@@ -59,7 +59,10 @@ async def scan_contents(
     """
     query = {**msgspec.structs.asdict(pattern), "seconds": seconds, "max_matches": max_matches}
     argv = [sys.executable, "-I", "-S", regex_worker.__file__]
-    async with await anyio.open_process(argv, stderr=subprocess.DEVNULL, cwd="/", env={}) as worker:
+    # Cancelled while it starts, the process would be left behind.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, cwd="/", env={})
+    async with process as worker:
         try:
             async with background_group() as group:
                 group.start_soon(_send_contents, worker, msgspec.json.encode(query), batches)
