@@ -65,7 +65,7 @@ def test_a_key_that_is_not_accepted_is_reported_and_never_printed(person: Person
     [
         ("nowhere:big", "there is no provider or wire 'nowhere'"),
         ("anthropic:claude-sonnet-5", "needs a key: set ANTHROPIC_API_KEY"),
-        ("openai", "without a model"),
+        ("openai", "but no model"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_a_session_is_created(

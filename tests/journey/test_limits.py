@@ -52,7 +52,7 @@ async def test_more_messages_than_a_session_queues_are_refused(tmp_path: Path) -
         session = await agent.session("s")
         for number in range(3):
             await agent.post(f"message {number}", session=session)
-        with pytest.raises(QueueFull, match="3 messages already wait in this session"):
+        with pytest.raises(QueueFull, match="3 messages are already waiting in this session"):
             await agent.post("one more", session=session)
         gate.release()
         with anyio.fail_after(60):

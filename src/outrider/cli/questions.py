@@ -1,6 +1,6 @@
 """`outrider questions` and `outrider permissions`, and questions at the terminal of a running turn.
 
-A turn that waits for an answer is suspended: the commands here list such questions, answer them, and run the turn on.
+A turn that waits for an answer is suspended: the commands here list such questions, answer them, and continue the turn.
 Where nobody can answer, the answer is no.
 """
 
@@ -66,7 +66,7 @@ def print_pending(session: Session, questions: Sequence[Asked]) -> None:
     """Print on stderr the questions that suspend a turn, and the commands that answer them."""
     for asked in questions:
         sys.stderr.write(f"{printable(asked.question)}\n")
-        warn(f"session {session.name} waits for an answer: {PendingQuestion(session, asked).answer_command}")
+        warn(f"session {session.name} is waiting for an answer: {PendingQuestion(session, asked).answer_command}")
 
 
 def is_interactive() -> bool:
@@ -335,4 +335,4 @@ async def _forget_permission(config: Config, id: str) -> None:
             problem = f"{len(matches)} permissions begin with {id!r}" if matches else f"there is no permission {id!r}"
             raise Refused(f"{problem}; `outrider permissions list` shows them")
         await agent.revoke_permission(matches[0].id)
-        print_line(f"revoked: Outrider asks again for {matches[0].need} in {matches[0].applies_to}")
+        print_line(f"revoked; Outrider will ask again for {matches[0].need} in {matches[0].applies_to}")

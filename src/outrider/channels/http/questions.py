@@ -28,7 +28,7 @@ async def answer_question(call: ApiCall, id: str, question: str, body: NewAnswer
     session = await find_session(call.agent, id)
     asked = next((one for one in await call.agent.questions(session) if one.ask == question), None)
     if asked is None:
-        raise HttpError(404, f"no question {question!r} waits in this session", "not_found")
+        raise HttpError(404, f"there is no pending question {question!r} in this session", "not_found")
     if not await call.agent.answer(session, asked, body.answer):
         raise HttpError(409, f"the question {question!r} has already been answered", "answered")
     return AnswerReceipt(asked.ask, body.answer)

@@ -160,7 +160,7 @@ class StopResult(Struct, frozen=True):
 
 
 class QuestionView(Struct, frozen=True):
-    """A question that waits for an answer."""
+    """A pending question."""
 
     id: str
     session: str

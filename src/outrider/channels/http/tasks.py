@@ -74,7 +74,7 @@ async def _find_command(agent: Agent, id: str) -> Task:
     task = await _find_task(agent, id)
     if task.spec.kind != "command":
         child = f"{task.child}: read it there" if task.child else "not started yet"
-        raise HttpError(409, f"task {task.id} is a session, {child}", "no_command")
+        raise HttpError(409, f"task {task.id} is a child session, {child}", "no_command")
     return task
 
 
