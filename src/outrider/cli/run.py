@@ -274,7 +274,8 @@ def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> N
         return
     if request.has_explicit_workspace:
         raise Refused(
-            f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; start a new session"
+            f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; "
+            "start a new session"
         )
     if not is_quiet:
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
