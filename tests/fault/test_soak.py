@@ -12,4 +12,4 @@ from bench.soak import Verdict, soak
 @pytest.mark.promise("L4")
 def test_random_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     verdict = soak(tmp_path, kills=6, messages=100, seed=7)
-    assert verdict == Verdict(kills=6, acknowledged=100, lost=0, paid_twice=0, unpaid_untold=0, unanswered=0)
+    assert verdict == Verdict(kills=6, acknowledged=100, lost=0, paid_twice=0, unpaid_unreported=0, unanswered=0)

@@ -10,7 +10,7 @@ import pytest
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, held
+from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, owned_home
 from tests.support.in_process import InProcessPerson as Person
 
 
@@ -186,7 +186,7 @@ def test_a_home_that_is_read_only(person: Person) -> None:
 
 
 def test_a_home_that_a_python_program_uses(person: Person) -> None:
-    with held(person.home):
+    with owned_home(person.home):
         assert_refused(
             person.types("run", "hi"), 75, f"Python (process {os.getpid()}) has been using {person.home} since 2"
         )

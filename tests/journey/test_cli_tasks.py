@@ -77,8 +77,8 @@ def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(pe
         "name": "s",
         "command": "cat fifo",
     }
-    waited = person.types("tasks", "wait", task, "--timeout", "0.1")
-    assert waited == Ran(75, "", f"outrider: task {task} is still running\n")
+    timed_out = person.types("tasks", "wait", task, "--timeout", "0.1")
+    assert timed_out == Ran(75, "", f"outrider: task {task} is still running\n")
     waiting = person.begins("tasks", "wait", task)
     fifo.write_text("built\n")
     assert ended(waiting) == Ran(0, "built\n", f"outrider: task {task} succeeded, exit code 0\n")

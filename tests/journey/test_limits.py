@@ -9,7 +9,7 @@ import pytest
 from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
 from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says, stalls
-from tests.support.dear import Dear
+from tests.support.priced_model import PricedModel
 from tests.support.tasking import open_scripted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
@@ -29,7 +29,7 @@ def endless_calls(same: bool) -> list[ReplySource]:
             {"limits_repeats": "2"},
             "made the same call 3 times in a row",
         ),
-        (lambda: Dear(*endless_calls(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
+        (lambda: PricedModel(*endless_calls(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
         (lambda: ScriptedModel(stalls(), says("never")), {"limits_seconds": "1"}, "stopped after 1 s"),
     ],
     ids=["steps", "repeats", "spend", "seconds"],

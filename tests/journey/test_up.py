@@ -15,7 +15,7 @@ from outrider.system.processes import identity_of, is_alive
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import OUTRIDER, PATIENCE, held, interrupt
+from tests.journey.support import OUTRIDER, PATIENCE, owned_home, interrupt
 from tests.support.cutting import until
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, entries, following, say, up
@@ -117,7 +117,7 @@ def test_a_start_in_the_background_that_fails_says_why(person: Person) -> None:
 
 
 def test_a_home_that_a_python_program_uses_is_refused_with_its_process(person: Person) -> None:
-    with held(person.home):
+    with owned_home(person.home):
         ran = person.starts("up", "--port", "0")
     assert ran.code == 75
     assert ran.err.startswith(f"outrider: Python (process {os.getpid()}) has been using {person.home} since ")
