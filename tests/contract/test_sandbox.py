@@ -1,4 +1,4 @@
-"""What a sandbox gives a command and what it keeps from it; the words it is made of."""
+"""What a command can and cannot reach in a sandbox, and the sandbox's command line."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Commands that mean harm or know no measure: each is bounded, ended and told, while the agent answers others.
+"""Harmful and excessive commands: each is bounded, ended and reported, while the agent answers others.
 
 They run in the sandbox only; where there is none, they do not run at all.
 """

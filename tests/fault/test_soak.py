@@ -1,4 +1,4 @@
-"""The short variant of `./dev soak`: random kills while messages flow."""
+"""The short variant of `./dev soak`: random kills while messages arrive."""
 
 from pathlib import Path
 
