@@ -1,4 +1,4 @@
-"""Every message between Outrider and Codex, in turns of every kind and in both directions, matches Codex's own schema."""
+"""Every message between Outrider and Codex, in all kinds of turns and both directions, matches Codex's own schema."""
 
 from collections.abc import Iterator
 from pathlib import Path
