@@ -191,7 +191,7 @@ class Agent(AgentApi):
     async def find_task(self, name: str) -> Task:
         if task := await self._store.find_task(self.person, name):
             return task
-        raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
+        raise Refused(f"there is no task {name!r}; `outrider tasks list` shows all tasks")
 
     async def kill_task(self, task: Task) -> Task:
         return await self._task_supervisor.kill(task, "killed on request")
@@ -286,7 +286,7 @@ class Agent(AgentApi):
 
 def _require_session(session: Session | None, name: str) -> Session:
     if session is None:
-        raise Refused(f"there is no session {name!r}; `outrider sessions list` shows them")
+        raise Refused(f"there is no session {name!r}; `outrider sessions list` shows all sessions")
     return session
 
 

@@ -179,7 +179,7 @@ def revoke(key: str) -> int:
             match = next((each for each in active if each.id == key), None)
             match = match or next((each for each in active if each.spec.name == key), None)
             if match is None:
-                raise Refused(f"there is no active key {one_line(key)!r}; `outrider key list` shows them")
+                raise Refused(f"there is no active key {one_line(key)!r}; `outrider key list` shows all keys")
             await agent.revoke_key(match.id)
         remove_first_key_file(config.home, match.id)
         print_line(f"revoked {one_line(match.spec.name)} ({match.id})")

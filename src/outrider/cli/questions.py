@@ -277,7 +277,7 @@ def _find_question(questions: Sequence[PendingQuestion], id: str) -> PendingQues
         return matches[0]
     if matches:
         raise Refused(f"{len(matches)} questions begin with {id!r}; `outrider questions list` shows them")
-    raise Refused(f"there is no pending question {id!r}; `outrider questions list` shows them")
+    raise Refused(f"there is no pending question {id!r}; `outrider questions list` shows all pending questions")
 
 
 _PERMISSIONS_LABEL = "outrider permissions"
@@ -333,6 +333,6 @@ async def _forget_permission(config: Config, id: str) -> None:
         matches = [permission for permission in matches if permission.id == id] or matches
         if len(matches) != 1:
             problem = f"{len(matches)} permissions begin with {id!r}" if matches else f"there is no permission {id!r}"
-            raise Refused(f"{problem}; `outrider permissions list` shows them")
+            raise Refused(f"{problem}; `outrider permissions list` shows all permissions")
         await agent.revoke_permission(matches[0].id)
         print_line(f"revoked; Outrider will ask again for {matches[0].need} in {matches[0].applies_to}")

@@ -136,7 +136,7 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
     if verb == "forget" and name:
         if await chat.agent.revoke_permission(name.strip()):
             return [Note(f"Revoked {sanitize_line(name)}", "good")]
-        raise Refused(f"there is no permission {sanitize_line(name)!r}; /permissions lists them")
+        raise Refused(f"there is no permission {sanitize_line(name)!r}; /permissions lists all permissions")
     if argument:
         raise Refused("type /permissions, or /permissions forget PERMISSION")
     if not permissions:
