@@ -110,13 +110,13 @@ class QuestionPrompter:
 async def _prompt_for_answer(asked: Asked) -> str:
     sys.stderr.write(f"\n{printable(asked.question)}\n")
     with suppress(termios.error):
-        # Text typed before the question was visible is no answer to it.
+        # Text typed before the question was visible does not answer it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     while True:
         sys.stderr.write(f"{answer_hint(asked.choices)}? ")
         sys.stderr.flush()
         line = await _read_line()
-        if not line:  # Ctrl-D is no consent.
+        if not line:  # Ctrl-D means no.
             sys.stderr.write("\n")
             return NO
         if answer := parse_answer(line, asked.choices):
