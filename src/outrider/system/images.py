@@ -1,4 +1,4 @@
-"""Media types of pictures, recognised by their first bytes."""
+"""Media types of images, recognised by their first bytes."""
 
 from outrider.core.errors import Refused
 

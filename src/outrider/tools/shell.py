@@ -1,4 +1,4 @@
-"""The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout, then it runs on.
+"""The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout, then it continues in the background.
 
 A command that only sleeps is refused in the foreground: there are better ways to wait.
 """

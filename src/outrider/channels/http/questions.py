@@ -1,4 +1,4 @@
-"""`/v1/questions`: questions that wait for a person, and their answers."""
+"""`/v1/questions`: pending questions, and their answers."""
 
 from outrider.channels.http.endpoints import ApiCall, endpoint, find_session
 from outrider.channels.http.errors import HttpError
@@ -14,7 +14,7 @@ from outrider.channels.http.schemas import (
 
 @endpoint("GET", "/v1/questions", scope="read")
 async def list_questions(call: ApiCall, query: ListQuery) -> QuestionList:
-    """List the questions that wait for you, longest waiting first."""
+    """List your pending questions, oldest first."""
     questions: list[QuestionView] = []
     for session in await call.agent.unfinished():
         if session.is_open and len(questions) < query.limit:

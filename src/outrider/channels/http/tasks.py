@@ -29,7 +29,7 @@ async def get_task(call: ApiCall, id: str) -> TaskView:
 
 @endpoint("GET", "/v1/tasks/{id}/output", scope="read", media_types=[_BYTES])
 async def get_task_output(call: ApiCall, id: str, query: OutputQuery) -> Response:
-    """Read part of a command's output as bytes; `x-output-start` and `x-output-size` say which part of how many."""
+    """Read part of a command's output as bytes; `x-output-start` and `x-output-size` give its offset and the whole size."""
     task = await _find_command(call.agent, id)
     commands = call.agent.commands
 
@@ -54,7 +54,7 @@ async def write_task_input(call: ApiCall, id: str, body: NewTaskInput) -> TaskVi
 
 @endpoint("POST", "/v1/tasks/{id}/kill")
 async def kill_task(call: ApiCall, id: str) -> TaskView:
-    """Kill a task and everything it started; it has ended when this responds."""
+    """Kill a task and everything it started, and respond when it has ended."""
     return render_task(await call.agent.kill_task(await _find_task(call.agent, id)))
 
 
