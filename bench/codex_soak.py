@@ -123,7 +123,7 @@ def _script(turns: int) -> Script:
 
 @contextmanager
 def scripted_codex_model(turns: int) -> Generator[str]:
-    """The URL of a model that pays this many bills. It has its own process, because it keeps every request in memory."""
+    """The URL of a model that pays this many bills. It has its own process, as it keeps every request in memory."""
     words = (sys.executable, "-m", "bench.codex_soak", "--serve", "--turns", str(turns))
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:

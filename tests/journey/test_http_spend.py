@@ -139,7 +139,10 @@ async def test_a_conversation_that_began_elsewhere_is_paid_for_too(tmp_path: Pat
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
     ]
     order = {"model": "outrider", "messages": past, "tools": [TOOL]}
-    async with spend_home(tmp_path, PricedModel(says("-"), says("sunny"))) as home, home.client("1/day") as (client, id):
+    async with (
+        spend_home(tmp_path, PricedModel(says("-"), says("sunny"))) as home,
+        home.client("1/day") as (client, id),
+    ):
         first = await client.post("/v1/chat/completions", json=order)
         second = await client.post("/v1/chat/completions", json=order)
         spent = await home.spent(id)

@@ -29,7 +29,11 @@ def endless_calls(same: bool) -> list[ReplySource]:
             {"limits_repeats": "2"},
             "made the same call 3 times in a row",
         ),
-        (lambda: PricedModel(*endless_calls(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
+        (
+            lambda: PricedModel(*endless_calls(same=False)),
+            {"limits_spend": "2.5"},
+            "has cost $3.00; its limit is $2.50",
+        ),
         (lambda: ScriptedModel(stalls(), says("never")), {"limits_seconds": "1"}, "stopped after 1 s"),
     ],
     ids=["steps", "repeats", "spend", "seconds"],

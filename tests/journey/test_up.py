@@ -15,7 +15,7 @@ from outrider.system.processes import identity_of, is_alive
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import OUTRIDER, PATIENCE, owned_home, interrupt
+from tests.journey.support import OUTRIDER, PATIENCE, interrupt, owned_home
 from tests.support.cutting import until
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, entries, following, say, up

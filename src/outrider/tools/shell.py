@@ -1,6 +1,7 @@
 """The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout.
 
-A command that takes longer continues in the background. A command that only sleeps is refused in the foreground: there are better ways to wait.
+A command that takes longer continues in the background. One that only sleeps is refused in the foreground: there are
+better ways to wait.
 """
 
 import re

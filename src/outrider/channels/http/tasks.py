@@ -29,7 +29,7 @@ async def get_task(call: ApiCall, id: str) -> TaskView:
 
 @endpoint("GET", "/v1/tasks/{id}/output", scope="read", media_types=[_BYTES])
 async def get_task_output(call: ApiCall, id: str, query: OutputQuery) -> Response:
-    """Read part of a command's output as bytes; `x-output-start` and `x-output-size` give its offset and the total size."""
+    """Read part of a command's output as bytes; `x-output-start` is its offset, `x-output-size` the total size."""
     task = await _find_command(call.agent, id)
     commands = call.agent.commands
 
