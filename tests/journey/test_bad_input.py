@@ -136,7 +136,7 @@ def test_a_prompt_just_over_the_limit(person: Person) -> None:
 
 def test_an_image_file_that_is_no_image(person: Person) -> None:
     (person.project / "a.txt").write_text("hello")
-    assert_refused(person.types("run", "--image", "a.txt", "hi"), 2, "a.txt: not a picture")
+    assert_refused(person.types("run", "--image", "a.txt", "hi"), 2, "a.txt: not a supported image")
     assert_refused(person.types("run", "--image", "b.png", "hi"), 2, "b.png cannot be read: No such file")
 
 

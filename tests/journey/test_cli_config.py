@@ -44,7 +44,7 @@ def test_a_setting_is_written_read_and_removed(shell: Shell) -> None:
     assert shell.types("get", "limits.steps") == (0, "80\n", "")
     assert shell.file() == "[limits]\nsteps = 80\n"
     assert shell.types("unset", "limits.steps") == (0, f"removed limits.steps from {path}\n", "")
-    assert shell.types("unset", "limits.steps") == (0, f"limits.steps is not set in {path}\n", "")
+    assert shell.types("unset", "limits.steps") == (0, f"limits.steps was not set in {path}\n", "")
     assert shell.types("get", "limits.steps") == (0, "60\n", "")
 
 

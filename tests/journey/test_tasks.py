@@ -125,7 +125,7 @@ async def test_a_command_that_only_sleeps_is_refused_and_the_turn_continues(
         journal = await agent.journal(await agent.session("s"))
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
     assert (turn.outcome, turn.text, result.failed) == ("done", "fine", is_refused)
-    assert not is_refused or "tasks(action=wait)" in result.text
+    assert not is_refused or "must run in the background. To wait for a task, use the tasks tool" in result.text
 
 
 @pytest.mark.needs("sandbox")
