@@ -24,33 +24,33 @@ def main() -> None:
         help="startup, imports, memory, turns, journal, recovery, tasks, api, codex (default: all), compare",
     )
     parser.add_argument("--other", type=Path, help="for compare: another checkout with its own .venv")
-    asked = parser.parse_args()
-    times = 3 if asked.quick else 10
+    options = parser.parse_args()
+    times = 3 if options.quick else 10
     parts = {
         "startup": lambda: list(commands(times)),
         "imports": lambda: list(imports(times)),
         "memory": lambda: list(memory()),
-        "turns": lambda: anyio.run(turns, 20 if asked.quick else 100),
-        "journal": lambda: anyio.run(appends, 200 if asked.quick else 2000),
+        "turns": lambda: anyio.run(turns, 20 if options.quick else 100),
+        "journal": lambda: anyio.run(appends, 200 if options.quick else 2000),
         "recovery": lambda: anyio.run(recovery),
-        "tasks": lambda: anyio.run(tasks, 20 if asked.quick else 100, 200 if asked.quick else 1000),
+        "tasks": lambda: anyio.run(tasks, 20 if options.quick else 100, 200 if options.quick else 1000),
         "api": lambda: anyio.run(
             api,
-            *((100, (320, 640)) if asked.quick else (640, (1_024, 10_016))),
+            *((100, (320, 640)) if options.quick else (640, (1_024, 10_016))),
             backend_options={"use_uvloop": True},
         ),
-        "codex": lambda: anyio.run(codex_turns, 5 if asked.quick else 20),
+        "codex": lambda: anyio.run(codex_turns, 5 if options.quick else 20),
     }
-    if asked.other:
-        parts["compare"] = lambda: compare(asked.other, times)
-    if "compare" in asked.parts and not asked.other:
+    if options.other:
+        parts["compare"] = lambda: compare(options.other, times)
+    if "compare" in options.parts and not options.other:
         parser.error("compare needs --other PATH, a checkout with its own .venv")
-    unknown = set(asked.parts) - set(parts)
+    unknown = set(options.parts) - set(parts)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")
     rows: list[Row] = []
     for name, measure in parts.items():
-        if not asked.parts or name in asked.parts:
+        if not options.parts or name in options.parts:
             rows += measure()
     show(rows)
 

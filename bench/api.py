@@ -89,7 +89,7 @@ def is_ok(response: Response) -> bool:
 
 
 async def api(count: int, sessions: Sequence[int]) -> list[Row]:
-    """About `count` requests a row; memory after each of so many sessions. Raises when any answer is not good."""
+    """About `count` requests per row; memory after these numbers of sessions. Raises if any answer is wrong."""
     limits = ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
     rows = [Row("api", "set for this bench", limits, "and a key for 1,000,000 requests a minute, 1,000 at once")]
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""What a turn of Codex costs through Outrider, beside the same turn by the least client that can drive it."""
+"""What a turn of Codex costs through Outrider, compared with a minimal client."""
 
 import os
 import statistics
@@ -37,7 +37,7 @@ Turn = Callable[[str, str], Coroutine[Any, Any, None]]
 
 @contextmanager
 def home(folder: Path) -> Generator[None]:
-    """Commands of Codex begin with what stands in the home folder: an empty one, for a fair comparison."""
+    """An empty home folder, because the commands of Codex read files there: for a fair comparison."""
     before = os.environ.get("HOME", "")
     os.environ["HOME"] = str(folder)
     try:
@@ -47,7 +47,7 @@ def home(folder: Path) -> Generator[None]:
 
 
 def config(folder: Path, url: str) -> Config:
-    """A home of ours whose Codex asks this address, and nobody else."""
+    """Settings for a home whose Codex sends its requests to this address only."""
     own = folder / "codex"
     own.mkdir()
     (own / "config.toml").write_text("\n".join(provider(url)))
@@ -95,7 +95,7 @@ def _compared(what: str, ours: Sequence[float], bare: Sequence[float]) -> Row:
 
 
 async def codex_turns(times: int) -> list[Row]:
-    """First turns, later turns and turns with a command, ours and the bare client's by turns; many sessions at once."""
+    """First turns, later turns and turns with a command, alternating with the bare client; many sessions at once."""
     with tempfile.TemporaryDirectory() as name, ScriptedServer(SCRIPT) as server, home(Path(name)):
         folder = Path(name)
         (folder / "work").mkdir()

@@ -27,7 +27,7 @@ OFFLINE = (
 
 
 def provider(url: str, model: str = "gpt-5.5") -> Sequence[str]:
-    """The settings by which Codex asks the Responses API at this address, and nobody else."""
+    """The settings with which Codex uses the Responses API at this address only."""
     fields = (
         'name="local"',
         f'base_url="{url}"',
@@ -119,7 +119,7 @@ class BareCodex:
 async def codex(
     binary: str, home: Path, settings: Sequence[str], more: Mapping[str, str] | None = None
 ) -> AsyncGenerator[BareCodex]:
-    """A server past its handshake, ended with the block."""
+    """A server after its handshake; it is ended when the block is left."""
     args = [arg for setting in settings for arg in ("-c", setting)]
     process = await asyncio.create_subprocess_exec(
         binary,

@@ -1,7 +1,7 @@
-"""Kills Codex at random moments of many turns: `./dev soak codex`. Counted outside, and back to where it began.
+"""Random kills of Codex during many turns: `./dev soak codex`.
 
-Every turn has the model run one command that pays one bill. Each turn must end in words, no bill may be paid twice, and
-in the end neither processes nor memory nor open files may have grown.
+Every turn makes the model run one command that pays one bill. Each turn must end with a reply or an explanation, and no
+bill may be paid twice. In the end no process may be left, and memory and open files must not have grown.
 """
 
 import argparse
@@ -30,30 +30,30 @@ from outrider.testing.scripted_server.server import ScriptedServer
 
 SESSIONS = 4
 WARM = 8
-"""Turns before the first look at memory and files."""
+"""Turns before memory and open files are first measured."""
 _DRAW = 0.4
-"""Seconds within which a kill comes, counted from the beginning of a turn."""
+"""Seconds from the start of a turn within which it is killed."""
 _PATIENCE = 60.0
 
 
 class Verdict(msgspec.Struct):
-    """What the outside world counted."""
+    """What was counted outside of Outrider."""
 
     turns: int
     kills: int
     done: int
     failed: int
     silent: int
-    """Turns that ended without a word on why, or not at all."""
+    """Turns that ended without a reason, or not at all."""
     paid_twice: int
     unpaid: int
-    """Bills of turns that are done, and were not paid."""
+    """Unpaid bills of turns whose outcome is done."""
     left: int
     """Processes that are left when the home is closed."""
     files: int
-    """Open files more than after the first turns."""
+    """More open files than after the first turns."""
     megabytes: float
-    """Memory more than after the first turns."""
+    """More memory than after the first turns, in MB."""
 
     @property
     def is_bad(self) -> bool:
@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct):
 
 
 def processes(folder: Path) -> list[int]:
-    """All that was started in this folder and lives, the app-servers first."""
+    """The living processes that were started in this folder, app-servers first."""
     mark = os.fsencode(folder)
     servers: list[int] = []
     others: list[int] = []
@@ -113,7 +113,7 @@ class Soak:
 
 def _script(turns: int) -> Script:
     def rule(n: int) -> ScriptRule:
-        # Somebody else may have to wait for this turn; what is told of an interrupted one names the bill, too.
+        # A message about an interrupted turn names its bill too.
         return ScriptRule(
             rf"pay b{n}\.", ((says("", call("exec_command", cmd=f"echo b{n} >> paid")),), (says("paid"),))
         )
@@ -123,7 +123,7 @@ def _script(turns: int) -> Script:
 
 @contextmanager
 def scripted_codex_model(turns: int) -> Generator[str]:
-    """The address of a model that pays so many bills, in a process of its own: it remembers all that it is asked."""
+    """The URL of a model that pays this many bills. It has its own process, as it keeps every request in memory."""
     words = (sys.executable, "-m", "bench.codex_soak", "--serve", "--turns", str(turns))
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:
@@ -140,7 +140,7 @@ def serve(turns: int) -> None:
 
 
 async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
-    """So many turns, in so many of which Codex is killed; what came of it."""
+    """Run this many turns, kill Codex in `kills` of them, and count."""
     work = folder / "work"
     work.mkdir()
     run = Soak(folder, seed)
@@ -154,13 +154,13 @@ async def soak(folder: Path, turns: int, kills: int, seed: int) -> Verdict:
                 await run.turn(agent, n, is_killed=n in doomed)
                 sys.stderr.write(f"\rturn {n + 1} of {turns}, {run.killed} kills ")
             sys.stderr.write("\n")
-            # One more, so that what is compared is a Codex at rest with a Codex at rest.
+            # One more turn, so that an idle Codex is compared with an idle Codex.
             await agent.say("hello", session="s0")
             files, memory = _open_files() - files, _memory() - memory
-    return _judged(run, work, kills=run.killed, left=len(processes(folder)), grown=(files, memory))
+    return _judge(run, work, kills=run.killed, left=len(processes(folder)), grown=(files, memory))
 
 
-def _judged(run: Soak, work: Path, *, kills: int, left: int, grown: tuple[int, float]) -> Verdict:
+def _judge(run: Soak, work: Path, *, kills: int, left: int, grown: tuple[int, float]) -> Verdict:
     paid = Counter((work / "paid").read_text().split())
     done = {bill for bill, turn in run.ended.items() if turn and turn.outcome == "done"}
     failed = {
@@ -186,12 +186,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
-        serve(asked.turns)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.turns)
         return
     with tempfile.TemporaryDirectory() as name:
-        verdict = anyio.run(soak, Path(name), asked.turns, asked.kills, asked.seed)
+        verdict = anyio.run(soak, Path(name), options.turns, options.kills, options.seed)
     sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
     sys.exit(1 if verdict.is_bad else 0)
 

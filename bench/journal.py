@@ -1,4 +1,4 @@
-"""What writing it down costs, beside bare SQLite with the same durability; and what starting again costs."""
+"""The cost of recording entries, compared with bare SQLite at the same durability; and the cost of recovery."""
 
 import os
 import sqlite3
@@ -95,7 +95,7 @@ async def recovery() -> list[Row]:
                     await agent.wait(session) if (await agent.find(session.id)).has_work else None
                 done = time.perf_counter() - start
             if len(unfinished) != sessions:
-                raise RuntimeError(f"{len(unfinished)} of {sessions} sessions were taken up")
+                raise RuntimeError(f"{len(unfinished)} of {sessions} sessions were resumed")
             rows.append(Row("recovery", f"{what}: home open", f"{opened * 1000:.0f} ms"))
             rows.append(Row("recovery", f"{what}: every open turn finished", f"{done * 1000:.0f} ms"))
     return rows

@@ -87,11 +87,11 @@ class Client:
 
 
 Next = Callable[[int, Response | None], Request]
-"""What the n-th client asks next, given what it heard last."""
+"""The next request of the n-th client, given its last answer."""
 
 
 class Load(Struct, frozen=True):
-    """What came of many requests."""
+    """The outcome of many requests."""
 
     responses: Sequence[Response]
     seconds: float
@@ -112,7 +112,7 @@ class Load(Struct, frozen=True):
 
 
 async def load(url: str, clients: int, each: int, next_request: Next, is_good: Callable[[Response], bool]) -> Load:
-    """So many clients at once, each asking so often. Raises RuntimeError when an answer is not good."""
+    """Run this many clients at once, each with this many requests. Raises RuntimeError if an answer is wrong."""
     responses: list[Response] = []
 
     async def run_client(number: int) -> None:

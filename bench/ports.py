@@ -5,8 +5,8 @@ import socket
 
 
 def free_port() -> int:
-    """One that nothing uses, outside the range from which the system takes ports for clients: it stays free between
-    two lives of a server."""
+    """An unused one, outside the range from which the system takes ports for clients: it stays free while the server
+    restarts."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as trial:

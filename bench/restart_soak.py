@@ -1,7 +1,7 @@
-"""Rolling restarts under load: `./dev soak restarts`. Nothing may be lost or repeated; counted outside.
+"""Restarts under load: `./dev soak restarts`. Nothing may be lost or repeated.
 
-Clients post inputs with idempotency keys to a real `outrider up` and repeat each until it is acknowledged, while this
-process has it leave and starts it again, now and then with a kill. In the end every acknowledged input is in its
+Clients post inputs with idempotency keys to a real `outrider up` and repeat each until it is acknowledged. Meanwhile
+this process stops the server, or sometimes kills it, and starts it again. In the end every acknowledged input is in its
 journal once, and was answered once.
 """
 
@@ -35,7 +35,7 @@ PATIENCE = 60
 
 
 class Verdict(msgspec.Struct):
-    """What the outside world counted."""
+    """What was counted outside of Outrider."""
 
     restarts: int
     acknowledged: int
@@ -46,11 +46,11 @@ class Verdict(msgspec.Struct):
     unanswered: int
     """Without a reply in the end."""
     refused: int
-    """Starts that failed, ends that were not in order, answers that make no sense."""
+    """Starts that failed, stops that were not clean, and unexpected responses."""
 
 
 class Clients:
-    """Programs elsewhere, each with a session of its own, that never give up."""
+    """Clients of the API, each with a session of its own, that repeat every request until it succeeds."""
 
     def __init__(self, url: str, key: str, pause: float) -> None:
         self._url, self._key, self._pause = url, key, pause
@@ -73,18 +73,18 @@ class Clients:
         with httpx2.Client(
             base_url=self._url, headers={"authorization": f"Bearer {self._key}"}, timeout=PATIENCE, trust_env=False
         ) as client:
-            session: str = self._insist(client, "/v1/sessions", {"name": f"s{n}"}, "")["id"]
-            told = self.acknowledged.setdefault(session, [])
+            session: str = self._post(client, "/v1/sessions", {"name": f"s{n}"}, "")["id"]
+            acknowledged = self.acknowledged.setdefault(session, [])
             count = 0
             while not self._stop.is_set():
                 text = f"message {n}-{count}"
-                self._insist(client, f"/v1/sessions/{session}/inputs", {"text": text}, text)
-                told.append(text)
+                self._post(client, f"/v1/sessions/{session}/inputs", {"text": text}, text)
+                acknowledged.append(text)
                 count += 1
                 self._stop.wait(self._pause)
 
-    def _insist(self, client: httpx2.Client, path: str, body: Mapping[str, str], key: str) -> Any:
-        """Repeat a request until it is acknowledged: after a cut, a refusal to connect, or a plea to come back."""
+    def _post(self, client: httpx2.Client, path: str, body: Mapping[str, str], key: str) -> Any:
+        """Repeat a request until it is acknowledged: after a lost or refused connection, and when asked to retry."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             try:
@@ -94,14 +94,14 @@ class Clients:
                 continue
             if answer.status_code in (200, 201, 202):
                 return answer.json()
-            if answer.status_code != 503 and "wait" not in answer.text:
+            if answer.status_code not in (429, 503):
                 self.odd.append(f"{answer.status_code} {answer.text}")
             self._stop.wait(0.05)
         raise TimeoutError(f"{path} was never acknowledged")
 
 
 class Home:
-    """Where `outrider up` is started again and again, on one port."""
+    """A home in which `outrider up` is started repeatedly, on one port."""
 
     def __init__(self, folder: Path, model: str) -> None:
         self.folder = folder
@@ -136,7 +136,7 @@ class Home:
             self.odd.append(f"ended with {child.returncode} after {seconds:.1f} s: {errors.decode()}")
 
     def journal(self, session: str, key: str) -> list[dict[str, Any]]:
-        """All of a session once it is at rest."""
+        """All entries of a session, once it is idle."""
         url = f"http://127.0.0.1:{self.port}/v1/sessions/{session}/events"
         with httpx2.stream(
             "GET", url, params={"until": "idle"}, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE
@@ -145,7 +145,7 @@ class Home:
 
 
 def soak(folder: Path, restarts: int, seed: int, kills: float = 0.2, pause: float = 0.02) -> Verdict:
-    """Restart so many times while clients post, this share of them by kills. Let all come to rest, and judge."""
+    """Restart this many times while clients post; `kills` is the share of kills. Wait until idle, and count."""
     chance = random.Random(seed)
     says = ScriptedReply("answered", delay=0.01)
     with ScriptedServer(Script(rules=(ScriptRule("message", ((says,),)),))) as model:
@@ -172,11 +172,11 @@ def soak(folder: Path, restarts: int, seed: int, kills: float = 0.2, pause: floa
 
 def _judge(home: Home, clients: Clients, key: str, restarts: int) -> Verdict:
     verdict = Verdict(restarts, 0, 0, 0, 0, 0)
-    for session, told in clients.acknowledged.items():
+    for session, acknowledged in clients.acknowledged.items():
         journal = [event for event in home.journal(session, key) if event["type"] != "delta"]
         inputs = Counter(entry["text"] for entry in journal if entry["type"] == "input")
-        verdict.acknowledged += len(told)
-        verdict.lost += sum(inputs[text] == 0 for text in told)
+        verdict.acknowledged += len(acknowledged)
+        verdict.lost += sum(inputs[text] == 0 for text in acknowledged)
         verdict.repeated += sum(count > 1 for count in inputs.values())
         saw = [entry["saw"] for entry in journal if entry["type"] == "reply"]
         verdict.repeated += sum(not _inputs_between(journal, *pair) for pair in pairwise([0, *saw]))
@@ -194,9 +194,9 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=200)
     parser.add_argument("--kills", type=float, default=0.2, help="the share of restarts that are kills")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        verdict = soak(Path(name), asked.restarts, asked.seed, asked.kills)
+        verdict = soak(Path(name), options.restarts, options.seed, options.kills)
     sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
     sys.exit(1 if verdict.lost + verdict.repeated + verdict.unanswered + verdict.refused else 0)
 

@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 def _environ(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of whoever runs this, and the same Outrider in every process."""
+    """None of the user's own variables, and the same Outrider in every process."""
     source = str(Path(outrider.__file__).parents[1])
     home = {"HOME": str(folder), "OUTRIDER_HOME": str(folder / "home"), "PYTHONPATH": source}
     return {"PATH": os.defpath, **home, **more}

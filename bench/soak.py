@@ -1,8 +1,8 @@
-"""Random kills while messages flow: `./dev soak --kills 50`. Nothing may be lost or repeated; counted outside.
+"""Random kills while messages arrive: `./dev soak --kills 50`. Nothing may be lost or repeated.
 
-A child process opens the home, takes up what is unfinished and hands in messages by key; this process kills it at
-random moments and starts it again. Each message has the model pay one bill. In the end every acknowledged message has
-its reply, and no bill was paid twice.
+A child process opens the home, resumes what is unfinished and posts messages by key; this process kills it at random
+moments and starts it again. Each message makes the model pay one bill. In the end every acknowledged message has its
+reply, and no bill was paid twice. The payments are counted in a file, outside of Outrider.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SESSIONS = 5
 
 
 class PayingModel:
-    """Pays every bill it is told of, one call a step, then says which."""
+    """Pays every bill in its prompt, one call per step, then says how many."""
 
     traits = ModelTraits("paying", "paying")
 
@@ -50,8 +50,8 @@ async def pay(context: ToolContext, bill: str) -> str:
     return f"paid {bill}"
 
 
-async def life(folder: Path, count: int) -> None:
-    """One life of the child: take up, hand in what is not acknowledged yet, say so on stdout, wait for the end."""
+async def run_child(folder: Path, count: int) -> None:
+    """The child process: resume turns, post every message, print each acknowledgement, wait for the end."""
     async with outrider.open(folder / "home", model=PayingModel(), tools=[pay], workspace=folder / "work") as agent:
         await agent.resume_all()
         for n in range(count):
@@ -67,22 +67,22 @@ async def life(folder: Path, count: int) -> None:
 
 
 class Verdict(msgspec.Struct):
-    """What the outside world counted."""
+    """What was counted outside of Outrider."""
 
     kills: int
     acknowledged: int
     lost: int
     paid_twice: int
-    unpaid_untold: int
+    unpaid_unreported: int
+    """Bills that were not paid, and whose result does not say that the outcome is unknown."""
     unanswered: int
 
 
 async def judge(folder: Path, kills: int, acknowledged: set[str]) -> Verdict:
-    """Compare the ledger and the journals with what was acknowledged."""
-    book = folder / "work" / "paid"
-    paid = Counter(book.read_text().split())
+    """Compare the payments and the journals with what was acknowledged."""
+    paid = Counter((folder / "work" / "paid").read_text().split())
     inputs: set[str] = set()
-    untold = unanswered = 0
+    unreported = unanswered = 0
     async with outrider.open(folder / "home", model=PayingModel(), tools=[pay], workspace=folder / "work") as agent:
         for session in await agent.sessions():
             unanswered += session.has_work
@@ -90,17 +90,17 @@ async def judge(folder: Path, kills: int, acknowledged: set[str]) -> Verdict:
             bills = {body["text"].removeprefix("pay ") for body in journal if body["type"] == "input"}
             unknown = sum(body["type"] == "result" and body["text"] == UNKNOWN for body in journal)
             inputs |= bills
-            untold += max(0, len([bill for bill in bills if not paid[bill]]) - unknown)
+            unreported += max(0, len([bill for bill in bills if not paid[bill]]) - unknown)
     repeated = sum(n > 1 for n in paid.values())
-    return Verdict(kills, len(acknowledged), len(acknowledged - inputs), repeated, untold, unanswered)
+    return Verdict(kills, len(acknowledged), len(acknowledged - inputs), repeated, unreported, unanswered)
 
 
 def soak(folder: Path, kills: int, messages: int, seed: int) -> Verdict:
-    """Kill so many children at random moments, let the last one finish, and judge."""
+    """Kill this many child processes at random moments, let the last one finish, and count."""
     chance = random.Random(seed)
     (folder / "work").mkdir()
     acknowledged: set[str] = set()
-    command = [sys.executable, "-m", "bench.soak", "--life", str(folder), "--messages", str(messages)]
+    command = [sys.executable, "-m", "bench.soak", "--child", str(folder), "--messages", str(messages)]
     for n in range(kills + 1):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             if n < kills:
@@ -108,7 +108,7 @@ def soak(folder: Path, kills: int, messages: int, seed: int) -> Verdict:
                 child.send_signal(signal.SIGKILL)
             out, _ = child.communicate(timeout=300)
             acknowledged |= {line for line in out.split("\n")[:-1] if line}
-        sys.stderr.write(f"\rlife {n + 1} of {kills + 1}, {len(acknowledged)} messages acknowledged ")
+        sys.stderr.write(f"\rprocess {n + 1} of {kills + 1}, {len(acknowledged)} messages acknowledged ")
     sys.stderr.write("\n")
     return anyio.run(judge, folder, kills, acknowledged)
 
@@ -118,15 +118,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--messages", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--life", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.life:
-        anyio.run(life, asked.life, asked.messages)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        anyio.run(run_child, options.child, options.messages)
         return
     with tempfile.TemporaryDirectory() as name:
-        verdict = soak(Path(name), asked.kills, asked.messages, asked.seed)
+        verdict = soak(Path(name), options.kills, options.messages, options.seed)
     sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
-    bad = verdict.lost + verdict.paid_twice + verdict.unpaid_untold + verdict.unanswered
+    bad = verdict.lost + verdict.paid_twice + verdict.unpaid_unreported + verdict.unanswered
     sys.exit(1 if bad else 0)
 
 

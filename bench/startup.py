@@ -76,7 +76,7 @@ def _resident(pid: int) -> int:
 
 
 def memory() -> Iterator[Row]:
-    """Memory of one command, and of a chat that waits for its person."""
+    """Memory of one command, and of an idle chat."""
     with tempfile.TemporaryDirectory() as name, ScriptedServer(script(says("hello"))) as server:
         folder = Path(name)
         (folder / "work").mkdir()

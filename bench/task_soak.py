@@ -1,6 +1,6 @@
-"""Kills Outrider while commands and a child session run, then counts from outside what became of them.
+"""Random kills while commands and a child session run: `./dev soak tasks`. Each end is reported exactly once.
 
-Each command keeps a log of its own; the model writes down what it is shown. `./dev soak tasks` runs many rounds.
+Each command writes a log of its own, and the model writes down what it was shown. The two are compared afterwards.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def ticks(number: int) -> int:
 
 
 def command(number: int) -> str:
-    """Writes where it has got to into a file of its own, then says three thousand lines and ends with its number."""
+    """Logs its progress in a file of its own, then prints 3,000 lines and exits with its number."""
     loop = f"n=0; while [ $n -lt {ticks(number)} ]; do echo tick >>c{number}; sleep 0.05; n=$((n+1)); done"
     return f"echo start >>c{number}; {loop}; seq 1 {LINES}; echo end >>c{number}; exit {number}"
 
@@ -61,26 +61,26 @@ class Seen(msgspec.Struct, frozen=True):
     results: list[str]
 
 
-class Witness:
-    """Starts everything in its first reply, and writes down what it is told from then on."""
+class LoggingModel:
+    """Starts everything in its first reply, and writes every prompt to a file."""
 
-    traits = ModelTraits("witness", "witness")
+    traits = ModelTraits("logging", "logging")
 
     def __init__(self, folder: Path) -> None:
-        self._book = folder / "seen"
+        self._log = folder / "seen"
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
         words = [m for m in prompt.messages if isinstance(m, UserMessage)]
         results = [r.text for m in prompt.messages if isinstance(m, ToolMessage) for r in m.results]
         is_child = words[0].text == _WORK
         seen = Seen(is_child, [m.text for m in words if m.source == "task"], results)
-        descriptor = os.open(self._book, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, msgspec.json.encode(seen) + b"\n")
         finally:
             os.close(descriptor)
         if any(isinstance(m, AssistantMessage) for m in prompt.messages):
-            return Reply("the child is done" if is_child else "heard", prompt.saw)
+            return Reply("the child is done" if is_child else "noted", prompt.saw)
         calls = [("shell", _shell(CHILD))] if is_child else _everything()
         return Reply(
             "", prompt.saw, tuple(Call(call_id(prompt.saw, n), tool, args) for n, (tool, args) in enumerate(calls))
@@ -96,11 +96,11 @@ def _everything() -> list[tuple[str, dict[str, object]]]:
     return [("delegate", {"work": _WORK, "background": True}), *background, ("shell", _shell(FOREGROUND))]
 
 
-async def life(folder: Path) -> None:
-    """One life of the child: take up, hand in the one input, say when everything has begun, wait for all to be told."""
+async def run_child(folder: Path) -> None:
+    """The child process: resume turns, post the one message, say when all tasks have started, wait for every end."""
     config = load(folder / "home", {}, {})
     config = replace(config, rules=(Rule("allow", "shell", needs=(HOST,)),))  # harmless, and no sandbox is needed
-    async with outrider.open(config=config, model=Witness(folder), workspace=folder / "work") as agent:
+    async with outrider.open(config=config, model=LoggingModel(folder), workspace=folder / "work") as agent:
         await agent.resume_all()
         parent = await agent.session("soak")
         await agent.post("begin", session=parent, key="begin", address="terminal:soak")
@@ -120,7 +120,7 @@ async def life(folder: Path) -> None:
 def start(folder: Path, fail: str = "") -> "subprocess.Popen[str]":
     (folder / "work").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.task_soak", "--life", str(folder)],
+        [sys.executable, "-m", "bench.task_soak", "--child", str(folder)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OUTRIDER_FAIL": fail},
@@ -128,21 +128,21 @@ def start(folder: Path, fail: str = "") -> "subprocess.Popen[str]":
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the outside world counted."""
+    """What was counted outside of Outrider."""
 
     kills: int = 0
     disturbed: int = 0
-    """Commands that did not run exactly once, whole."""
-    untold: int = 0
+    """Commands that did not run exactly once and completely."""
+    unreported: int = 0
     repeated: int = 0
     wrong: int = 0
-    """Ends told with another exit code or other output than there was."""
+    """Ends reported with a wrong exit code or wrong output."""
     unstarted: int = 0
-    """Commands that never ran, and of which that was said."""
+    """Commands that never ran, and were reported as such."""
 
     @property
     def is_bad(self) -> bool:
-        return bool(self.disturbed or self.untold or self.repeated or self.wrong)
+        return bool(self.disturbed or self.unreported or self.repeated or self.wrong)
 
     def __add__(self, other: "Verdict") -> "Verdict":
         ours, theirs = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
@@ -161,7 +161,7 @@ def judge(folder: Path, kills: int) -> Verdict:
     for number in range(COUNT):
         verdict += _judge_one(folder, number, reported[number])
     from_child = [text for text in parent.notices if f"command: {_WORK}" in text and "| the child is done" in text]
-    return verdict + Verdict(untold=not from_child, repeated=len(from_child) > 1)
+    return verdict + Verdict(unreported=not from_child, repeated=len(from_child) > 1)
 
 
 def _judge_one(folder: Path, number: int, reported: Sequence[End]) -> Verdict:
@@ -173,7 +173,7 @@ def _judge_one(folder: Path, number: int, reported: Sequence[End]) -> Verdict:
     right = [text for code, text in reported if code == number and text == OUTPUT]
     return Verdict(
         disturbed=not did_run and not is_unstarted,
-        untold=not reported,
+        unreported=not reported,
         repeated=len(reported) > 1,
         wrong=bool(reported) and not right and not is_unstarted,
         unstarted=is_unstarted,
@@ -181,7 +181,7 @@ def _judge_one(folder: Path, number: int, reported: Sequence[End]) -> Verdict:
 
 
 def _ends_in(notices: Sequence[str]) -> dict[int, list[End]]:
-    """For each command every end that a notice told: its exit code, and the whole output it leads to."""
+    """For each command, every end that a notice reported: its exit code, and the whole output it refers to."""
     found: dict[int, list[End]] = {number: [] for number in range(COUNT)}
     for text in notices:
         if match := re.match(r"\[Task .*\]\ncommand: echo start >>c(\d+);", text):
@@ -200,7 +200,7 @@ def _ends_of(results: Sequence[str]) -> list[End]:
 
 
 def round_of(folder: Path, deaths: Sequence[str | float], pauses: Sequence[float] = ()) -> Verdict:
-    """Live and die as told, by fail point or after so many seconds, then live to the end; what the outside counted."""
+    """Kill each process at its fail point or after this many seconds, run the last one to the end, and count."""
     kills = 0
     for n, death in enumerate(deaths):
         with start(folder, death if isinstance(death, str) else "") as child:
@@ -212,7 +212,7 @@ def round_of(folder: Path, deaths: Sequence[str | float], pauses: Sequence[float
         time.sleep(pauses[n] if n < len(pauses) else 0)
     with start(folder) as last:
         if code := last.wait(_LONG):
-            raise RuntimeError(f"the last life ended with {code}")
+            raise RuntimeError(f"the last process exited with {code}")
     return judge(folder, kills)
 
 
@@ -246,13 +246,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev soak tasks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--life", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.life:
-        anyio.run(life, asked.life)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        anyio.run(run_child, options.child)
         return
     with tempfile.TemporaryDirectory() as name:
-        verdict = soak(Path(name), asked.rounds, asked.seed)
+        verdict = soak(Path(name), options.rounds, options.seed)
     sys.stdout.write(msgspec.json.encode(verdict).decode() + "\n")
     sys.exit(verdict.is_bad)
 

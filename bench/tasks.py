@@ -34,11 +34,11 @@ from outrider.workspaces.sandbox.types import NoSandbox
 _TOGETHER = 100
 _LONG = 300.0
 GATE = "gate"
-"""A named pipe that every command of a crowd reads before it goes on."""
+"""A named pipe that every command reads a line from before it continues."""
 
 
 class Starter:
-    """Starts as many commands as it is told to, a hundred in a reply: a single one is waited for, several are not."""
+    """Starts as many commands as the message says, a hundred per reply. It waits for a single one, not for several."""
 
     traits = ModelTraits("starter", "starter")
 
@@ -54,7 +54,7 @@ class Starter:
 
 
 class End(Struct, frozen=True):
-    """One end that was told."""
+    """The end of one task, as reported."""
 
     number: int
     code: int
@@ -64,7 +64,7 @@ class End(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_bench_agent(folder: Path, most: int = 5000) -> AsyncGenerator[Agent]:
-    """An agent that may have so many tasks, in a folder with a gate."""
+    """An agent that may have this many tasks, in a folder with a gate."""
     work = folder / "work"
     work.mkdir()
     os.mkfifo(work / GATE)
@@ -74,7 +74,7 @@ async def open_bench_agent(folder: Path, most: int = 5000) -> AsyncGenerator[Age
 
 
 async def start_crowd(agent: Agent, count: int) -> Path:
-    """So many commands, each waiting for a line of its own at the gate; the gate."""
+    """Start this many commands, each of which waits for a line from the gate; returns the gate."""
     session = await agent.session("crowd")
     command = f"read word <{GATE}; echo NUMBER; date +%s%N; exit $((NUMBER % 50))"
     await agent.say(f"{count} {command}", session=session.id, address="terminal:bench")
@@ -82,7 +82,7 @@ async def start_crowd(agent: Agent, count: int) -> Path:
 
 
 async def release(agent: Agent, gate: Path, count: int, pause: float = 0.0) -> list[End]:
-    """Let one after the other through the gate, so many seconds apart; every end that is told."""
+    """Write one line after the other to the gate, this many seconds apart; returns every end that is reported."""
     session = await agent.session("crowd")
     ends: list[End] = []
     with anyio.fail_after(_LONG):
@@ -98,7 +98,7 @@ async def release(agent: Agent, gate: Path, count: int, pause: float = 0.0) -> l
 
 
 async def _let_through(gate: Path, count: int, pause: float) -> None:
-    # Open for reading too, so that a line waits for whoever comes late.
+    # Open for reading too, so that lines are kept for commands that read later.
     with open(gate, "r+b", buffering=0) as file:
         for _ in range(count):
             file.write(b"\n")
@@ -134,11 +134,11 @@ async def _notice_delays(count: int, pause: float, how: str) -> list[Row]:
             held = memory()
             ends = await release(agent, gate, count, pause)
     if sorted((end.number, end.code) for end in ends) != [(n, n % 50) for n in range(count)]:
-        raise RuntimeError("some end was told wrongly, twice or not at all")
+        raise RuntimeError("an end was reported wrongly, twice or not at all")
     return [
         Row("tasks", f"end to notice, {count:,} ending {how}", _lateness(ends), "median"),
         Row("tasks", f"starting each of {count:,} in the background", f"{each * 1000:.1f} ms"),
-        Row("memory", f"with {count:,} tasks running", f"{held} MB", f"{memory()} MB when all are told"),
+        Row("memory", f"with {count:,} tasks running", f"{held} MB", f"{memory()} MB when all are reported"),
     ]
 
 

@@ -45,7 +45,7 @@ key = "env:MY_KEY"            # or "file:~/keys/openai"; only you may be able to
 keep a key out of your shell history, pass it on standard input: `outrider config set model.key -`. No command prints a
 key.
 
-`model.url` and `model.key` apply to the model configured beside them and to other models of the same provider. A model
+`model.url` and `model.key` apply to the model configured with them and to other models of the same provider. A model
 of another provider, chosen by a flag or in a session, is never sent that key. The key in a provider's usual variable is
 sent to that provider's own URL only.
 """

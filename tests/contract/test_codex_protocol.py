@@ -1,4 +1,4 @@
-"""All that is said between us and Codex in turns of every kind is what its own schema describes, in both directions."""
+"""Every message between Outrider and Codex, in all kinds of turns and both directions, matches Codex's own schema."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a sandbox gives a command and what it keeps from it; the words it is made of."""
+"""What a command can and cannot reach in a sandbox, and the sandbox's command line."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tool(name: str) -> str:
-    """The system's own; skips the test where it has none, or where it lies in somebody's home."""
+    """The system's own; skips the test where it has none, or where it is in a home folder."""
     found = shutil.which(name, path="/usr/bin:/bin")
     return found or pytest.skip(f"this machine has no {name}")
 

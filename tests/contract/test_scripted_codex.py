@@ -1,4 +1,4 @@
-"""The scripted app-server says what the real one says, in its order: else what is shown with it would show nothing."""
+"""The scripted app-server says what the real one says, in the same order; otherwise it would prove nothing."""
 
 from collections.abc import Sequence
 from itertools import groupby

@@ -119,7 +119,7 @@ async def test_a_repeated_input_is_accepted_even_when_the_queue_is_full(store: S
 
 async def test_a_full_queue_refuses_inputs_until_some_are_seen(store: Store) -> None:
     session = await session_with(store, "one", "two")
-    with pytest.raises(Refused, match="2 messages already wait in this session"):
+    with pytest.raises(Refused, match="2 messages are already waiting in this session"):
         await store.accept(session.id, Input("three"), None, queue=2)
     await write(store, session.id, Started(), Reply("ok", saw=1))
     assert (await store.accept(session.id, Input("three"), None, queue=2))[1]

@@ -39,7 +39,7 @@ def test_a_turn_cut_short_by_a_full_disk_is_finished_when_there_is_room_again(tm
         out, err = running.communicate(timeout=60)
         assert (running.returncode, out) == (75, b"")
         assert b"is full, and nothing more can be saved; free some space, then try again." in err
-        assert b"Your message is saved: outrider resume bills\n" in err
+        assert b"Your message is saved. To continue: outrider resume bills\n" in err
         assert b"Traceback" not in err
         assert bills_paid(person.project) == []
 
@@ -70,7 +70,8 @@ def test_up_says_that_the_disk_is_full_and_goes_on_by_itself_when_there_is_room(
             server.release()
             ran = ended(waited)
             assert (ran.code, ran.out) == (75, "")
-            assert ran.err.endswith("then try again. Your message is saved: outrider resume waited\n"), ran.err
+            advice = "then try again. Your message is saved. To continue: outrider resume waited\n"
+            assert ran.err.endswith(advice), ran.err
             status = person.types("up", "status")
             assert (status.code, "is full, and nothing more can be saved" in status.out) == (1, True), status
             assert client.get("/health").status_code == 503

@@ -46,7 +46,7 @@ def test_a_run_without_the_model_leaves_its_turn_to_a_process_that_has_it(tmp_pa
             ran = ended(waiting)
         assert (ran.code, ran.out) == (1, ""), ran
         assert CANNOT_RUN in ran.err
-        assert "Your message is saved: outrider resume ice" in ran.err
+        assert "Your message is saved. To continue: outrider resume ice" in ran.err
         assert types_of(person, "ice") == ["input", "started", "resumed"]
         again = other.types("resume", "ice")
         assert (again.code, CANNOT_RUN in again.err) == (1, True), again

@@ -103,7 +103,7 @@ async def test_a_child_that_stops_reading_is_given_up(folder: Path) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(request_or_exit, connection, outcomes, "echo", "x" * 1_000_000)
-    assert outcomes == [(None, 0, "", "has read nothing of its input for 0.1 s")] * 3
+    assert outcomes == [(None, 0, "", "has not read its input for 0.1 s")] * 3
 
 
 async def test_a_child_that_closes_its_output_is_given_up(folder: Path) -> None:

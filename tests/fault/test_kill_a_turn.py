@@ -153,4 +153,4 @@ def test_a_turn_that_kills_the_process_every_time_is_given_up_and_says_so(
         assert person.asks(fail="mid_reply").code == -9
     given_up = person.asks()
     assert given_up.code == 1
-    assert "given up" in given_up.err
+    assert "stopped: Outrider crashed" in given_up.err

@@ -1,4 +1,4 @@
-"""Hundreds of tasks at once: none is lost, each end is told once, and the process that keeps them stays small.
+"""Hundreds of tasks at once: none is lost, each end is reported once, and the process that runs them stays small.
 
 `./dev bench tasks` does the same with a thousand, and fails when one is lost.
 """

@@ -1,4 +1,4 @@
-"""Commands that mean harm or know no measure: each is bounded, ended and told, while the agent answers others.
+"""Harmful and excessive commands: each is bounded, ended and reported, while the agent answers others.
 
 They run in the sandbox only; where there is none, they do not run at all.
 """
@@ -156,7 +156,7 @@ async def test_a_command_that_ignores_sigterm_is_killed_on_demand(tmp_path: Path
         ended, notice = await bench.hears_of(task)
         await until_none_survives(bench.work)
     assert ended.state == "killed"
-    assert "reason: killed by the person" in notice
+    assert "reason: killed on request" in notice
 
 
 async def test_a_file_may_not_grow_beyond_its_limit(tmp_path: Path) -> None:

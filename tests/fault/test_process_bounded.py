@@ -1,4 +1,4 @@
-"""Commands that say too much, on disks that take too little."""
+"""Commands that write more output than is allowed, or than the disk can take."""
 
 import shutil
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""kill -9 of the process that started a command: the command never notices, and whoever comes next sees its end."""
+"""kill -9 of the process that started a command: the command is not affected, and the next process sees its end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A crash between "it shall run" and "it runs": the command ran once, or it never will."""
+"""A crash while a command is being started: the command ran once, or it never will."""
 
 import os
 import shutil

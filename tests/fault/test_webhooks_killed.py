@@ -19,9 +19,9 @@ pytestmark = pytest.mark.promise("L5")
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    somebody = Person(tmp_path)
-    somebody.uses("", "practice", OUTRIDER_WEBHOOK_SECRET=SECRET)
-    return somebody
+    user = Person(tmp_path)
+    user.uses("", "practice", OUTRIDER_WEBHOOK_SECRET=SECRET)
+    return user
 
 
 def ask(client: httpx2.Client, key: str) -> Any:
@@ -102,7 +102,7 @@ def test_every_accepted_response_is_delivered_under_one_id_over_repeated_kills(p
                 running.process.kill()
         accepted = set(responses)
         with up(person) as running, running.client() as client:
-            for round in range(8):  # whoever was cut asks again
+            for round in range(8):  # repeat the request after each lost connection
                 responses |= {ask(client, f"{round}-{number}") for number in range(6)}
             check(receiver, responses)
     assert len(accepted) > 8

@@ -1,4 +1,4 @@
-"""For journeys through the chat with real commands: a model that begins them, and gates that hold them up."""
+"""For journeys through the chat with real commands: a model that starts them, and gates at which they wait."""
 
 import os
 from collections.abc import Generator

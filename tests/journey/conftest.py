@@ -1,4 +1,4 @@
-"""Somebody at a shell, for every journey."""
+"""A user at a shell, for every journey."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The real `outrider` program in an empty home with a clean environment, as a newcomer would meet it."""
+"""The real `outrider` program in an empty home with a clean environment, as on its first use."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ PATIENCE = 60
 
 
 class Ran(Struct, frozen=True):
-    """What a finished command left behind."""
+    """The exit code and the output of a finished command."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Ran(Struct, frozen=True):
 
 
 class Person:
-    """Somebody at a shell: a home folder, a project folder, and what is set in the environment."""
+    """A user at a shell: a home folder, a project folder, and environment variables."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "person"
@@ -61,7 +61,7 @@ class Person:
         cwd: Path | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Ran:
-        """Run a command to its end, with nothing or this on stdin."""
+        """Run a command to its end, with this on stdin, which is empty by default."""
         ran = subprocess.run(
             [OUTRIDER, *words],
             cwd=cwd or self.project,
@@ -98,7 +98,7 @@ class Person:
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def types_at_a_terminal(self, *words: str, answers: bytes = b"") -> tuple[int, str]:
-        """Run a command with a terminal for stdin, stdout and stderr: the exit code and all that was shown."""
+        """Run a command with a terminal for stdin, stdout and stderr; returns the exit code and what it printed."""
         main, side = pty.openpty()
         try:
             process = subprocess.Popen(
@@ -121,8 +121,8 @@ class Person:
 
 
 @contextmanager
-def held(home: Path) -> Generator[None]:
-    """A home that a program of the person's owns, which takes no guests."""
+def owned_home(home: Path) -> Generator[None]:
+    """A home that a Python program owns, to which other commands cannot connect."""
     home.mkdir(mode=0o700, exist_ok=True)
     with (home / "lock").open("w") as file:
         file.write(json.dumps({"pid": os.getpid(), "since": "2026-11-15T08:00:00+0000", "what": "Python"}))
@@ -132,20 +132,20 @@ def held(home: Path) -> Generator[None]:
 
 
 def _read_all(descriptor: int) -> str:
-    heard = bytearray()
+    output = bytearray()
     while True:
         try:
             piece = os.read(descriptor, 65_536)
-        except OSError:  # how Linux says that nobody holds the other side any more
+        except OSError:  # On Linux, this means that no process has the other side open any more.
             break
         if not piece:
             break
-        heard += piece
-    return heard.decode()
+        output += piece
+    return output.decode()
 
 
 def ended(process: "subprocess.Popen[bytes]") -> Ran:
-    """Wait for a command that was left running."""
+    """Wait until a command that was started with `begins` has ended."""
     out, err = process.communicate(timeout=PATIENCE)
     return Ran(process.returncode, (out or b"").decode(), err.decode())
 
@@ -157,5 +157,5 @@ def interrupt(process: "subprocess.Popen[bytes]") -> Ran:
 
 
 def kinds(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The types of these JSON lines, deltas left out."""
+    """The types of these JSON lines, without deltas."""
     return [line["type"] for line in lines if line["type"] != "delta"]

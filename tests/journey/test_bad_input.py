@@ -10,7 +10,7 @@ import pytest
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, held
+from tests.journey.support import OUTRIDER, PATIENCE, Ran, ended, owned_home
 from tests.support.in_process import InProcessPerson as Person
 
 
@@ -65,7 +65,7 @@ def test_a_key_that_is_not_accepted_is_reported_and_never_printed(person: Person
     [
         ("nowhere:big", "there is no provider or wire 'nowhere'"),
         ("anthropic:claude-sonnet-5", "needs a key: set ANTHROPIC_API_KEY"),
-        ("openai", "without a model"),
+        ("openai", "but no model"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_a_session_is_created(
@@ -136,7 +136,7 @@ def test_a_prompt_just_over_the_limit(person: Person) -> None:
 
 def test_an_image_file_that_is_no_image(person: Person) -> None:
     (person.project / "a.txt").write_text("hello")
-    assert_refused(person.types("run", "--image", "a.txt", "hi"), 2, "a.txt: not a picture")
+    assert_refused(person.types("run", "--image", "a.txt", "hi"), 2, "a.txt: not a supported image")
     assert_refused(person.types("run", "--image", "b.png", "hi"), 2, "b.png cannot be read: No such file")
 
 
@@ -186,7 +186,7 @@ def test_a_home_that_is_read_only(person: Person) -> None:
 
 
 def test_a_home_that_a_python_program_uses(person: Person) -> None:
-    with held(person.home):
+    with owned_home(person.home):
         assert_refused(
             person.types("run", "hi"), 75, f"Python (process {os.getpid()}) has been using {person.home} since 2"
         )

@@ -110,10 +110,10 @@ def test_an_open_question_waits_in_its_session_while_another_one_is_open(person:
         terminal.says("go")
         terminal.sees("waiting for your answer")
         terminal.says("/new")
-        terminal.sees("the open question waits in the last one (/switch session-1)")
+        terminal.sees("the pending question stays in the previous one (/switch session-1)")
         terminal.sees("idle · +1 session")
         terminal.says("/yes")
-        terminal.sees("There is no open question")
+        terminal.sees("There is no pending question")
         terminal.says("/switch session-1")
         terminal.sees("? Allow this command", times=2)
         terminal.says("/yes workspace")
@@ -131,7 +131,7 @@ def test_ctrl_c_at_a_question_stops_the_turn(person: Person) -> None:
         terminal.sees("■ Stopped")
         terminal.rests()
         terminal.says("/yes")
-        terminal.sees("There is no open question")
+        terminal.sees("There is no pending question")
     assert not (person.project / "ran").exists()
 
 

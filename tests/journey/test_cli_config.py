@@ -40,11 +40,11 @@ def test_a_setting_is_written_read_and_removed(shell: Shell) -> None:
     path = shell.home / "config.toml"
     assert shell.types("path") == (0, f"{path}\n", "")
     assert shell.types("get", "limits.steps") == (0, "60\n", "")
-    assert shell.types("set", "limits.steps", "80") == (0, f"limits.steps is set in {path}\n", "")
+    assert shell.types("set", "limits.steps", "80") == (0, f"saved limits.steps in {path}\n", "")
     assert shell.types("get", "limits.steps") == (0, "80\n", "")
     assert shell.file() == "[limits]\nsteps = 80\n"
-    assert shell.types("unset", "limits.steps") == (0, f"limits.steps is no longer set in {path}\n", "")
-    assert shell.types("unset", "limits.steps") == (0, f"limits.steps is not set in {path}\n", "")
+    assert shell.types("unset", "limits.steps") == (0, f"removed limits.steps from {path}\n", "")
+    assert shell.types("unset", "limits.steps") == (0, f"limits.steps was not set in {path}\n", "")
     assert shell.types("get", "limits.steps") == (0, "60\n", "")
 
 
@@ -150,12 +150,12 @@ def test_a_mistake_in_a_rule_is_reported_with_its_number(shell: Shell) -> None:
     path.write_text('[[rules]]\nverdict = "ask"\n\n[[rules]]\nverdikt = "deny"\n')
     problem = f"outrider: {path}: rule 2: there is no key verdikt; did you mean verdict?\n"
     assert shell.types("get", "rules") == (2, "", problem)
-    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
+    assert shell.types("set", "limits.queue", "5") == (0, f"saved limits.queue in {path}\n", problem)
 
 
 def test_a_secret_from_stdin_is_stored_privately_and_never_printed(shell: Shell) -> None:
     path = shell.home / "config.toml"
-    assert shell.types("set", "model.key", "-", stdin=f"{SECRET}\n") == (0, f"model.key is set in {path}\n", "")
+    assert shell.types("set", "model.key", "-", stdin=f"{SECRET}\n") == (0, f"saved model.key in {path}\n", "")
     assert (shell.file(), path.stat().st_mode & 0o777) == (f'[model]\nkey = "{SECRET}"\n', 0o600)
     assert shell.types("get", "model.key") == (0, "set (from config.toml)\n", "")
     assert "set (from config.toml)" in shell.types("list")[1]
@@ -181,7 +181,7 @@ def test_a_written_value_that_the_environment_overrides_is_reported(shell: Shell
         (("set", "limit.steps", "1"), "there is no setting limit.steps; did you mean limits.steps?"),
         (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
         (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
-        (("set", "model", "gpt-5.5"), "'gpt-5.5' is a model without a provider: write openai:gpt-5.5"),
+        (("set", "model", "gpt-5.5"), "'gpt-5.5' names a model but no provider; write, for example, openai:gpt-5.5"),
         (("set", "runtime", "native:x"), "a model cannot be chosen for native here: write native alone"),
         (("get", "rule"), "there is no setting rule; did you mean rules?"),
         (("set", "rules", "x"), "rules cannot be set one by one: write each one under [[rules]] in config.toml"),
@@ -198,8 +198,8 @@ def test_a_mistake_in_the_file_is_reported_and_can_be_corrected(shell: Shell) ->
     path.write_text("[limits]\nsteps = 0\n")
     problem = f"outrider: {path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000\n"
     assert shell.types("list") == (2, "", problem)
-    assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
-    assert shell.types("set", "limits.steps", "6") == (0, f"limits.steps is set in {path}\n", "")
+    assert shell.types("set", "limits.queue", "5") == (0, f"saved limits.queue in {path}\n", problem)
+    assert shell.types("set", "limits.steps", "6") == (0, f"saved limits.steps in {path}\n", "")
 
 
 def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:

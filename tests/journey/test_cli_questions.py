@@ -221,7 +221,7 @@ def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Pers
     (question,) = pending(person)
     assert "| echo once >> ran" in resumed.err
     assert (
-        f"session s waits for an answer: outrider questions answer {question['id']} once|session|workspace|no"
+        f"session s is waiting for an answer: outrider questions answer {question['id']} once|session|workspace|no"
         in resumed.err
     )
     assert {name: question[name] for name in ("name", "choices", "needs")} == {
@@ -285,7 +285,7 @@ def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
     leave_pending(person)
     ran = person.types("run", "-s", "s", "go on without")
     assert (ran.code, ran.out, runs(person), pending(person)) == (0, "all done\n", 0, [])
-    assert "pending questions were answered with no: nobody can be asked here" in ran.err
+    assert "pending questions were answered with no, because nobody can be asked here" in ran.err
 
 
 @pytest.mark.needs("sandbox")
@@ -307,7 +307,7 @@ def test_a_permission_for_the_workspace_is_valid_until_it_is_revoked(person: Per
         assert person.types("permissions", "forget", "g-none").code == 2
         for permission in permissions:
             ran = person.types("permissions", "forget", permission["id"])
-            assert ran == Ran(0, f"revoked: Outrider asks again for {permission['need']} in {person.project}\n", "")
+            assert ran == Ran(0, f"revoked; Outrider will ask again for {permission['need']} in {person.project}\n", "")
         assert "no (nobody answered)" in person.types("run", "-s", "third", "go").err
     assert runs(person) == 2
 

@@ -68,7 +68,7 @@ def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(pe
     assert (result["status"], result["notify"]) == ("background_started", False)
     assert "there will be no notice" in result["message"]
     assert "Poll it" in result["message"]
-    assert ran.err == f"outrider: task {task} is still running: outrider tasks wait {task}\n"
+    assert ran.err == f"outrider: task {task} is still running; to wait for it: outrider tasks wait {task}\n"
     assert (ran.lines[-1]["text"], ran.lines[-1]["tasks"]) == ("started", [task])
 
     assert {name: list_tasks(person)[task][name] for name in ("state", "notify", "name", "command")} == {
@@ -77,7 +77,8 @@ def test_a_command_started_in_a_pipe_promises_no_notice_and_can_be_waited_for(pe
         "name": "s",
         "command": "cat fifo",
     }
-    assert person.types("tasks", "wait", task, "--timeout", "0.1") == Ran(75, "", f"outrider: task {task} is running\n")
+    timed_out = person.types("tasks", "wait", task, "--timeout", "0.1")
+    assert timed_out == Ran(75, "", f"outrider: task {task} is still running\n")
     waiting = person.begins("tasks", "wait", task)
     fifo.write_text("built\n")
     assert ended(waiting) == Ran(0, "built\n", f"outrider: task {task} succeeded, exit code 0\n")
@@ -140,7 +141,7 @@ def test_a_task_is_killed_with_all_its_processes_and_that_is_recorded(person: Pe
     assert ran.out.startswith(f"task {task} was killed")
     assert not has_reader(fifo)
     row = list_tasks(person)[task]
-    assert (row["state"], row["why"]) == ("killed", "killed by the person")
+    assert (row["state"], row["why"]) == ("killed", "killed on request")
     again = person.types("tasks", "kill", task)
     assert (again.code, again.out, "nothing to kill" in again.err) == (0, "", True)
     assert person.types("tasks", "wait", task).code == 1
@@ -225,7 +226,7 @@ def test_a_terminal_shows_the_task_that_keeps_running(person: Person, fifo: Path
         code, screen = person.types_at_a_terminal("run", "go")
     (task,) = list_tasks(person)
     assert (code, f"in the background as task {task}" in screen) == (0, True), screen
-    assert f"task {task} is still running: outrider tasks wait {task}" in screen
+    assert f"task {task} is still running; to wait for it: outrider tasks wait {task}" in screen
     assert f"as task {task}" in person.types("sessions", "show", next(iter(list_tasks(person).values()))["session"]).out
     assert person.types("tasks", "kill", task).code == 0
     doctor = person.types("doctor").out

@@ -27,7 +27,7 @@ SCRIPT = Script(
         ScriptRule("never end", ((says("one two three four five six", delay=0.1),),)),
     )
 )
-WRONG = "this key is wrong or revoked; `outrider key create` makes a new one"
+WRONG = "this key is wrong or revoked; `outrider key create` creates a new one"
 STORIES: list[dict[str, Any]] = [
     {"story": "text", "text": "all is well", "finishReason": "stop", "counts": True},
     {

@@ -172,7 +172,7 @@ async def test_an_image_reaches_the_model(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}], "not fetched"),
-        ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}], "not a picture"),
+        ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}], "not a supported image"),
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,%%"}}], "not valid base64"),
         ([{"type": "input_audio"}], "input_audio"),
         ("  ", "empty"),

@@ -299,7 +299,7 @@ async def test_outputs_of_calls_that_do_not_wait_are_refused(tmp_path: Path) -> 
     result = {"type": "function_call_output", "call_id": "call_x", "output": "ding"}
     async with responses_home(tmp_path, says("hello")) as home:
         first = await home.ask("hi")
-        with pytest.raises(openai.BadRequestError, match="waits for an output"):
+        with pytest.raises(openai.BadRequestError, match="is waiting for an output"):
             await home.ask([result], previous_response_id=first.id)
         with pytest.raises(openai.NotFoundError):
             await home.ask([result], conversation="unheard of")

@@ -18,9 +18,9 @@ from outrider.core.prompt import Prompt
 from outrider.core.store_port import KeySpec
 from outrider.store.keys import make_key, parse_spend
 from outrider.testing.scripted_model import ScriptedModel, call, says, stalls
-from tests.support.dear import Dear
 from tests.support.gate import error_of
 from tests.support.http import serving_app
+from tests.support.priced_model import PricedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def spend_home(folder: Path, model: ScriptedModel) -> AsyncGenerator[Spend
 async def test_a_key_at_its_spending_limit_is_refused_by_every_endpoint(
     tmp_path: Path, spend: str, code: str, has_end: bool
 ) -> None:
-    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client(spend) as (client, id):
+    async with spend_home(tmp_path, PricedModel(says("hello"))) as home, home.client(spend) as (client, id):
         first = await client.post("/v1/chat/completions", json=HELLO, headers={"idempotency-key": "k"})
         session = first.headers["x-session-id"]
         refused = [
@@ -102,7 +102,7 @@ async def test_a_key_at_its_spending_limit_is_refused_by_every_endpoint(
 
 
 async def test_the_limit_is_reset_the_next_day(tmp_path: Path) -> None:
-    async with spend_home(tmp_path, Dear(says("hello"))) as home, home.client("1/day") as (client, _):
+    async with spend_home(tmp_path, PricedModel(says("hello"))) as home, home.client("1/day") as (client, _):
         assert (await client.post("/v1/chat/completions", json=HELLO)).status_code == 200
         refused = await client.post("/v1/chat/completions", json=HELLO)
         wait = int(refused.headers["retry-after"])
@@ -114,7 +114,7 @@ async def test_the_limit_is_reset_the_next_day(tmp_path: Path) -> None:
 
 
 async def test_a_running_turn_continues_past_the_limit_and_outputs_for_it_are_accepted(tmp_path: Path) -> None:
-    model = Dear(says("", call("weather")), says("sunny"))
+    model = PricedModel(says("", call("weather")), says("sunny"))
     order = HELLO | {"tools": [TOOL]}
     async with spend_home(tmp_path, model) as home, home.client("1/day") as (client, id):
         first = await client.post("/v1/chat/completions", json=order)
@@ -139,7 +139,10 @@ async def test_a_conversation_that_began_elsewhere_is_paid_for_too(tmp_path: Pat
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
     ]
     order = {"model": "outrider", "messages": past, "tools": [TOOL]}
-    async with spend_home(tmp_path, Dear(says("-"), says("sunny"))) as home, home.client("1/day") as (client, id):
+    async with (
+        spend_home(tmp_path, PricedModel(says("-"), says("sunny"))) as home,
+        home.client("1/day") as (client, id),
+    ):
         first = await client.post("/v1/chat/completions", json=order)
         second = await client.post("/v1/chat/completions", json=order)
         spent = await home.spent(id)
@@ -152,7 +155,7 @@ async def test_the_work_of_child_sessions_counts_for_the_same_key(tmp_path: Path
         is_child = any("say hi" in str(message) for message in prompt.messages[:1])
         return says("hi") if is_child else says("", call("delegate", work="say hi"))
 
-    async with spend_home(tmp_path, Dear(leads, says("it says hi"))) as home, home.client() as (client, id):
+    async with spend_home(tmp_path, PricedModel(leads, says("it says hi"))) as home, home.client() as (client, id):
         answer = await client.post("/v1/chat/completions", json=HELLO)
         assert answer.json()["choices"][0]["message"]["content"] == "it says hi"
         assert await home.spent(id) == 3.0
@@ -160,7 +163,7 @@ async def test_the_work_of_child_sessions_counts_for_the_same_key(tmp_path: Path
 
 async def test_each_key_pays_for_its_own_turns_and_without_a_limit_nothing_is_refused(tmp_path: Path) -> None:
     async with (
-        spend_home(tmp_path, Dear(says("hello"))) as home,
+        spend_home(tmp_path, PricedModel(says("hello"))) as home,
         home.client("1/day") as (bounded, one),
         home.client(name="free") as (free, other),
     ):

@@ -9,7 +9,7 @@ import pytest
 from outrider.config.load import load
 from outrider.core.errors import QueueFull, Refused
 from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says, stalls
-from tests.support.dear import Dear
+from tests.support.priced_model import PricedModel
 from tests.support.tasking import open_scripted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S15")]
@@ -29,7 +29,11 @@ def endless_calls(same: bool) -> list[ReplySource]:
             {"limits_repeats": "2"},
             "made the same call 3 times in a row",
         ),
-        (lambda: Dear(*endless_calls(same=False)), {"limits_spend": "2.5"}, "has cost $3.00; its limit is $2.50"),
+        (
+            lambda: PricedModel(*endless_calls(same=False)),
+            {"limits_spend": "2.5"},
+            "has cost $3.00; its limit is $2.50",
+        ),
         (lambda: ScriptedModel(stalls(), says("never")), {"limits_seconds": "1"}, "stopped after 1 s"),
     ],
     ids=["steps", "repeats", "spend", "seconds"],
@@ -52,7 +56,7 @@ async def test_more_messages_than_a_session_queues_are_refused(tmp_path: Path) -
         session = await agent.session("s")
         for number in range(3):
             await agent.post(f"message {number}", session=session)
-        with pytest.raises(QueueFull, match="3 messages already wait in this session"):
+        with pytest.raises(QueueFull, match="3 messages are already waiting in this session"):
             await agent.post("one more", session=session)
         gate.release()
         with anyio.fail_after(60):

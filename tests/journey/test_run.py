@@ -156,7 +156,8 @@ def test_a_killed_turn_is_mentioned_and_finished_by_the_model_it_started_with(pe
         process.kill()
         ended(process)
         other = person.types("run", "-s", "new", "hi", environ={"OUTRIDER_MODEL": "practice"})
-        assert (other.code, other.err) == (0, "outrider: 1 unfinished turn; to finish: outrider resume\n")
+        hint = "outrider: other sessions have 1 unfinished turn; to finish: outrider resume\n"
+        assert (other.code, other.err) == (0, hint)
         line = person.types("resume", "--json").lines[-1]
         assert [line[name] for name in ("type", "name", "text", "outcome")] == ["finished", "old", "one", "done"]
         assert person.types("resume", "old") == Ran(0, "no unfinished turns in old\n", "")

@@ -214,7 +214,7 @@ def test_in_the_chat_codex_takes_over_and_native_continues_with_the_whole_conver
             terminal.says("/status")
             terminal.sees("runtime")
             terminal.says("/runtime native")
-            terminal.sees("native runs the turns of this session; it has the whole session")
+            terminal.sees("native runs the turns of this session; it sees the whole session")
             terminal.says("read seen.txt")
             terminal.sees("otter", times=2)
             assert "codex ·" not in terminal.rests().splitlines()[-1]
@@ -306,7 +306,7 @@ def test_an_acp_agent_is_started_opens_a_session_and_is_stopped(person: Person, 
         0,
         [["✓", "program"], ["✓", "start"], ["✓", "version"], ["✓", "login"]],
     )
-    assert "opened a session, in which nothing was asked" in ran.out
+    assert "opened a session; no prompt was sent" in ran.out
     assert (list_runtimes(person)["acp"]["is_ready"], len(agent.received("initialize"))) == (True, 2)
     assert len(agent.received("session/new")) == 1
     assert agent.prompts() == []

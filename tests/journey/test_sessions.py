@@ -118,7 +118,7 @@ def test_a_session_is_deleted_only_after_confirmation(writer: Person) -> None:
 def test_a_missing_session_is_reported(person: Person) -> None:
     for words in (["show", "x"], ["export", "x"], ["delete", "--yes", "x"]):
         assert person.types("sessions", *words) == Ran(
-            2, "", "outrider: there is no session 'x'; `outrider sessions list` shows them\n"
+            2, "", "outrider: there is no session 'x'; `outrider sessions list` shows all sessions\n"
         )
 
 

@@ -125,7 +125,7 @@ async def test_a_command_that_only_sleeps_is_refused_and_the_turn_continues(
         journal = await agent.journal(await agent.session("s"))
     (result,) = [entry.body for entry in journal if isinstance(entry.body, Result)]
     assert (turn.outcome, turn.text, result.failed) == ("done", "fine", is_refused)
-    assert not is_refused or "tasks(action=wait)" in result.text
+    assert not is_refused or "must run in the background. To wait for a task, use the tasks tool" in result.text
 
 
 @pytest.mark.needs("sandbox")
@@ -210,7 +210,7 @@ async def test_a_task_that_waits_at_a_prompt_is_reported_once_and_its_end_too(tm
     async with open_scripted(tmp_path, model) as agent:
         session = await say_and_wait(agent, "go")
         stalled, ended = await wait_for_notices(agent, session, 2)
-    assert "seems to wait for input" in stalled.text
+    assert "seems to be waiting for input" in stalled.text
     assert "| Continue? [y/n]" in stalled.text
     assert ended.text.splitlines()[0].endswith("succeeded]")
     assert "got y" in ended.text

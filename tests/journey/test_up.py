@@ -15,7 +15,7 @@ from outrider.system.processes import identity_of, is_alive
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import script
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.journey.support import OUTRIDER, PATIENCE, held, interrupt
+from tests.journey.support import OUTRIDER, PATIENCE, interrupt, owned_home
 from tests.support.cutting import until
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.up import begin, entries, following, say, up
@@ -81,7 +81,7 @@ def test_a_killed_server_is_not_mistaken_for_a_running_one(person: Person) -> No
     assert person.types("up", "stop").out == "not running\n"
     with up(person) as running:
         assert json.loads((person.home / "up.json").read_text())["pid"] == running.process.pid
-    assert f"process {os.getpid()}) was killed: it left up.json behind" in person.types("up", "logs").out
+    assert f"process {os.getpid()}) was killed; its up.json will be replaced" in person.types("up", "logs").out
 
 
 def test_a_server_in_the_background_is_found_and_stopped(person: Person) -> None:
@@ -108,7 +108,8 @@ def test_a_start_in_the_background_that_fails_says_why(person: Person) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        problem = f"outrider: port {port} of 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
+        advice = "stop the program that uses it, or choose another port with --port"
+        problem = f"outrider: port {port} on 127.0.0.1 is in use; {advice}\n"
         for words in (("up", "--port", str(port)), ("up", "--detach", "--port", str(port))):
             ran = person.starts(*words)
             assert (ran.code, ran.out, ran.err) == (75, "", problem)
@@ -116,7 +117,7 @@ def test_a_start_in_the_background_that_fails_says_why(person: Person) -> None:
 
 
 def test_a_home_that_a_python_program_uses_is_refused_with_its_process(person: Person) -> None:
-    with held(person.home):
+    with owned_home(person.home):
         ran = person.starts("up", "--port", "0")
     assert ran.code == 75
     assert ran.err.startswith(f"outrider: Python (process {os.getpid()}) has been using {person.home} since ")

@@ -1,4 +1,4 @@
-"""Behaviours and tests name each other: a row is shown by a test, or stands as planned. That list only shrinks."""
+"""Behaviours and tests name each other: a row is shown by a test, or is planned. Planned rows only get fewer."""
 
 import tomllib
 from typing import Any

@@ -1,4 +1,4 @@
-"""The least of an MCP server, over stdin and stdout: one tool, `poke`, which says what it was given."""
+"""A minimal MCP server over stdin and stdout, with one tool, `poke`, which returns its arguments."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Waiting for what a session asks. Whoever calls this bounds it."""
+"""Waiting for the questions of a session. The caller sets the time limit."""
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry

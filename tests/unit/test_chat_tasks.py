@@ -81,7 +81,7 @@ def apply(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
         (task(description="the tests"), Note("✓ t-1 succeeded · the tests · exit 0, 3.2 s", "good")),
         (task("failed", 2), Note("✗ t-1 failed · make test · exit 2, 3.2 s", "bad")),
         (task("killed", None, "by you"), Note("● t-1 was killed · make test · 3.2 s · by you", "warn")),
-        (task("lost", None), Note("✗ t-1 was lost: how it ended is not known · make test · 3.2 s", "bad")),
+        (task("lost", None), Note("✗ t-1 was lost, and its outcome is unknown · make test · 3.2 s", "bad")),
         (task("timed_out", None), Note("● t-1 reached its time limit · make test · 3.2 s", "warn")),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
     stalled = task_notice_items(stalled_notice(task("stalled", None), "Continue? [y/n] "))
     watched = task_notice_items(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
     assert stalled == [
-        Note("● t-1 seems to wait for input · make test · answer with /write t-1 TEXT", "warn"),
+        Note("● t-1 seems to be waiting for input · make test · answer with /write t-1 TEXT", "warn"),
         OutputLines(("Continue? [y/n]",)),
     ]
     assert watched == [Note("● t-1 matched its watch pattern (^E) · make test", "warn"), OutputLines(("E1", "E2"))]

@@ -1,4 +1,4 @@
-"""The protocol of the Codex we are tested with is the one on record; a new one is told apart by name."""
+"""The protocol of the Codex we are tested with is the one on record; a difference is reported by name."""
 
 from tests.support.codex import codex_binary
 from tests.support.codex_schema import changes, current_schema, recorded

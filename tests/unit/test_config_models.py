@@ -132,12 +132,12 @@ def test_a_choice_includes_the_request_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gpt-5.5", "'gpt-5.5' is a model without a provider: write openai:gpt-5.5"),
-        ("claude-sonnet-5", "'claude-sonnet-5' is a model without a provider: write anthropic:claude-sonnet-5"),
-        ("qwen/qwen3", "'qwen/qwen3' is a model without a provider: write openrouter:qwen/qwen3"),
-        ("llama3.2", "'llama3.2' is a model without a provider: write ollama:llama3.2"),
-        ("openai", "'openai' is a provider or wire without a model: write openai:gpt-5.6-terra"),
-        ("openai-chat:", "'openai-chat:' is a provider or wire without a model: write openai-chat:<model>"),
+        ("gpt-5.5", "'gpt-5.5' names a model but no provider; write, for example, openai:gpt-5.5"),
+        ("claude-opus-5", "'claude-opus-5' names a model but no provider; write, for example, anthropic:claude-opus-5"),
+        ("qwen/qwen3", "'qwen/qwen3' names a model but no provider; write, for example, openrouter:qwen/qwen3"),
+        ("llama3.2", "'llama3.2' names a model but no provider; write, for example, ollama:llama3.2"),
+        ("openai", "'openai' names a provider or wire but no model; write openai:gpt-5.6-terra"),
+        ("openai-chat:", "'openai-chat:' names a provider or wire but no model; write openai-chat:<model>"),
         ("anthropc:c", "there is no provider or wire 'anthropc'; did you mean anthropic:c?"),
         ("groq:m", "groq:m needs a key: set GROQ_API_KEY or OUTRIDER_MODEL_KEY"),
     ],

@@ -47,8 +47,8 @@ def test_a_key_in_the_file_is_accepted_only_when_others_cannot_read_it(tmp_path:
     path.chmod(0o640)
     with pytest.raises(Refused) as refused:
         load(tmp_path, {})
-    advice = "chmod 600 it, or use env:NAME or file:PATH"
-    assert str(refused.value) == f"{path}: contains model.key, but other users can read the file: {advice}"
+    advice = "run chmod 600 on it, or use env:NAME or file:PATH"
+    assert str(refused.value) == f"{path}: contains model.key, but other users can read the file; {advice}"
 
 
 def test_a_key_whose_variable_is_unset_counts_as_unset_and_causes_a_warning(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_key_file_that_is_shared_missing_or_empty_is_refused(tmp_path: Path) -
     assert refusal() == f"model.key: {path} cannot be read: No such file or directory"
     path.write_text(SECRET)
     path.chmod(0o644)
-    assert refusal() == f"model.key: other users can read {path}: chmod 600 it"
+    assert refusal() == f"model.key: other users can read {path}; run chmod 600 on it"
     path.chmod(0o600)
     path.write_text("\n")
     assert refusal() == f"model.key: {path} is empty"

@@ -156,11 +156,11 @@ async def test_an_owner_that_serves_read_access_refuses_what_changes_something(t
             assert client is not None
             session = await owner.agent.session("s")
             assert await client.call(OPERATIONS["find"], ("s",), {}) == session
-            with pytest.raises(HomeBusy, match=r"Python \(process 12\) uses this home, and runs no turns for others"):
+            with pytest.raises(HomeBusy, match=r"Python \(process 12\) is using this home and runs no turns for"):
                 await client.call(OPERATIONS["delete"], (session,), {})
-            with pytest.raises(HomeBusy, match="uses this home"):
+            with pytest.raises(HomeBusy, match="is using this home"):
                 await anext(client.follow(session, 0))
-            with pytest.raises(HomeBusy, match="uses this home"):
+            with pytest.raises(HomeBusy, match="is using this home"):
                 await request_hand_over(tmp_path / "home", "outrider up")
             assert await owner.agent.sessions() == [session]
 

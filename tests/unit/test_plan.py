@@ -1,4 +1,4 @@
-"""The plan is total, bounded, and any prefix of a journal can be carried on."""
+"""The plan is total and bounded, and a turn can continue from any prefix of a journal."""
 
 import pytest
 from hypothesis import given

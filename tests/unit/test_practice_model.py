@@ -324,7 +324,7 @@ def test_the_output_of_a_command_cannot_close_its_block_and_is_never_taken_for_a
 
 def test_a_call_that_was_denied_refused_or_interrupted_is_reported_as_such() -> None:
     denied = "not run: the person did not allow it. Do not work around this: continue without it"
-    assert after("run x", denied, failed=True) == "I did not run `x`: the person did not allow it."
+    assert after("run x", denied, failed=True) == "I did not run `x`: you did not allow it."
     assert after("run x", "no command may run here", failed=True) == "I could not run `x`: no command may run here"
     interrupted = f"I do not know whether I managed to run `x`: {UNKNOWN}."
     assert after("run x", UNKNOWN, failed=True) == interrupted

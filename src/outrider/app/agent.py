@@ -191,10 +191,10 @@ class Agent(AgentApi):
     async def find_task(self, name: str) -> Task:
         if task := await self._store.find_task(self.person, name):
             return task
-        raise Refused(f"there is no task {name!r}; `outrider tasks list` shows them")
+        raise Refused(f"there is no task {name!r}; `outrider tasks list` shows all tasks")
 
     async def kill_task(self, task: Task) -> Task:
-        return await self._task_supervisor.kill(task, "killed by the person")
+        return await self._task_supervisor.kill(task, "killed on request")
 
     async def wait_task(self, task: Task, seconds: float = inf) -> Task:
         return await self._task_supervisor.wait(task, seconds)
@@ -204,7 +204,8 @@ class Agent(AgentApi):
 
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
         if answer not in asked.choices:
-            raise Refused(f"{answer!r} is not an answer; answer one of: {', '.join(asked.choices)}")
+            choices = ", ".join(asked.choices)
+            raise Refused(f"{answer!r} is not a valid answer to this question; choose one of: {choices}")
         entry = await self._store.answer(session.id, asked.ask, answer, session.person)
         applies_to = {SESSION: session.id, WORKSPACE: session.workspace}.get(answer)
         if entry and applies_to:
@@ -285,7 +286,7 @@ class Agent(AgentApi):
 
 def _require_session(session: Session | None, name: str) -> Session:
     if session is None:
-        raise Refused(f"there is no session {name!r}; `outrider sessions list` shows them")
+        raise Refused(f"there is no session {name!r}; `outrider sessions list` shows all sessions")
     return session
 
 
@@ -309,9 +310,9 @@ def _check_name(name: str) -> None:
 
 
 _RESERVED_NAMES = ("search", ".", "..")
-"""Path segments of a URL that mean something else."""
+"""Path segments with a special meaning in URLs."""
 
 
 def _check_not_reserved(name: str) -> None:
     if name in _RESERVED_NAMES:
-        raise Refused(f"a session cannot be named {name!r}: in a URL that means something else")
+        raise Refused(f"a session cannot be named {name!r}, which has a special meaning in URLs")

@@ -133,9 +133,9 @@ class HealthMonitor:
 
     def _problem(self, report: HealthReport, now: float) -> str:
         if not report.is_worker_running:
-            return "no turns run: this process is about to end"
+            return "no turns are run: this process is shutting down"
         if report.stalled_reason:
             return f"a turn is stalled and will be retried: {report.stalled_reason}"
         if self._stalled_since and now - self._stalled_since > STALLED_AFTER_SECONDS:
-            return f"sessions have work ({report.idle}), and none is running: restart `outrider up`"
+            return f"sessions have work ({report.idle}), but none is running: restart `outrider up`"
         return ""

@@ -82,7 +82,7 @@ def set_(name: str, value: str) -> None:
 
         value = parse_runtime(value).name
     path = set_value(find_home(), setting.name, value)
-    print_line(f"{setting.name} is set in {path}")
+    print_line(f"saved {setting.name} in {path}")
     if setting.is_secret and is_typed and not secret_reference(value):
         warn(f"your shell may have saved this secret; next time use: outrider config set {setting.name} -")
     _warn_if_overridden(setting)
@@ -94,7 +94,8 @@ def unset_(name: str) -> None:
     """Remove a setting from config.toml."""
     home = find_home()
     is_removed = unset_value(home, name)
-    print_line(f"{name} is {'no longer' if is_removed else 'not'} set in {home / CONFIG_FILE}")
+    path = home / CONFIG_FILE
+    print_line(f"removed {name} from {path}" if is_removed else f"{name} was not set in {path}")
 
 
 @command.command("path")

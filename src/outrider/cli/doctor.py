@@ -75,7 +75,8 @@ def _check_home_folder(home: Path) -> ProbeResult:
     if not home.is_dir():
         return ProbeResult("home", "broken", f"{home} is not a folder", f"move that file, or {_OTHER_HOME_HINT}")
     if not os.access(home, os.W_OK | os.X_OK):
-        return ProbeResult("home", "broken", f"{home} cannot be written to", f"chmod u+rwx it, or {_OTHER_HOME_HINT}")
+        advice = f"run chmod u+rwx {home}, or {_OTHER_HOME_HINT}"
+        return ProbeResult("home", "broken", f"{home} cannot be written to", advice)
     mode = stat.S_IMODE(home.stat().st_mode)
     if mode & 0o077:
         return ProbeResult("home", "odd", f"{home} can be read by others (mode {mode:o})", f"chmod 700 {home}")
@@ -190,7 +191,7 @@ async def check_store(home: Path) -> AsyncGenerator[ProbeResult, None]:
     if waiting:
         yield ProbeResult("turns", "odd", f"{waiting} unfinished", "outrider resume")
     if tasks:
-        yield ProbeResult("tasks", "fine", f"{len(tasks)} recorded as open; `outrider tasks list` shows them")
+        yield ProbeResult("tasks", "fine", f"{len(tasks)} not ended; `outrider tasks list` shows them")
 
 
 def _store_size(home: Path) -> int | None:

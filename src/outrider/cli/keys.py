@@ -79,14 +79,14 @@ def _read_first_key(config: Config) -> str:
     if path.exists():
         return resolve_secret("the key", f"file:{path}", {}).reveal()
     if "OUTRIDER_API_KEY" in config.keys:
-        raise Refused("no stored key to show; the value of OUTRIDER_API_KEY is a key: send it as a bearer token")
+        raise Refused("there is no stored key to show; OUTRIDER_API_KEY is set: send its value as a bearer token")
     return ""
 
 
 def _no_key_error(keys: Sequence[Key]) -> Refused:
     if any(not key.revoked for key in keys):
         return Refused(
-            "no stored key to show: a key is shown only when it is created; "
+            "there is no stored key to show: a key is shown only when it is created; "
             "`outrider key list` lists your keys, `outrider key create NAME` creates one"
         )
     return Refused("there is no key yet: `outrider up` creates the first one, `outrider key create NAME` another")
@@ -134,7 +134,7 @@ def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, 
 @command.command("list")
 @JSON_OPTION
 def list_keys(is_json: bool) -> int:
-    """List all keys, oldest first. The keys themselves are not stored and not shown."""
+    """List all keys, oldest first. The keys themselves are neither stored nor shown."""
     config = open_config()
 
     async def act() -> None:
@@ -179,7 +179,7 @@ def revoke(key: str) -> int:
             match = next((each for each in active if each.id == key), None)
             match = match or next((each for each in active if each.spec.name == key), None)
             if match is None:
-                raise Refused(f"there is no active key {one_line(key)!r}; `outrider key list` shows them")
+                raise Refused(f"there is no active key {one_line(key)!r}; `outrider key list` shows all keys")
             await agent.revoke_key(match.id)
         remove_first_key_file(config.home, match.id)
         print_line(f"revoked {one_line(match.spec.name)} ({match.id})")

@@ -54,7 +54,7 @@ def _read_stdin(longest: int) -> str:
 def _message_too_long(longest: int) -> Refused:
     return Refused(
         f"the message has more than {longest:,} characters, the maximum (limits.input); "
-        "put long material into a file in the workspace and name the file"
+        "put long text into a file in the workspace and name the file"
     )
 
 

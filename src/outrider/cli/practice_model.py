@@ -26,7 +26,7 @@ def command(port: int, say: tuple[str, ...], script: str | None, latency: float)
     """Serve a scripted model on 127.0.0.1, for tests and demos.
 
     The server implements OpenAI chat completions and responses and Anthropic messages. It prints one line of JSON with
-    its URL when it listens. Without --say and --script it replies like the built-in practice model. GET /requests
+    its URL when it is ready. Without --say and --script it replies like the built-in practice model. GET /requests
     returns the requests so far.
     """
     if say and script is not None:

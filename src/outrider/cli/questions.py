@@ -1,6 +1,6 @@
 """`outrider questions` and `outrider permissions`, and questions at the terminal of a running turn.
 
-A turn that waits for an answer is suspended: the commands here list such questions, answer them, and run the turn on.
+A turn that waits for an answer is suspended: the commands here list such questions, answer them, and continue the turn.
 Where nobody can answer, the answer is no.
 """
 
@@ -66,7 +66,7 @@ def print_pending(session: Session, questions: Sequence[Asked]) -> None:
     """Print on stderr the questions that suspend a turn, and the commands that answer them."""
     for asked in questions:
         sys.stderr.write(f"{printable(asked.question)}\n")
-        warn(f"session {session.name} waits for an answer: {PendingQuestion(session, asked).answer_command}")
+        warn(f"session {session.name} is waiting for an answer: {PendingQuestion(session, asked).answer_command}")
 
 
 def is_interactive() -> bool:
@@ -110,13 +110,13 @@ class QuestionPrompter:
 async def _prompt_for_answer(asked: Asked) -> str:
     sys.stderr.write(f"\n{printable(asked.question)}\n")
     with suppress(termios.error):
-        # Text typed before the question was visible is no answer to it.
+        # Text typed before the question was visible does not answer it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     while True:
         sys.stderr.write(f"{answer_hint(asked.choices)}? ")
         sys.stderr.flush()
         line = await _read_line()
-        if not line:  # Ctrl-D is no consent.
+        if not line:  # Ctrl-D means no.
             sys.stderr.write("\n")
             return NO
         if answer := parse_answer(line, asked.choices):
@@ -277,7 +277,7 @@ def _find_question(questions: Sequence[PendingQuestion], id: str) -> PendingQues
         return matches[0]
     if matches:
         raise Refused(f"{len(matches)} questions begin with {id!r}; `outrider questions list` shows them")
-    raise Refused(f"there is no pending question {id!r}; `outrider questions list` shows them")
+    raise Refused(f"there is no pending question {id!r}; `outrider questions list` shows all pending questions")
 
 
 _PERMISSIONS_LABEL = "outrider permissions"
@@ -333,6 +333,6 @@ async def _forget_permission(config: Config, id: str) -> None:
         matches = [permission for permission in matches if permission.id == id] or matches
         if len(matches) != 1:
             problem = f"{len(matches)} permissions begin with {id!r}" if matches else f"there is no permission {id!r}"
-            raise Refused(f"{problem}; `outrider permissions list` shows them")
+            raise Refused(f"{problem}; `outrider permissions list` shows all permissions")
         await agent.revoke_permission(matches[0].id)
-        print_line(f"revoked: Outrider asks again for {matches[0].need} in {matches[0].applies_to}")
+        print_line(f"revoked; Outrider will ask again for {matches[0].need} in {matches[0].applies_to}")

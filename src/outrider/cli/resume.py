@@ -22,7 +22,7 @@ from outrider.core.turn_result import TurnResult
 def command(session: str, is_json: bool) -> int:
     """Finish turns that a crash or a shutdown interrupted, in SESSION or in all sessions.
 
-    A turn that waits for an answer is not finished: its question is printed, and the exit code is 1. Ctrl-C leaves the
+    A turn that is waiting for an answer is skipped: its question is printed, and the exit code is 1. Ctrl-C leaves the
     remaining turns to be resumed later.
     """
     check_text(session, "the session's name")

@@ -29,6 +29,7 @@ from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event, render_event
 from outrider.core.store_port import Session
 from outrider.core.tasks import Task
+from outrider.core.text import plural
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
 from outrider.system.task_groups import background_group
@@ -123,9 +124,9 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
             if mismatch:
                 warn(mismatch)
         if await deny_unanswerable(agent, session, request.address) and not options.is_quiet:
-            warn("this session's pending questions were answered with no: nobody can be asked here")
+            warn("this session's pending questions were answered with no, because nobody can be asked here")
         turn = _TurnRun(agent, session, request, options)
-        resume_hint = f"Your message is saved: outrider resume {shlex.quote(session.name)}"
+        resume_hint = f"Your message is saved. To continue: outrider resume {shlex.quote(session.name)}"
         try:
             result = await turn.run()
         except anyio.get_cancelled_exc_class():
@@ -272,7 +273,10 @@ def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> N
     if session.workspace == str(request.workspace):
         return
     if request.has_explicit_workspace:
-        raise Refused(f"session {session.name!r} always works in {session.workspace}; start another session")
+        raise Refused(
+            f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; "
+            "start a new session"
+        )
     if not is_quiet:
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
@@ -281,13 +285,13 @@ async def _warn_unfinished(agent: AgentApi, session: Session) -> None:
     """Another owner of the home runs its unfinished turns itself, so only this process's own are mentioned."""
     others = 0 if agent.is_client else sum(other.id != session.id for other in await agent.unfinished())
     if others:
-        warn(f"{others} unfinished {'turn' if others == 1 else 'turns'}; to finish: outrider resume")
+        warn(f"other sessions have {plural(others, 'unfinished turn')}; to finish: outrider resume")
     if session.has_work:
         warn(f"session {session.name!r} has an unfinished turn; this message becomes part of it")
 
 
 def _warn_running_tasks(tasks: Sequence[Task]) -> None:
     if len(tasks) == 1:
-        warn(f"task {tasks[0].id} is still running: outrider tasks wait {tasks[0].id}")
+        warn(f"task {tasks[0].id} is still running; to wait for it: outrider tasks wait {tasks[0].id}")
     elif tasks:
-        warn(f"{len(tasks)} tasks are still running: outrider tasks list")
+        warn(f"{len(tasks)} tasks are still running; to list them: outrider tasks list")

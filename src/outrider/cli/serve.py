@@ -109,7 +109,7 @@ async def _serve_home(config: Config, owner: OwnerServer, listener: socket.socke
     agent = owner.agent
     key_hint = await _prepare_key(config, agent)
     if previous := read_server_file(config.home):
-        log.warning("the last outrider up (process %s) was killed: it left %s behind", previous.pid, SERVER_FILE)
+        log.warning("the previous server (process %s) was killed; its %s will be replaced", previous.pid, SERVER_FILE)
     url = url_of(listener)
     webhooks = await configure_webhooks(agent)
     server = HttpServer(

@@ -188,7 +188,7 @@ def rename(session: str, name: str) -> int:
 @click.argument("session")
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def delete(session: str, is_sure: bool) -> int:
-    """Delete a session permanently. The files in its workspace stay."""
+    """Delete a session permanently. The files in its workspace are kept."""
     check_text(session, "the session's name")
     if not is_sure and not sys.stdin.isatty():
         raise Refused("deleting a session is permanent; to confirm, add --yes")

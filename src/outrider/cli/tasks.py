@@ -90,9 +90,9 @@ _STATE_TEXT: dict[TaskState, str] = {
     "killed": "was killed",
     "lost": "was lost",
     "timed_out": "reached its time limit",
-    "stalled": "seems to wait for input",
-    "queued": "is queued",
-    "running": "is running",
+    "stalled": "seems to be waiting for input",
+    "queued": "is still queued",
+    "running": "is still running",
 }
 
 
@@ -142,7 +142,7 @@ def tasks_table(tasks: Sequence[Task], session_names: Mapping[str, str], now: in
 
 
 def state_line(task: Task) -> str:
-    """The state of a task in one line, with its exit code and the reason of its end."""
+    """The state of a task in one line, with its exit code and the reason why it ended."""
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     why = f": {one_line(task.why, 200)}" if task.why else ""
     return f"task {task.id} {_STATE_TEXT[task.state]}{code}{why}"
@@ -178,10 +178,10 @@ def task_details(task: Task, session: str, output_file: str, now: int) -> list[s
 def _notice_text(task: Task) -> str:
     """When its session is notified."""
     if not task.is_open:
-        return "delivered" if task.is_delivered else "not delivered"
+        return "delivered" if task.is_delivered else "none was sent"
     if task.spec.is_awaited:
         return "none: a turn waits for it"
-    texts = {"always": "when it ends", "failures": "if it fails", "never": "none: use `outrider tasks`"}
+    texts = {"always": "when it ends", "failures": "if it fails", "never": "none: check it with `outrider tasks`"}
     return texts[task.spec.notify]
 
 
@@ -353,7 +353,7 @@ async def _tail_command(config: Config, task: Task, lines: int, is_following: bo
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop waiting after this time.")
 @JSON_OPTION
 def wait(task: str, timeout: float | None, is_json: bool) -> int:
-    """Wait until a task has ended, and print the end of its output.
+    """Wait until a task has ended and print the end of its output.
 
     Exits with 0 if the task succeeded, 1 if it did not, and 75 if it has not ended within the timeout.
     """
@@ -388,7 +388,7 @@ async def _wait_for_end(config: Config, task: Task, seconds: float | None) -> Ta
             async with open_tasks(config) as agent:
                 task = await agent.find_task(task.id)
                 if task.is_open and task.spec.kind == "session" and owns_home(agent):
-                    raise Refused(f"task {task.id} is a session that no process runs; to continue it: outrider resume")
+                    raise Refused(f"task {task.id} is a child session and is not running; to continue: outrider resume")
             await anyio.sleep(_POLL_INTERVAL)
     async with open_tasks(config) as agent:
         return await reconcile_task(agent, task)
@@ -397,11 +397,11 @@ async def _wait_for_end(config: Config, task: Task, seconds: float | None) -> Ta
 @command.command("write")
 @click.argument("task")
 @click.argument("text", nargs=-1)
-@click.option("--close", "is_last", is_flag=True, help="Then close its input (Ctrl-D).")
+@click.option("--close", "is_last", is_flag=True, help="Then close its input (as Ctrl-D does).")
 @click.option("--no-newline", "is_bare", is_flag=True, help="Do not append a newline.")
-@click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it (Ctrl-C).")
+@click.option("--ctrl-c", "is_interrupt", is_flag=True, help="Then interrupt it (as Ctrl-C does).")
 def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_interrupt: bool) -> int:
-    """Write a line to the input of a task that was started as interactive."""
+    """Write a line to the input of an interactive task."""
     line = check_text(" ".join(text), "the text")
     content = (line if is_bare or not text else f"{line}\n").encode()
     if not content and not is_last and not is_interrupt:
@@ -412,7 +412,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
         if not row.is_open:
             raise Refused(state_line(row))
         if row.spec.kind == "session":
-            raise Refused(f"task {row.id} is a session; send it a message instead: outrider run --session …")
+            raise Refused(f"task {row.id} is a child session; send it a message instead: outrider run --session …")
         if content or is_last:
             await anyio.to_thread.run_sync(lambda: agent.commands.write(row, content, close=is_last))
         if is_interrupt:
@@ -427,7 +427,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
 @command.command("kill")
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 def kill(tasks: tuple[str, ...]) -> int:
-    """Kill tasks with all their processes, and wait until they have ended."""
+    """Kill tasks and all their processes, and wait until they have ended."""
 
     async def act(agent: AgentApi) -> None:
         rows = [await agent.find_task(check_text(name, "the task's id")) for name in tasks]

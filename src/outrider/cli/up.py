@@ -110,9 +110,9 @@ def _systemd_quote(word: str) -> str:
 
 
 @click.group("up", invoke_without_command=True)
-@click.option("--host", default="", metavar="ADDRESS", help="Listen on this address; a key is needed beyond loopback.")
+@click.option("--host", default="", metavar="ADDRESS", help="Listen on this address; any but loopback needs a key.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port; 0 picks a free one.")
-@click.option("--detach", "-d", "is_detached", is_flag=True, help="Start in the background; return when it listens.")
+@click.option("--detach", "-d", "is_detached", is_flag=True, help="Start in the background; return when it is ready.")
 @click.option("--print-unit", "is_unit", is_flag=True, help="Print a systemd unit and exit.")
 @click.pass_context
 def command(ctx: click.Context, host: str, port: int | None, is_detached: bool, is_unit: bool) -> int:

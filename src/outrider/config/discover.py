@@ -54,7 +54,7 @@ async def find_local_servers(
     servers: Sequence[ProviderPreset] = tuple(provider for provider in PROVIDERS if provider.is_local),
     seconds: float = 0.45,
 ) -> tuple[LocalModelServer, ...]:
-    """The model servers that respond at these URLs within so many seconds; all are queried at once."""
+    """The model servers that respond at these URLs within this many seconds; all are queried at once."""
     # Plain sockets: httpx2 takes longer to import than the servers take to respond.
     models: dict[str, tuple[str, ...]] = {}
 

@@ -186,7 +186,7 @@ def parse_model_name(name: str, has_url: bool = False, wires: Collection[str] = 
         return ParsedModelName(prefix, wire, model.strip(), provider)
     if prefix in wires or prefix in PROVIDERS_BY_NAME:
         example = PROVIDERS_BY_NAME[prefix].default_model if prefix in PROVIDERS_BY_NAME else ""
-        raise Refused(f"{name!r} is a provider or wire without a model: write {prefix}:{example or '<model>'}")
+        raise Refused(f"{name!r} names a provider or wire but no model; write {prefix}:{example or '<model>'}")
     match = closest_match(prefix, (*PROVIDERS_BY_NAME, *wires), 0.75) if colon else ""
     if match:
         raise Refused(f"there is no provider or wire {prefix!r}; did you mean {match}:{model}?")
@@ -195,7 +195,8 @@ def parse_model_name(name: str, has_url: bool = False, wires: Collection[str] = 
     if colon and not _guess_provider(name):
         names = ", ".join(dict.fromkeys((*PROVIDERS_BY_NAME, *wires)))
         raise Refused(f"there is no provider or wire {prefix!r}; available: {names}")
-    raise Refused(f"{name!r} is a model without a provider: write {_guess_provider(name) or 'ollama'}:{name}")
+    guess = _guess_provider(name) or "ollama"
+    raise Refused(f"{name!r} names a model but no provider; write, for example, {guess}:{name}")
 
 
 def _guess_provider(name: str) -> str:

@@ -93,7 +93,7 @@ class _Base64Form(Struct, frozen=True):
 
 
 def _base64_form(value: bytes, before: int) -> _Base64Form:
-    """The base64 characters that depend on the secret alone, with so many bytes (modulo 3) before it."""
+    """The base64 characters that depend on the secret alone, with this many bytes (modulo 3) before it."""
     first, last = -(-before * 8 // 6), (before + len(value)) * 8 // 6
     fixed = b2a_base64(bytes(before) + value, newline=False).decode()[first:last]
     size = min(16, len(fixed) // 2)

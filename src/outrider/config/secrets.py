@@ -51,7 +51,8 @@ def resolve_secret(name: str, text: str, environ: Mapping[str, str], config: Pat
         return _from_file(name, Path(os.path.expanduser(target.strip())))
     if config is not None and _others_can_read(config):
         raise Refused(
-            f"{config}: contains {name}, but other users can read the file: chmod 600 it, or use env:NAME or file:PATH"
+            f"{config}: contains {name}, but other users can read the file; "
+            "run chmod 600 on it, or use env:NAME or file:PATH"
         )
     return Secret(text)
 
@@ -73,7 +74,7 @@ def _from_file(name: str, path: Path) -> Secret:
     except OSError as error:
         raise Refused(f"{name}: {path} cannot be read: {error.strerror}") from None
     if shared:
-        raise Refused(f"{name}: other users can read {path}: chmod 600 it")
+        raise Refused(f"{name}: other users can read {path}; run chmod 600 on it")
     if not content.strip() or len(content) > _MAX_SECRET_BYTES:
         raise Refused(f"{name}: {path} is {'too long' if content.strip() else 'empty'}")
     try:

@@ -1,1 +1,1 @@
-"""Pure decisions: what the facts are, what they mean, what comes next. Nothing here touches the world."""
+"""Pure decisions: what the facts are, what they mean, what comes next. Nothing here does I/O."""

@@ -253,7 +253,7 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
     if not state.is_open:
         return Begin() if state.has_unseen else Idle()
     if state.resumes > MAX_RESUMES:
-        return Stop(f"given up: Outrider crashed {state.resumes} times in a row during this turn")
+        return Stop(f"stopped: Outrider crashed {state.resumes} times in a row during this turn")
     interrupted = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
     if lost := tuple(c for c in state.calls if c.id in interrupted | state.abandoned_calls):
         return ReconcileCalls(lost)

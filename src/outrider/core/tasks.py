@@ -105,11 +105,11 @@ _WORDS: dict[TaskState, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
     "killed": "was killed",
-    "lost": "was lost: how it ended is not known",
+    "lost": "was lost, and its outcome is unknown",
     "timed_out": "reached its time limit",
-    "stalled": "seems to wait for input",
-    "queued": "waits",
-    "running": "runs",
+    "stalled": "seems to be waiting for input",
+    "queued": "is queued",
+    "running": "is running",
 }
 
 
@@ -130,7 +130,7 @@ def ended_notice(task: Task, output: str, output_file: str) -> str:
 
 
 def stalled_notice(task: Task, output: str) -> str:
-    """The notice that a task seems to wait at a prompt."""
+    """The notice that a task seems to be waiting at a prompt."""
     head = f"[Task {task.id} {_WORDS['stalled']}: {task_label(task)}]"
     advice = "Write to it, or kill it, with the tasks tool."
     return "\n".join([head, advice, *quoted_tail(output, 500)])

@@ -267,7 +267,7 @@ class TaskSupervisor:
     def _never_started(self, task: Task) -> TaskEnd:
         """Its start was not recorded and it has no files. After a crash of the machine it may have run all the same."""
         if task.created < self._services.commands.boot_time():
-            return TaskEnd("lost", None, "the machine stopped while this started: it may or may not have run", 0)
+            return TaskEnd("lost", None, "the machine stopped while this was starting: it may or may not have run", 0)
         return TaskEnd("failed", None, "Outrider stopped before this command started: it did not run", 0)
 
     def _command_task_end(self, task: Task, end: CommandEnd) -> TaskEnd:

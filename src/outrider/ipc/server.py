@@ -194,8 +194,8 @@ class OwnerServer:
     def _require_full_access(self) -> None:
         if self._info.serves != "full":
             raise HomeBusy(
-                f"{self._info.label} (process {self._info.pid}) uses this home, and runs no turns for others; "
-                "wait until it ends, or choose another home with OUTRIDER_HOME"
+                f"{self._info.label} (process {self._info.pid}) is using this home and runs no turns for "
+                "other processes; wait until it ends, or choose another home with OUTRIDER_HOME"
             )
 
     def _hand_over(self, successor: str) -> None:

@@ -80,7 +80,7 @@ class HttpClient:
                 yield StreamedResponse(response.status_code, response.headers, response.aiter_bytes())
         except httpx2.ConnectTimeout:
             raise Unavailable(
-                f"{self._endpoint.host} did not accept a connection in {self._connect_timeout:g} s"
+                f"{self._endpoint.host} did not accept a connection within {self._connect_timeout:g} s"
             ) from None
         except httpx2.TimeoutException:
             raise Unavailable(f"{host} sent nothing for {self._timeout:g} s") from None

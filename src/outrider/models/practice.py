@@ -31,7 +31,7 @@ ABOUT = (
     "I am Outrider's built-in practice model. I am not a language model: I recognise a few requests, "
     "so that you can try Outrider without a key. The files and commands I work with are real."
 )
-EXAMPLES = """You can ask me, also for several things joined by "then":
+EXAMPLES = """You can ask for these things, and join several of them with "then":
 
 - `list the files` · `what is in src?` · `read README.md` · `find TODO in src`
 - `write notes.txt saying hello` · `replace hello with hi in notes.txt`
@@ -307,7 +307,8 @@ def _render_result(step: Step, result: Result) -> str:
     if text == UNKNOWN:
         return f"I do not know whether I managed to {step.goal}: {UNKNOWN}."
     if text.startswith(_NOT_RUN):
-        return f"I did not {step.goal}: {clip(text.removeprefix(_NOT_RUN).partition('. ')[0], 300)}."
+        reason = text.removeprefix(_NOT_RUN).partition(". ")[0].replace("the person ", "you ")
+        return f"I did not {step.goal}: {clip(reason, 300)}."
     if result.failed:
         return f"I could not {step.goal}: {clip(text, 600)}"
     match step.tool:

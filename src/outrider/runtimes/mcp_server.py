@@ -340,7 +340,7 @@ class McpHttpConnection:
         """The request whose head was checked last."""
 
     async def next_request(self, within: float) -> McpHttpRequest | None:
-        """The next request; None when the client closed the connection or sent nothing within so many seconds.
+        """The next request; None when the client closed the connection or sent nothing within this many seconds.
 
         Raises HTTPException, and what the stream raises.
         """

@@ -29,7 +29,7 @@ class FileBlobs:
 
     def get(self, name: str) -> bytes:
         if not _NAME.fullmatch(name):
-            raise Refused(f"{name[:80]!r} is not the name of a stored content")
+            raise Refused(f"{name[:80]!r} is not the name of stored content")
         try:
             return self._path(name).read_bytes()
         except FileNotFoundError:

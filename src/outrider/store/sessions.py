@@ -158,7 +158,7 @@ class SessionWrites:
         waiting = self._count_unseen(session, row)
         if waiting >= queue:
             raise QueueFull(
-                f"{waiting} messages already wait in this session; "
+                f"{waiting} messages are already waiting in this session; "
                 "wait until it has processed them, or stop it, before you send more"
             )
         return self._journal.append(session, row, body, key, encoded), True
@@ -201,7 +201,7 @@ class SessionWrites:
         state = fold(read_entries(self._db, session, 0, 0))
         waits = any(call.id == result.call and call.tool in state.client_tools for call in state.calls)
         if not waits and not self._journal.entry_by_key(session, key):
-            raise Refused(f"no call {result.call[:80]!r} waits for a result in this session")
+            raise Refused(f"no call {result.call[:80]!r} is waiting for a result in this session")
         return self._journal.append_once(session, result, key)
 
     def seed_when_empty(self, session: str, history: Sequence[tuple[Body, bytes]]) -> bool:

@@ -1,4 +1,4 @@
-"""Media types of pictures, recognised by their first bytes."""
+"""Media types of images, recognised by their first bytes."""
 
 from outrider.core.errors import Refused
 
@@ -11,14 +11,14 @@ _SIGNATURES = {
 
 
 def sniff_media_type(head: bytes) -> str:
-    """The media type of a picture that models can read; empty for anything else."""
+    """The media type of a supported image; empty for anything else."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     return next((media for signature, media in _SIGNATURES.items() if head.startswith(signature)), "")
 
 
 def media_type(content: bytes) -> str:
-    """The media type of a picture that models can read. Raises Refused for anything else."""
+    """The media type of a supported image. Raises Refused for anything else."""
     if media := sniff_media_type(content):
         return media
-    raise Refused("not a picture that models can read; use PNG, JPEG, GIF or WebP")
+    raise Refused("not a supported image; use PNG, JPEG, GIF or WebP")

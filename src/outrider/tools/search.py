@@ -1,4 +1,4 @@
-"""The built-in tool `search`, and the globs that narrow it. No pattern and no glob can take for ever."""
+"""The built-in tool `search`, and the globs that narrow it. No pattern or glob can run without a limit."""
 
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence

@@ -1,6 +1,7 @@
-"""The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout, then it runs on.
+"""The built-in tool `shell`. Every command is a task: the call waits for it up to a timeout.
 
-A command that only sleeps is refused, since there are better ways to wait.
+A command that takes longer continues in the background. One that only sleeps is refused in the foreground: there are
+better ways to wait.
 """
 
 import re
@@ -140,8 +141,7 @@ def _tasks(context: ToolContext) -> Tasks:
 async def _check(arguments: ShellCall) -> None:
     if not arguments.background and sleep_seconds(arguments.command) >= 2:
         raise Refused(
-            "a command that only sleeps is not run. To wait for a task, use tasks(action=wait); to do something later, "
-            "run it in the background"
+            "not run: a command that only sleeps must run in the background. To wait for a task, use the tasks tool"
         )
     if arguments.watch:
         try:

@@ -1,4 +1,4 @@
-"""The end of a task's command: waiting for it, and killing all its processes, also those that left its group."""
+"""The end of a task's command: waiting for it, and killing all its processes, including those that left its group."""
 
 import os
 import shutil

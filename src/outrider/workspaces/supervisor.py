@@ -1,4 +1,4 @@
-"""The supervisor of a command: a POSIX sh script that runs on when Outrider ends, in whatever way.
+"""The supervisor of a command: a POSIX sh script that keeps running when Outrider ends or is killed.
 
 A command starts at most once, and afterwards it can be determined whether it did.
 """

@@ -20,7 +20,7 @@ class SettingList(Struct, frozen=True):
 
 class PersonList(Struct, frozen=True):
     people: list[Person]
-    """Latest active first."""
+    """Most recently active first."""
 
 
 class KeyList(Struct, frozen=True):
@@ -54,7 +54,7 @@ async def show_settings(call: ApiCall) -> SettingList:
 
 @endpoint("GET", "/v1/people", scope="admin")
 async def list_people(call: ApiCall) -> PersonList:
-    """List everyone who has a session or a key, latest active first."""
+    """List the people who have a session or a key, most recently active first."""
     return PersonList(list(await call.agent.home.store.people()))
 
 

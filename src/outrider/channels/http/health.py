@@ -60,7 +60,7 @@ def _metrics(snapshot: HealthSnapshot, context: HttpContext) -> list[str]:
             *_metric("outrider_turns_running", "gauge", "turns that are running", report.turns),
             *_metric("outrider_tasks_open", "gauge", "tasks that have not ended", report.tasks),
             *_metric("outrider_webhooks_pending", "gauge", "webhooks still to be sent", webhooks.pending),
-            *_metric("outrider_webhooks_failed", "gauge", "webhooks that were given up", webhooks.failed),
+            *_metric("outrider_webhooks_failed", "gauge", "webhooks that failed permanently", webhooks.failed),
             *_metric("outrider_store_read_seconds", "gauge", "duration of the last test read", report.read),
             *_metric("outrider_store_write_seconds", "gauge", "duration of the last test write", report.write),
         ]

@@ -197,8 +197,9 @@ class AuthMiddleware:
             if key := (await self._find_stored_key(*parts) if parts else None) or self._from_environment(text, peer):
                 return key
         if seconds := self._failures.take(peer, rate):
-            raise too_many_requests("too many wrong keys from this address; wait", seconds, "too_many_failures")
-        raise _unauthorized("this key is wrong or revoked; `outrider key create` makes a new one", "invalid_api_key")
+            message = "too many wrong keys from this address; try again later"
+            raise too_many_requests(message, seconds, "too_many_failures")
+        raise _unauthorized("this key is wrong or revoked; `outrider key create` creates a new one", "invalid_api_key")
 
     async def _find_stored_key(self, id: str, secret: str) -> Key | None:
         """The key in the store, unless it is revoked. Always tried: generated keys cannot be guessed."""
@@ -275,7 +276,8 @@ class RateLimitMiddleware:
         rate = caller.rate or self._limits.rate
         with self._concurrency.slot(name, caller.concurrent or self._limits.concurrent):
             if seconds := self._rates.take(name, rate):
-                raise too_many_requests(f"more than {rate} requests a minute; wait", seconds, "rate_limit_exceeded")
+                message = f"more than {rate} requests a minute; try again later"
+                raise too_many_requests(message, seconds, "rate_limit_exceeded")
             yield
 
 

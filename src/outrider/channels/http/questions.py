@@ -1,4 +1,4 @@
-"""`/v1/questions`: questions that wait for a person, and their answers."""
+"""`/v1/questions`: pending questions, and their answers."""
 
 from outrider.channels.http.endpoints import ApiCall, endpoint, find_session
 from outrider.channels.http.errors import HttpError
@@ -14,7 +14,7 @@ from outrider.channels.http.schemas import (
 
 @endpoint("GET", "/v1/questions", scope="read")
 async def list_questions(call: ApiCall, query: ListQuery) -> QuestionList:
-    """List the questions that wait for you, longest waiting first."""
+    """List your pending questions, oldest first."""
     questions: list[QuestionView] = []
     for session in await call.agent.unfinished():
         if session.is_open and len(questions) < query.limit:
@@ -28,7 +28,7 @@ async def answer_question(call: ApiCall, id: str, question: str, body: NewAnswer
     session = await find_session(call.agent, id)
     asked = next((one for one in await call.agent.questions(session) if one.ask == question), None)
     if asked is None:
-        raise HttpError(404, f"no question {question!r} waits in this session", "not_found")
+        raise HttpError(404, f"there is no pending question {question!r} in this session", "not_found")
     if not await call.agent.answer(session, asked, body.answer):
         raise HttpError(409, f"the question {question!r} has already been answered", "answered")
     return AnswerReceipt(asked.ask, body.answer)

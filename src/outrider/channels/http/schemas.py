@@ -64,14 +64,14 @@ class OutputQuery(Struct, frozen=True):
 
 
 class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
-    """A session to create. Without a name it gets one; an existing name returns that session."""
+    """A session to create. Without a name, one is generated; an existing name returns that session."""
 
     name: str = ""
     model: ModelName = ""
 
 
 class SessionPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """Changes to a session; what is omitted stays."""
+    """Changes to a session; omitted fields keep their value."""
 
     name: str | None = None
     model: ModelName = ""
@@ -160,7 +160,7 @@ class StopResult(Struct, frozen=True):
 
 
 class QuestionView(Struct, frozen=True):
-    """A question that waits for an answer."""
+    """A pending question."""
 
     id: str
     session: str
@@ -173,7 +173,7 @@ class QuestionView(Struct, frozen=True):
 
 class QuestionList(Struct, frozen=True):
     questions: list[QuestionView]
-    """Longest waiting first."""
+    """Oldest first."""
 
 
 class AnswerReceipt(Struct, frozen=True):

@@ -73,9 +73,9 @@ def listen(host: str, port: int, backlog: int = ServerLimits().backlog) -> socke
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"port {port} of {host} is in use; stop what uses it, or choose another with --port"
+                f"port {port} on {host} is in use; stop the program that uses it, or choose another port with --port"
             ) from None
-        raise Refused(f"port {port} of {host} cannot be used: {error.strerror}") from None
+        raise Refused(f"port {port} on {host} cannot be used: {error.strerror}") from None
     return listener
 
 

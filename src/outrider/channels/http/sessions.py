@@ -149,7 +149,7 @@ def _settings_for_model(agent: Agent, model: str) -> Mapping[str, str]:
     """The settings that a model's name stands for. Raises 404 for a name that stands for nothing."""
     settings = settings_for_model(agent.config, model)
     if model and not settings and model != OUTRIDER:
-        raise HttpError(404, f"there is no model {model[:100]!r}; `GET /v1/models` lists them", "model_not_found")
+        raise HttpError(404, f"there is no model {model[:100]!r}; `GET /v1/models` lists all models", "model_not_found")
     return settings
 
 

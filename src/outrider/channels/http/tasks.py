@@ -29,7 +29,7 @@ async def get_task(call: ApiCall, id: str) -> TaskView:
 
 @endpoint("GET", "/v1/tasks/{id}/output", scope="read", media_types=[_BYTES])
 async def get_task_output(call: ApiCall, id: str, query: OutputQuery) -> Response:
-    """Read part of a command's output as bytes; `x-output-start` and `x-output-size` say which part of how many."""
+    """Read part of a command's output as bytes; `x-output-start` is its offset, `x-output-size` the total size."""
     task = await _find_command(call.agent, id)
     commands = call.agent.commands
 
@@ -54,7 +54,7 @@ async def write_task_input(call: ApiCall, id: str, body: NewTaskInput) -> TaskVi
 
 @endpoint("POST", "/v1/tasks/{id}/kill")
 async def kill_task(call: ApiCall, id: str) -> TaskView:
-    """Kill a task and everything it started; it has ended when this responds."""
+    """Kill a task and everything it started, and respond when it has ended."""
     return render_task(await call.agent.kill_task(await _find_task(call.agent, id)))
 
 
@@ -74,7 +74,7 @@ async def _find_command(agent: Agent, id: str) -> Task:
     task = await _find_task(agent, id)
     if task.spec.kind != "command":
         child = f"{task.child}: read it there" if task.child else "not started yet"
-        raise HttpError(409, f"task {task.id} is a session, {child}", "no_command")
+        raise HttpError(409, f"task {task.id} is a child session, {child}", "no_command")
     return task
 
 

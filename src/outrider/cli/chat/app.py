@@ -128,14 +128,14 @@ def _greeting(
             f"To use a real one, set {keys} or OUTRIDER_MODEL and start again."
         )
     else:
-        first = f"Outrider with {sanitize_line(chat.model, 80)}."
+        first = f"Outrider with {sanitize_line(chat.model, 80)}"
     items: list[DisplayItem] = [
         Note(first, "plain"),
         Note(f"Workspace: {workspace}. Type /help for commands and keys."),
     ]
     items += [Note(text, "warn") for text in (*chat.agent.config.warnings, *notices)]
     if options.is_continued and session is None:
-        items.append(Note("There is no session in this folder yet; this is a new one."))
+        items.append(Note("There is no session in this folder yet; this is a new one"))
     return items
 
 

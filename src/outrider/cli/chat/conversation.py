@@ -189,7 +189,7 @@ class ChatConversation:
             self.ui.show([Note(f"✗ {error}", "bad")])
 
     async def _handle_line(self, line: str, question: Asked | None) -> None:
-        """`question` was open when the line was typed: the line may answer that one, and no later one."""
+        """`question` was pending when the line was typed: the line may answer that one, and no later one."""
         match parse_line(line):
             case PlainMessage(text=text):
                 if question and (answer := parse_answer(text, question.choices)):
@@ -214,7 +214,7 @@ class ChatConversation:
     async def answer(self, question: Asked, answer: str) -> None:
         """Answer a question. The outcome is shown when it is in the journal."""
         if self.session is None or not await self.agent.answer(self.session, question, answer):
-            self.ui.show([Note("That question is no longer open", "warn")])
+            self.ui.show([Note("That question is no longer pending", "warn")])
 
     # The open session.
 

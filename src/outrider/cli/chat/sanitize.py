@@ -39,7 +39,7 @@ def cell_width(text: str) -> int:
 
 
 def split_at_width(text: str, cells: int) -> tuple[str, str]:
-    """The beginning that fits into so many cells, and the rest."""
+    """The beginning that fits into this many cells, and the rest."""
     if text.isascii():
         return text[:cells], text[cells:]
     used = 0
@@ -51,7 +51,7 @@ def split_at_width(text: str, cells: int) -> tuple[str, str]:
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """The lines of a text, wrapped to so many cells, between words if possible."""
+    """The lines of a text, wrapped to this many cells, between words if possible."""
     lines: list[str] = []
     for line in text.expandtabs(4).split("\n"):
         part, rest = _break_line(line, max(2, cells))

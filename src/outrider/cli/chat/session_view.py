@@ -399,7 +399,7 @@ _MAX_RECAP_ITEMS = 12
 
 
 def recap(journal: Iterable[Entry], can_steer: Callable[[str], bool] = lambda runtime: False) -> Sequence[DisplayItem]:
-    """The last messages and replies of a session, without its calls and without an open question."""
+    """The last messages and replies of a session, without its calls and without a pending question."""
     view, items = ChatSessionView(can_steer=can_steer), list[DisplayItem]()
     for entry in journal:
         items += view.apply(entry)

@@ -61,7 +61,7 @@ async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     others = [task for task in tasks if task.is_open and task.session != session_id]
     chat.add_suggestions({"task": [(task.id, sanitize_line(task_label(task), 40)) for task in (*own, *others)]})
     if not own and not others:
-        return [Note("There are no tasks. The agent starts one for a command that takes long.")]
+        return [Note("There are no tasks. The agent starts one for a long-running command.")]
     items: list[DisplayItem] = [two_columns(_task_rows(own)) if own else Note("There are no tasks in this session")]
     if others:
         items += [Note("In other sessions:"), two_columns(_task_rows(others))]
@@ -107,7 +107,7 @@ async def _write_input(chat: "ChatConversation", argument: str) -> Sequence[Disp
     name, _, text = argument.partition(" ")
     task = await chat.agent.find_task(name)
     if not task.is_open or task.spec.kind == "session":
-        raise Refused(f"{task.id} takes no input: {'it is a session' if task.is_open else describe_state(task)}")
+        raise Refused(f"{task.id} takes no input: {'it is a child session' if task.is_open else describe_state(task)}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
     return [Note(f"Sent to {task.id}", "good")]
 
@@ -124,7 +124,7 @@ async def _kill(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
 
 async def _answer(chat: "ChatConversation", question: Asked | None, answer: str) -> Sequence[DisplayItem]:
     if question is None:
-        return [Note("There is no open question in this session")]
+        return [Note("There is no pending question in this session")]
     await chat.answer(question, answer)
     return []
 
@@ -136,11 +136,11 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
     if verb == "forget" and name:
         if await chat.agent.revoke_permission(name.strip()):
             return [Note(f"Revoked {sanitize_line(name)}", "good")]
-        raise Refused(f"there is no permission {sanitize_line(name)!r}; /permissions lists them")
+        raise Refused(f"there is no permission {sanitize_line(name)!r}; /permissions lists all permissions")
     if argument:
         raise Refused("type /permissions, or /permissions forget PERMISSION")
     if not permissions:
-        return [Note("There are no permissions beyond what the sandbox allows")]
+        return [Note("You have granted no permissions")]
     names = {session.id: session.name for session in await chat.agent.sessions(10_000)}
     rows: list[tuple[str, str]] = []
     for permission in permissions:
@@ -156,15 +156,15 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
-    ("o, s, w, n", "answer an open question: once, this session, this workspace, no"),
+    ("o, s, w, n", "answer a pending question: once, this session, this workspace, no"),
     ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )
-_RUNTIME_HINT = f"/runtime NAME uses another, /runtime {NATIVE} the built-in loop"
+_RUNTIME_HINT = f"/runtime NAME switches to another one, /runtime {NATIVE} to the built-in loop"
 
 
 async def run_command(chat: "ChatConversation", command: SlashCommand, question: Asked | None) -> Sequence[DisplayItem]:
-    """Run a command and return what to show. `question` was open when it was typed. Raises Refused or Unavailable."""
+    """Run a command and return what to show. `question` was pending at that time. Raises Refused or Unavailable."""
     match command.command.name:
         case "yes":
             return await _answer(chat, question, command.argument.lower() or ONCE)
@@ -185,7 +185,7 @@ async def _new(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
         raise Refused(f"session {name!r} already exists; open it with /switch {name}")
     hint = ""
     if chat.session and chat.view.open_question:
-        hint = f"; the open question waits in the last one (/switch {sanitize_line(chat.session.name)})"
+        hint = f"; the pending question stays in the previous one (/switch {sanitize_line(chat.session.name)})"
     elif chat.is_working:
         hint = "; the running turn continues in the background"
     await chat.start_new_session(name)
@@ -215,7 +215,7 @@ async def _model(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if not name and chat.runtime.name != NATIVE:
         return [Note(f"{chat.runtime} runs the turns with its own model · {_RUNTIME_HINT}", "plain")]
     if not name:
-        return [Note(f"{chat.model} · /model NAME uses another one in this session", "plain")]
+        return [Note(f"{chat.model} · /model NAME switches to another one in this session", "plain")]
     settings, before = model_settings(chat.agent.config, name), chat.runtime
     await apply_settings(chat.agent, await chat.ensure_session(), settings)
     runtime = f", with the {NATIVE} runtime instead of {before}" if before.name != NATIVE else ""
@@ -233,7 +233,7 @@ async def _runtime(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]
         return [Note(f"{choice} already runs the turns of this session")]
     history = ""
     if has_history and choice.name != before.name:
-        history = "; it has the whole session" if choice.name == NATIVE else "; it first receives what it has not seen"
+        history = "; it sees the whole session" if choice.name == NATIVE else "; it first receives what it has not seen"
     return [Note(f"{choice} runs the turns of this session{_when_applied(chat)}{history}", "good")]
 
 
@@ -305,7 +305,7 @@ def _write_new_file(file: str, page: str) -> Path:
     try:
         write_private(path, page.encode(errors="replace"))
     except FileExistsError:
-        raise Refused(f"{path} already exists; name another file: /export FILE") from None
+        raise Refused(f"{path} already exists; choose another file: /export FILE") from None
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from None
     return path

@@ -213,7 +213,7 @@ class AcpAgent:
             _log.debug("%s", exited)  # the prompt ends with this error
 
     async def ping(self, within: float) -> bool:
-        """Whether it answers within so many seconds. An error that it does not know the method is an answer."""
+        """Whether it answers within this many seconds. An error that it does not know the method is an answer."""
         try:
             await self._connection.request("_outrider/alive", {}, within)
         except RpcError:

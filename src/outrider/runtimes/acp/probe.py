@@ -73,7 +73,7 @@ async def _check_login(agent: AcpAgent, folder: str) -> ProbeResult:
             raise
         methods = [method.name or method.id for method in agent.info.auth_methods or ()]
         return ProbeResult("login", "broken", "not logged in", " or ".join(methods) or "log in with its own program")
-    return ProbeResult("login", "fine", "it opened a session, in which nothing was asked")
+    return ProbeResult("login", "fine", "it opened a session; no prompt was sent")
 
 
 def _explain(error: Exception) -> tuple[str, str]:

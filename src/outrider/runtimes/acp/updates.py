@@ -60,7 +60,7 @@ class UpdateReader:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the agent has a reason to be silent: a question is open, or a tool is running."""
+        """Whether the agent has a reason to be silent: a question is pending, or a tool is running."""
         return bool(self.pending_requests or self._open)
 
     @property

@@ -93,7 +93,7 @@ class CodexRuntime:
             except ProcessExited as exited:
                 if not is_reused or turn.state().steps > steps:
                     raise
-                log.warning("Codex is started again: %s", exited)
+                log.warning("restarting Codex: %s", exited)
                 return False
         return True
 

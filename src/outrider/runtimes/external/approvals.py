@@ -103,5 +103,5 @@ class ApprovalGate:
         await self._turn.record(Answered(question_id(call), NO), key=f"answer/{question_id(call)}")
 
     async def deny_unreachable(self) -> bool:
-        """Answer open questions with no where nobody can answer them. True when there were any."""
+        """Answer pending questions with no where nobody can answer them. True when there were any."""
         return await deny_unreachable(self._turn, self._tool_environment)

@@ -305,7 +305,7 @@ class Child:
             while not self._closed.is_set():
                 await write_all(self._process.stdin, await self._outgoing.receive(), self._program.write_timeout)
         except TimeoutError:
-            self._finish(f"has read nothing of its input for {self._program.write_timeout:g} s")
+            self._finish(f"has not read its input for {self._program.write_timeout:g} s")
         except BrokenPipeError:
             await self._close_after_linger("closed its input")
         except (anyio.ClosedResourceError, anyio.EndOfStream):

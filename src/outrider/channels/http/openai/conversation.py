@@ -191,7 +191,7 @@ def invalid_request(message: str, code: str = "invalid_request") -> HttpError:
 
 
 def output_without_call(output: ToolOutput) -> HttpError:
-    return invalid_request(f"no assistant message before it has a tool call {output.call[:80]!r}")
+    return invalid_request(f"no earlier assistant message has the tool call {output.call[:80]!r}")
 
 
 def parse_parts(role: str, parts: Sequence[MessagePart]) -> tuple[str, tuple[bytes, ...]]:

@@ -132,7 +132,7 @@ async def get_model(call: ApiCall, id: str) -> ModelView:
     config = call.agent.config
     if id in known_models(config) or (id != OUTRIDER and settings_for_model(config, id)):
         return _render_model(id)
-    raise HttpError(404, f"there is no model {id[:100]!r}; `GET /v1/models` lists them", "model_not_found")
+    raise HttpError(404, f"there is no model {id[:100]!r}; `GET /v1/models` lists all models", "model_not_found")
 
 
 def _render_model(name: str) -> ModelView:

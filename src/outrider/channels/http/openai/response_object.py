@@ -114,7 +114,7 @@ class ResponseBuilder(Struct, frozen=True):
         }
 
     def render_current(self, output: TurnOutput, *, has_started: bool = True, retracted: int = 0) -> dict[str, Any]:
-        """The response with this output; in a stream, after so many messages that were retracted."""
+        """The response with this output; in a stream, after this many messages that were retracted."""
         if not output.is_over:
             more = {"output": [self.render_message(output.text, "in_progress")]} if output.text else {}
             return self.render("in_progress" if has_started else "queued", **more)

@@ -158,7 +158,7 @@ def parse_responses_request(body: bytes, max_chars: int) -> ParsedResponsesReque
     if previous and conversation_id:
         raise invalid_request("previous_response_id and conversation both name a session; send one of them")
     if is_background and not is_stored:
-        raise invalid_request("background requires store: the response could not be retrieved")
+        raise invalid_request("background requires store: otherwise the response could not be retrieved")
     if wire.text and wire.text.format and wire.text.format.type != "text":
         raise invalid_request("text.format must be text: ask for JSON in the message instead")
     for tool in wire.tools or ():
@@ -293,7 +293,7 @@ def _check_continuation(
     waiting = {call.id for call in fold(journal).calls}
     answered = {entry.body.call for entry in journal[seq:] if isinstance(entry.body, Result)}
     if foreign := outputs - waiting - answered:
-        raise invalid_request(f"no call {min(foreign)[:80]!r} waits for an output")
+        raise invalid_request(f"no call {min(foreign)[:80]!r} is waiting for an output")
     later = [anchor for anchor in response_anchors(journal) if anchor.seq > seq]
     is_repeated = parsed.conversation.has_no_message and outputs <= answered
     if parsed.previous_response_id and later and not is_repeated:

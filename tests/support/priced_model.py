@@ -1,4 +1,4 @@
-"""A scripted model with a price."""
+"""A scripted model whose replies have a price."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ from outrider.core.prompt import Prompt
 from outrider.testing.scripted_model import ScriptedModel
 
 
-class Dear(ScriptedModel):
+class PricedModel(ScriptedModel):
     """Every reply costs a dollar."""
 
     async def reply(self, prompt: Prompt, emit: Emit) -> Reply:
