@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input, Reply, Started
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState, render_notice
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write
+from tests.support.task_child import notice_about
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,8 @@ async def task_in(store: WholeStore, session: str, spec: TaskSpec | None = None)
 
 
 def notice_input(text: str, person: str = "ann") -> Input:
-    return Input(text, "task", person=person, address="telegram:1")
+    notice = notice_about(text)
+    return Input(render_notice(notice), "task", person=person, address="telegram:1", notice=notice)
 
 
 async def test_a_new_task_is_queued(store: WholeStore) -> None:
@@ -120,7 +122,7 @@ async def test_a_session_with_too_many_open_tasks_gets_no_other_until_one_ends(s
     with pytest.raises(Refused, match="2 tasks of this session have not ended"):
         await store.create_task(session.id, command_task("c3"), max_open=2)
     assert (await store.create_task(other.id, command_task("c3"), max_open=2))[1]
-    await store.end_task_and_notify(first.id, DONE, "done")
+    await store.end_task_and_notify(first.id, DONE, notice_about("done"))
     assert (await store.create_task(session.id, command_task("c3"), max_open=2))[1]
 
 
@@ -141,7 +143,7 @@ async def test_the_open_task_of_a_child_session_is_found_by_it(store: WholeStore
     await task_in(store, session.id, command_task("c2"))
     task = await store.mark_task_started(task.id, None, "child")
     assert [await store.task_of_child(id) for id in ("child", "", "other")] == [task, None, None]
-    await store.end_task_and_notify(task.id, DONE, "done")
+    await store.end_task_and_notify(task.id, DONE, notice_about("done"))
     assert await store.task_of_child("child") is None
 
 
@@ -150,8 +152,8 @@ async def test_a_change_to_a_task_that_does_not_exist_is_refused(store: WholeSto
     calls = {
         "start": lambda: store.mark_task_started("t-gone22", PROCESS),
         "detach": lambda: store.detach_task("t-gone22", "always"),
-        "end": lambda: store.end_task_and_notify("t-gone22", DONE, "done"),
-        "update": lambda: store.update_task_and_notify("t-gone22", "stalled", "hm", "k"),
+        "end": lambda: store.end_task_and_notify("t-gone22", DONE, notice_about("done")),
+        "update": lambda: store.update_task_and_notify("t-gone22", "stalled", notice_about("hm"), "k"),
     }
     with pytest.raises(Refused, match="this task does not exist"):
         await calls[action]()
@@ -166,21 +168,22 @@ async def test_the_end_of_a_task_is_an_input_to_its_session(store: WholeStore) -
     session = await session_with(store)
     task = await task_in(store, session.id)
     assert await store.sessions_with_work() == []
-    ended = await store.end_task_and_notify(task.id, FAILED, "[it failed]")
+    ended = await store.end_task_and_notify(task.id, FAILED, notice_about("[it failed]"))
     assert ended == replace(task, state="failed", exit_code=2, ended=FAILED.ended, is_delivered=True)
     assert await store.find_task("ann", task.id) == ended
     assert await bodies(store, session.id) == [notice_input("[it failed]")]
     assert await store.sessions_with_work() == [session.id]
     stored = await store.find("ann", session.id)
     assert stored
-    assert (stored.head, stored.has_work, stored.is_open, stored.title) == (1, True, False, "[it failed]")
+    assert (stored.head, stored.has_work, stored.is_open) == (1, True, False)
+    assert stored.title.startswith("[Task [it failed] succeeded]")
 
 
 async def test_a_task_ends_once(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    ended = await store.end_task_and_notify(task.id, TaskEnd("killed", None, "you said so", 5), "killed")
-    assert await store.end_task_and_notify(task.id, DONE, "done") == ended
+    ended = await store.end_task_and_notify(task.id, TaskEnd("killed", None, "you said so", 5), notice_about("killed"))
+    assert await store.end_task_and_notify(task.id, DONE, notice_about("done")) == ended
     assert (ended.state, ended.exit_code, ended.why, ended.ended) == ("killed", None, "you said so", 5)
     assert await bodies(store, session.id) == [notice_input("killed")]
 
@@ -189,7 +192,7 @@ async def test_the_end_is_accepted_once_under_a_key_that_names_the_task(store: W
     session = await session_with(store)
     task = await task_in(store, session.id)
     entry, _ = await store.accept(session.id, notice_input("reported before"), f"task/{task.id}", queue=20)
-    assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
+    assert (await store.end_task_and_notify(task.id, DONE, notice_about("done"))).is_delivered
     assert await store.read(session.id) == [entry]
 
 
@@ -210,7 +213,7 @@ async def test_an_end_is_reported_where_that_was_asked_for(
 ) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, spec)
-    ended = await store.end_task_and_notify(task.id, end, "over")
+    ended = await store.end_task_and_notify(task.id, end, notice_about("over"))
     assert ended.is_delivered == is_delivered
     assert await bodies(store, session.id) == ([notice_input("over")] if is_noticed else [])
     assert await store.sessions_with_work() == ([session.id] if is_noticed else [])
@@ -222,14 +225,14 @@ async def test_a_detached_task_is_reported(store: WholeStore) -> None:
     detached = await store.detach_task(task.id, "always")
     assert detached == replace(task, spec=command_task(notify="always", is_awaited=False))
     assert await store.find_task("ann", task.id) == detached
-    assert (await store.end_task_and_notify(task.id, DONE, "done")).is_delivered
+    assert (await store.end_task_and_notify(task.id, DONE, notice_about("done"))).is_delivered
     assert await bodies(store, session.id) == [notice_input("done")]
 
 
 async def test_a_task_that_ended_while_awaited_does_not_change(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, command_task(is_awaited=True))
-    ended = await store.end_task_and_notify(task.id, DONE, "done")
+    ended = await store.end_task_and_notify(task.id, DONE, notice_about("done"))
     assert await store.detach_task(task.id, "always") == ended
     assert await store.mark_task_started(task.id, ProcessIdentity(1, 2, "other")) == ended
     assert ended.spec.is_awaited
@@ -246,14 +249,16 @@ async def test_an_end_is_returned_or_reported_but_not_both_whether_detached_or_e
 
     async with anyio.create_task_group() as group:
         for number, task in enumerate(tasks):
-            end = (store.end_task_and_notify, task.id, DONE, task.id)
+            end = (store.end_task_and_notify, task.id, DONE, notice_about(task.id))
             if number % 2:
                 group.start_soon(detach, task.id)
                 group.start_soon(*end)
             else:
                 group.start_soon(*end)
                 group.start_soon(detach, task.id)
-    notices = sorted(body.text for body in await bodies(store, session.id) if isinstance(body, Input))
+    notices = sorted(
+        body.notice.task for body in await bodies(store, session.id) if isinstance(body, Input) and body.notice
+    )
     assert notices == sorted(id for id, task in detached.items() if task.is_open)
     assert all(task.is_delivered for task in await store.list_tasks("ann"))
 
@@ -264,8 +269,8 @@ async def test_a_notice_invalidates_no_claim_and_ignores_the_limit_of_the_queue(
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
         await store.accept(session.id, Input("full"), None, queue=20)
-    await store.update_task_and_notify(task.id, "stalled", "[it waits]", "note/1")
-    await store.end_task_and_notify(task.id, DONE, "[done]")
+    await store.update_task_and_notify(task.id, "stalled", notice_about("[it waits]"), "note/1")
+    await store.end_task_and_notify(task.id, DONE, notice_about("[done]"))
     assert (await bodies(store, session.id))[20:] == [notice_input("[it waits]"), notice_input("[done]")]
     assert await store.append(session.id, Started(), claim.generation)
 
@@ -274,7 +279,7 @@ async def test_a_notice_during_a_turn_waits_for_the_next_step(store: WholeStore)
     session = await session_with(store, "build it")
     await write(store, session.id, Started())
     task = await task_in(store, session.id)
-    await store.end_task_and_notify(task.id, DONE, "done")
+    await store.end_task_and_notify(task.id, DONE, notice_about("done"))
     await write(store, session.id, Reply("it runs", saw=1), Ended("done", 2))
     assert await store.sessions_with_work() == [session.id]
 
@@ -282,12 +287,14 @@ async def test_a_notice_during_a_turn_waits_for_the_next_step(store: WholeStore)
 async def test_an_update_of_a_running_task_is_reported_once_by_its_key(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    stalled = await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1")
+    stalled = await store.update_task_and_notify(task.id, "stalled", notice_about("it waits"), "note/1")
     assert stalled == replace(task, state="stalled", notices=1)
-    again = await store.update_task_and_notify(task.id, "running", "it waits", "note/1")
+    again = await store.update_task_and_notify(task.id, "running", notice_about("it waits"), "note/1")
     assert again == replace(task, state="running", notices=1)
-    assert await store.update_task_and_notify(task.id, "running", "", "note/2") == again
-    assert await store.update_task_and_notify(task.id, "running", "it wrote", "note/3") == replace(again, notices=2)
+    assert await store.update_task_and_notify(task.id, "running", None, "note/2") == again
+    assert await store.update_task_and_notify(task.id, "running", notice_about("it wrote"), "note/3") == replace(
+        again, notices=2
+    )
     assert await bodies(store, session.id) == [notice_input("it waits"), notice_input("it wrote")]
     assert await store.sessions_with_work() == [session.id]
 
@@ -295,8 +302,8 @@ async def test_an_update_of_a_running_task_is_reported_once_by_its_key(store: Wh
 async def test_a_task_that_has_ended_is_not_updated(store: WholeStore) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id)
-    ended = await store.end_task_and_notify(task.id, DONE, "done")
-    assert await store.update_task_and_notify(task.id, "stalled", "it waits", "note/1") == ended
+    ended = await store.end_task_and_notify(task.id, DONE, notice_about("done"))
+    assert await store.update_task_and_notify(task.id, "stalled", notice_about("it waits"), "note/1") == ended
     assert await bodies(store, session.id) == [notice_input("done")]
 
 
@@ -305,7 +312,7 @@ async def test_a_task_cannot_end_in_an_open_state(store: WholeStore, state: Task
     session = await session_with(store)
     task = await task_in(store, session.id)
     with pytest.raises(ValueError, match=state):
-        await store.end_task_and_notify(task.id, TaskEnd(state, None, "", 1), "over")
+        await store.end_task_and_notify(task.id, TaskEnd(state, None, "", 1), notice_about("over"))
     assert await store.find_task("ann", task.id) == task
 
 
@@ -334,8 +341,8 @@ async def test_tasks_are_listed_latest_first(store: WholeStore) -> None:
     tasks = [
         await task_in(store, session.id, command_task(f"c{n}")) for n, session in enumerate([one, two, one, two, one])
     ]
-    tasks[0] = await store.end_task_and_notify(tasks[0].id, DONE, "done")
-    tasks[3] = await store.end_task_and_notify(tasks[3].id, DONE, "done")
+    tasks[0] = await store.end_task_and_notify(tasks[0].id, DONE, notice_about("done"))
+    tasks[3] = await store.end_task_and_notify(tasks[3].id, DONE, notice_about("done"))
     zero, first, second, third, fourth = tasks
     assert await store.list_tasks("ann") == [fourth, third, second, first, zero]
     assert await store.list_tasks("ann", limit=2) == [fourth, third]
@@ -373,14 +380,15 @@ async def test_a_deleted_session_is_gone_with_its_tasks_and_permissions(store: W
     assert await store.list_tasks("ann") == [task] == await store.open_tasks()
     assert await store.list_permissions("ann") == stays
     with pytest.raises(Refused, match="this task does not exist"):
-        await store.end_task_and_notify(lost.id, DONE, "done")
+        await store.end_task_and_notify(lost.id, DONE, notice_about("done"))
 
 
 async def test_all_of_it_is_there_after_closing_and_opening_again(opener: Opener, tmp_path: Path) -> None:
     async with opener(tmp_path / "home") as store:
         session = await session_with(store)
         await store.detach_task((await task_in(store, session.id, command_task("c1", is_awaited=True))).id, "failures")
-        await store.end_task_and_notify((await task_in(store, session.id, command_task("c2"))).id, FAILED, "failed")
+        other = await task_in(store, session.id, command_task("c2"))
+        await store.end_task_and_notify(other.id, FAILED, notice_about("failed"))
         await store.add_permission("ann", "session", session.id, "network")
         before = (await store.list_tasks("ann"), await store.open_tasks(), await store.list_permissions("ann"))
     async with opener(tmp_path / "home") as store:
@@ -397,5 +405,5 @@ async def test_a_task_that_cannot_be_stored_is_refused(store: WholeStore) -> Non
         await store.create_task(session.id, replace(command_task(), ceiling=float("inf")), max_open=9)
     task = await task_in(store, session.id)
     with pytest.raises(Refused):
-        await store.end_task_and_notify(task.id, DONE, "half a pair: \ud800")
+        await store.end_task_and_notify(task.id, DONE, notice_about("half a pair: \ud800"))
     assert (await store.find_task("ann", task.id), await store.read(session.id)) == (task, [])

@@ -15,7 +15,7 @@ from outrider.store.migrations import MIGRATIONS
 from outrider.store.recovery import LOST_KEYS, LOST_PERMISSIONS, LOST_TASKS, LOST_WEBHOOKS, TASK_END_LOST
 from outrider.store.sqlite import open_store
 from tests.support.damage import execute, last_leaf, overwrite_page, root_page
-from tests.support.task_child import DONE, command_task
+from tests.support.task_child import DONE, command_task, notice_about
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]
 ALL_LOSSES = (LOST_TASKS, LOST_PERMISSIONS, LOST_KEYS, LOST_WEBHOOKS)
@@ -43,7 +43,7 @@ async def fill(home: Path, *, backup: bool = True) -> TasksAndPermissions:
             for call in range(10):
                 task, _ = await store.create_task(session.id, command_task(f"c{call}"), 20)
                 if call % 2:
-                    await store.end_task_and_notify(task.id, DONE, f"{task.id} is done")
+                    await store.end_task_and_notify(task.id, DONE, notice_about(task.id))
         await store.add_permission("ann", "workspace", "/folder", "host")
     _, stored = await open_again(home)
     assert list(home.glob("store.db.backup-*"))

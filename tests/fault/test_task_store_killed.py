@@ -13,7 +13,7 @@ from outrider.core.events import Answered, Input
 from outrider.core.tasks import Task
 from outrider.store.sqlite import SqliteStore, open_store
 from tests.contract.stores import bodies
-from tests.support.task_child import DONE, command_task
+from tests.support.task_child import DONE, command_task, notice_about
 
 pytestmark = pytest.mark.anyio
 CHILD = Path(__file__).parents[1] / "support" / "task_child.py"
@@ -57,7 +57,7 @@ def killed_at(home: Path, point: str, commit: str) -> None:
 
 
 async def notices(store: SqliteStore, session: str) -> list[str]:
-    return [body.text for body in await bodies(store, session) if isinstance(body, Input) and body.source == "task"]
+    return [body.notice.task for body in await bodies(store, session) if isinstance(body, Input) and body.notice]
 
 
 @pytest.mark.promise("L6")
@@ -71,7 +71,7 @@ async def test_killed_at_the_end_of_a_task_its_end_and_its_notice_are_both_there
         assert (task.is_open, task.is_delivered) == (not is_stored, is_stored)
         assert await notices(store, task.session) == ([task.id] if is_stored else [])
         assert await store.sessions_with_work() == ([task.session] if is_stored else [])
-        ended = await store.end_task_and_notify(task.id, DONE, task.id)
+        ended = await store.end_task_and_notify(task.id, DONE, notice_about(task.id))
         assert (ended.state, ended.is_delivered) == ("succeeded", True)
         assert await notices(store, task.session) == [task.id]
         assert (store.notices, await store.check()) == ((), [])
@@ -86,7 +86,7 @@ async def test_killed_while_detaching_the_end_is_returned_or_reported(
     async with open_store(tmp_path / "home", wait=20) as store:
         (task,) = await store.open_tasks()
         assert task.spec == command_task("c", is_awaited=not is_stored)
-        assert (await store.end_task_and_notify(task.id, DONE, task.id)).is_delivered
+        assert (await store.end_task_and_notify(task.id, DONE, notice_about(task.id))).is_delivered
         assert await notices(store, task.session) == ([task.id] if is_stored else [])
 
 
@@ -130,7 +130,7 @@ async def test_killed_at_any_moment_every_task_is_reported_exactly_once(tmp_path
         assert {line.split()[1] for line in lines} <= {task.id for task in tasks}
         assert await all_notices(store) == sorted(ended)
         for task in tasks:
-            await store.end_task_and_notify(task.id, DONE, task.id)
+            await store.end_task_and_notify(task.id, DONE, notice_about(task.id))
         assert await all_notices(store) == sorted(task.id for task in tasks)
         assert (store.notices, await store.check()) == ((), [])
 

@@ -12,7 +12,7 @@ import anyio
 
 from outrider.core.events import Asked, Started
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import ProcessIdentity, TaskSpec
+from outrider.core.tasks import ProcessIdentity, TaskNotice, TaskSpec
 from outrider.store.sqlite import SqliteStore, open_store
 
 SESSIONS = 6
@@ -27,6 +27,10 @@ def command_task(call: str, *, is_awaited: bool = False) -> TaskSpec:
     return TaskSpec(kind="command", call=call, command="make", address="a", notify="always", is_awaited=is_awaited)
 
 
+def notice_about(task: str) -> TaskNotice:
+    return TaskNotice(task=task, event="ended", state="succeeded", command="make")
+
+
 async def one(store: SqliteStore) -> None:
     session = await store.create("ann", "s", "/folder")
     say("session")
@@ -36,7 +40,7 @@ async def one(store: SqliteStore) -> None:
     say("running")
     await store.detach_task(task.id, "always")
     say("detached")
-    await store.end_task_and_notify(task.id, DONE, task.id)
+    await store.end_task_and_notify(task.id, DONE, notice_about(task.id))
     say("ended")
     claim = await store.claim(session.id)
     await store.append(session.id, Started(), claim.generation)
@@ -54,7 +58,7 @@ async def many(store: SqliteStore, name: str) -> None:
         task, _ = await store.create_task(session.id, command_task(f"c{number}"), 9)
         await store.mark_task_started(task.id, ProcessIdentity(number, 2, "boot"))
         say("running", task.id)
-        await store.end_task_and_notify(task.id, DONE, task.id)
+        await store.end_task_and_notify(task.id, DONE, notice_about(task.id))
         say("ended", task.id)
 
 

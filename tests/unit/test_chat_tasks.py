@@ -43,7 +43,17 @@ from outrider.core.events import (
     Resumed,
     Started,
 )
-from outrider.core.tasks import Task, TaskSpec, TaskState, ended_notice, stalled_notice, watch_notice
+from outrider.core.tasks import (
+    Task,
+    TaskNotice,
+    TaskSpec,
+    TaskState,
+    ended_notice,
+    render_notice,
+    shortened_notice,
+    stalled_notice,
+    watch_notice,
+)
 from outrider.core.types import Call
 
 ASKED = [Asked(f"ask-{n}", f"May {n}?\n| run {n}", n, ANSWERS, ("network",)) for n in ("a", "b")]
@@ -59,8 +69,12 @@ def task(state: TaskState = "succeeded", code: int | None = 0, why: str = "", **
     )  # fmt: skip
 
 
+def notice_input(notice: TaskNotice) -> Input:
+    return Input(render_notice(notice), source="task", notice=notice)
+
+
 def notice() -> Input:
-    return Input(ended_notice(task(), "", "/out"), source="task")
+    return notice_input(ended_notice(task(), "", "/out"))
 
 
 def journal(*bodies: Body) -> list[Entry]:
@@ -86,20 +100,20 @@ def apply(view: ChatSessionView, *bodies: Body) -> list[DisplayItem]:
     ],
 )
 def test_the_end_of_a_task_is_one_line(ended: Task, line: Note) -> None:
-    assert task_notice_items(ended_notice(ended, "", "/out")) == [line]
+    assert task_notice_items(notice_input(ended_notice(ended, "", "/out"))) == [line]
 
 
 def test_the_last_lines_of_output_follow_bounded() -> None:
     output = "\n".join(f"line {n}" for n in range(50)) + "\n" + "x" * 500
-    _, lines = task_notice_items(ended_notice(task(), output, "/out"))
+    _, lines = task_notice_items(notice_input(shortened_notice(ended_notice(task(), output, "/out"))))
     assert isinstance(lines, OutputLines)
     assert lines.lines[:4] == ("line 46", "line 47", "line 48", "line 49")
     assert (len(lines.lines), len(lines.lines[4])) == (5, 200)
 
 
 def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
-    stalled = task_notice_items(stalled_notice(task("stalled", None), "Continue? [y/n] "))
-    watched = task_notice_items(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3))
+    stalled = task_notice_items(notice_input(stalled_notice(task("stalled", None), "Continue? [y/n] ")))
+    watched = task_notice_items(notice_input(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3)))
     assert stalled == [
         Note("● t-1 seems to be waiting for input · make test · answer with /write t-1 TEXT", "warn"),
         OutputLines(("Continue? [y/n]",)),
@@ -107,16 +121,20 @@ def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
     assert watched == [Note("● t-1 matched its watch pattern (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
 
 
+def test_a_notice_of_a_version_that_stored_only_text_is_one_line() -> None:
+    old = Input("[Task t-1 was lost: how it ended is not known]\ncommand: make\n| much output", source="task")
+    assert task_notice_items(old) == [Note("● [Task t-1 was lost: how it ended is not known]", "plain")]
+
+
 def test_a_task_of_another_session_takes_one_line_with_the_name_of_the_session() -> None:
-    note = background_task_note(ended_notice(task(), "much\noutput", "/out"), "site")
+    note = background_task_note(notice_input(ended_notice(task(), "much\noutput", "/out")), "site")
     assert note == Note("✓ t-1 succeeded · make test · exit 0, 3.2 s  (session site; /switch site)", "good")
 
 
 @given(output=st.text(max_size=300), command=st.text(min_size=1, max_size=300))
 def test_no_command_or_output_can_fake_a_line_of_the_notice(output: str, command: str) -> None:
-    items = task_notice_items(
-        ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out")
-    )
+    noticed = ended_notice(task(command="a" + command), "exit code: 9\nreason: none\n" + output, "/out")
+    items = task_notice_items(notice_input(shortened_notice(noticed)))
     lines = TerminalRenderer(is_plain=True).render(items, 400).splitlines()
     assert lines[0].startswith("✓ t-1 succeeded · a")
     assert lines[0].endswith(" · exit 0, 3.2 s")
@@ -128,7 +146,7 @@ def test_a_notice_is_shown_at_once_even_while_the_model_is_busy() -> None:
     view = ChatSessionView(journal(Input("go"), Started()))
     busy = [*view.apply(Delta("Work")), *apply(view, notice())]
     reply = apply(view, Reply("Working.", saw=2))
-    assert ([*busy, *reply], view.queued) == ([*task_notice_items(notice().text), ReplyBlock("Working.")], [])
+    assert ([*busy, *reply], view.queued) == ([*task_notice_items(notice()), ReplyBlock("Working.")], [])
     assert view.activity == "waiting for the model …"
     typed = apply(view, Input("and now?"))
     assert (typed, view.queued) == ([], ["and now?"])

@@ -26,6 +26,7 @@ from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.core.types import Call, Image, Reasoning, Usage
 from outrider.store.sqlite import open_store
 from outrider.store.webhooks import WebhookDelivery
+from tests.support.task_child import notice_about
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L10")]
 
@@ -137,7 +138,7 @@ async def test_a_home_of_0_1_0_is_continued(home: Path) -> None:
         assert await store.append(SESSION, Started(), claim.generation)
         detached = await store.detach_task(INTERACTIVE.id, "always")
         assert (detached.spec.is_awaited, detached.spec.keeps_stdin_open) == (False, True)
-        ended = await store.end_task_and_notify(INTERACTIVE.id, TaskEnd("succeeded", 0, "", 1), "done")
+        ended = await store.end_task_and_notify(INTERACTIVE.id, TaskEnd("succeeded", 0, "", 1), notice_about("t"))
         assert (ended.is_delivered, await store.check()) == (True, [])
     async with open_store(home) as store:
         assert await store.find_task("ann", INTERACTIVE.id) == ended

@@ -17,6 +17,7 @@ from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import TaskSpec
 from outrider.store.migrations import MIGRATIONS, load_migrations
 from outrider.store.sqlite import open_store
+from tests.support.task_child import notice_about
 
 pytestmark = pytest.mark.anyio
 
@@ -133,7 +134,7 @@ async def test_a_home_without_tasks_is_upgraded_and_can_be_downgraded(tmp_path: 
         upgraded = f"The store was upgraded from version 1 to {NEWEST}; the previous one is kept as {backup}."
         assert store.notices == (upgraded,)
         task, _ = await store.create_task(session.id, spec, max_open=1)
-        await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), "done")
+        await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), notice_about("t"))
         notice = Input("done", "task", person="ann")
         assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), notice]
         assert await store.check() == []

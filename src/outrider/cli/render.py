@@ -86,8 +86,9 @@ class ProgressLine:
             case Answered(ask=ask):
                 self._print(answer_line(self._questions.get(ask), entry.body))
                 self._activity = "thinking"
-            case Input(text=text, source="task"):
-                self._print(f"● {one_line(text, 100)}")
+            case Input(text=text, source="task", notice=notice):
+                line = f"{notice.task} {notice.headline}: {notice.label}" if notice else one_line(text, 100)
+                self._print(f"● {one_line(line, 160)}")
             case Resumed():
                 self._print("… resuming the unfinished turn")
             case Compacted():

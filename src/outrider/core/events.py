@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from outrider.core.tasks import TaskNotice
 from outrider.core.types import Call, Image, Reasoning, ToolSpec, Usage
 
 Json = dict[str, object]
@@ -28,6 +29,8 @@ class Input(Struct, frozen=True, tag="input", omit_defaults=True):
     """Tools of the client that sent this. The client runs their calls, and the turn waits for the results."""
     payer: str = ""
     """The id of the API key it came with. The cost of the work that follows counts towards that key's limit."""
+    notice: TaskNotice | None = None
+    """What a task reports, as data for people; `text` is the same for the model."""
 
 
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):

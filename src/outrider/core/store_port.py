@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.events import Body, Entry, Input, Result
-from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 
 KeyScope = Literal["chat", "read", "admin"]
 """`chat` may start turns, `read` may read, `admin` may do everything."""
@@ -116,15 +116,15 @@ class TaskStore(Protocol):
         """No call waits for it any more: a notice reports its end. A task that has ended stays as it is."""
         ...
 
-    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: str) -> Task:
+    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: TaskNotice) -> Task:
         """Record its end and, in the same transaction, put the notice into its session as an input.
 
         There is no notice when `should_notify` says so for the row as it is now. A task that has ended stays as it is.
         """
         ...
 
-    async def update_task_and_notify(self, task: str, state: TaskState, notice: str, key: str) -> Task:
-        """Record the new state of a running task, and a notice in its session (once per key)."""
+    async def update_task_and_notify(self, task: str, state: TaskState, notice: TaskNotice | None, key: str) -> Task:
+        """Record the new state of a running task, and a notice, if there is one, in its session (once per key)."""
         ...
 
     async def find_task(self, person: str, task: str) -> Task | None:

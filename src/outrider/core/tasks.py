@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core.text import clip, duration
 
@@ -113,83 +114,162 @@ _WORDS: dict[TaskState, str] = {
 }
 
 
-def ended_notice(task: Task, output: str, output_file: str) -> str:
-    """The notice that a task ended. Output is quoted line by line, so that it cannot pass for ours."""
-    head = f"[Task {task.id} {_WORDS[task.state]}]"
-    lines = [head, f"command: {clip(task.spec.command, 500)}"]
-    if task.spec.description:
-        lines.append(f"description: {clip(task.spec.description, 200)}")
-    if task.exit_code is not None:
-        lines.append(f"exit code: {task.exit_code}")
-    if task.why:
-        lines.append(f"reason: {clip(task.why, 300)}")
-    lines.append(f"duration: {duration(task.ended - task.created)}")
-    if output_file:
-        lines.append(f"output file: {output_file}")
-    return "\n".join([*lines, *quoted_tail(output)])
+NoticeEvent = Literal["ended", "stalled", "matched", "unwatched"]
 
 
-def stalled_notice(task: Task, output: str) -> str:
+class TaskNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A notice about a task: what happened to it, and what it wrote last."""
+
+    task: str
+    event: NoticeEvent
+    state: TaskState
+    command: str
+    description: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    duration: int = 0
+    """Milliseconds."""
+    output_file: str = ""
+    output: tuple[str, ...] = ()
+    """The lines that matched its watch pattern, or the last lines it wrote."""
+    is_cut: bool = False
+    """Whether there was more output before these lines."""
+    pattern: str = ""
+    left_out: int = 0
+    """How many more lines matched."""
+    is_last: bool = False
+    """Whether its pattern is no longer watched after this."""
+
+    @property
+    def label(self) -> str:
+        return clip(self.description or self.command, 60)
+
+    @property
+    def headline(self) -> str:
+        """What happened, in words that follow the task's id."""
+        match self.event:
+            case "matched":
+                return f"matched its watch pattern ({clip(self.pattern, 80)})"
+            case "unwatched":
+                return f"is no longer watched: matching {clip(self.pattern, 80)} takes too long"
+            case "ended" | "stalled":
+                return _WORDS[self.state]
+
+
+def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
+    lines, is_cut = _last_lines(output, NOTICE_TAIL)
+    return TaskNotice(
+        task=task.id,
+        event="ended",
+        state=task.state,
+        command=clip(task.spec.command, 500),
+        description=clip(task.spec.description, 200),
+        exit_code=task.exit_code,
+        reason=clip(task.why, 300),
+        duration=task.ended - task.created,
+        output_file=output_file,
+        output=lines,
+        is_cut=is_cut,
+    )
+
+
+def stalled_notice(task: Task, output: str) -> TaskNotice:
     """The notice that a task seems to be waiting at a prompt."""
-    head = f"[Task {task.id} {_WORDS['stalled']}: {task_label(task)}]"
-    advice = "Write to it, or kill it, with the tasks tool."
-    return "\n".join([head, advice, *quoted_tail(output, 500)])
+    lines, is_cut = _last_lines(output, 500)
+    return _notice(task, "stalled", state="stalled", output=lines, is_cut=is_cut)
 
 
-def watch_notice(task: Task, matches: Sequence[str], left_out: int) -> str:
+def watch_notice(task: Task, matches: Sequence[str], left_out: int, *, is_last: bool = False) -> TaskNotice:
     """The notice that output lines match a task's watch pattern."""
-    head = f"[Task {task.id} matched its watch pattern ({clip(task.spec.watch, 80)}): {task_label(task)}]"
-    more = [f"[… and {left_out} more]"] if left_out else []
-    return "\n".join([head, *(f"| {clip(line, 300)}" for line in matches), *more])
+    lines = tuple(clip(line, 300) for line in matches)
+    return _notice(task, "matched", output=lines, pattern=task.spec.watch, left_out=left_out, is_last=is_last)
+
+
+def unwatched_notice(task: Task) -> TaskNotice:
+    """The notice that a watch pattern was given up because matching it takes too long."""
+    return _notice(task, "unwatched", pattern=task.spec.watch, is_last=True)
+
+
+def _notice(
+    task: Task,
+    event: NoticeEvent,
+    *,
+    state: TaskState | None = None,
+    output: tuple[str, ...] = (),
+    is_cut: bool = False,
+    pattern: str = "",
+    left_out: int = 0,
+    is_last: bool = False,
+) -> TaskNotice:
+    return TaskNotice(
+        task=task.id,
+        event=event,
+        state=state or task.state,
+        command=clip(task.spec.command, 500),
+        description=clip(task.spec.description, 200),
+        output=output,
+        is_cut=is_cut,
+        pattern=clip(pattern, 200),
+        left_out=left_out,
+        is_last=is_last,
+    )
+
+
+def _last_lines(output: str, max_length: int) -> tuple[tuple[str, ...], bool]:
+    text = output.strip("\n")
+    return tuple(text[-max_length:].split("\n")) if text else (), len(text) > max_length
+
+
+def render_notice(notice: TaskNotice) -> str:
+    """The notice as the model reads it. Output is quoted line by line, so that it cannot pass for ours."""
+    quoted = [f"| {line}" for line in notice.output]
+    match notice.event:
+        case "ended":
+            return "\n".join([f"[Task {notice.task} {notice.headline}]", *_end_lines(notice), *_quoted_end(notice)])
+        case "stalled":
+            advice = "Write to it, or kill it, with the tasks tool."
+            head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
+            return "\n".join([head, advice, *_quoted_end(notice)])
+        case "matched":
+            more = [f"[… and {notice.left_out} more]"] if notice.left_out else []
+            last = ["[This was the last notice of this pattern; it is no longer watched.]"] if notice.is_last else []
+            head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
+            return "\n".join([head, *quoted, *more, *last])
+        case "unwatched":
+            return f"[Task {notice.task} {notice.headline}]"
+
+
+def _end_lines(notice: TaskNotice) -> list[str]:
+    fields = {
+        "command": notice.command,
+        "description": notice.description,
+        "exit code": "" if notice.exit_code is None else str(notice.exit_code),
+        "reason": notice.reason,
+        "duration": duration(notice.duration),
+        "output file": notice.output_file,
+    }
+    return [f"{name}: {value}" for name, value in fields.items() if value]
+
+
+def _quoted_end(notice: TaskNotice) -> list[str]:
+    return _quoted_lines(notice.output, notice.is_cut)
 
 
 def quoted_tail(output: str, max_length: int = NOTICE_TAIL) -> list[str]:
     """The end of an output, with a bar before each line."""
-    text = output.strip("\n")
-    if not text:
+    return _quoted_lines(*_last_lines(output, max_length))
+
+
+def _quoted_lines(lines: Sequence[str], is_cut: bool) -> list[str]:
+    if not lines:
         return ["no output"]
-    lines = text[-max_length:].split("\n")
-    return [f"last output{' (cut)' if len(text) > max_length else ''}:", *(f"| {line}" for line in lines)]
+    return [f"last output{' (cut)' if is_cut else ''}:", *(f"| {line}" for line in lines)]
 
 
-class TaskNotice(Struct, frozen=True, kw_only=True):
-    """A notice about a task, parsed from its text in the journal."""
-
-    task: str
-    state: TaskState | None
-    """None for output that matched the watch pattern."""
-    event: str
-    """What happened, in words."""
-    label: str = ""
-    command: str = ""
-    description: str = ""
-    exit_code: str = ""
-    reason: str = ""
-    duration: str = ""
-    output: tuple[str, ...] = ()
-
-
-def parse_notice(text: str) -> TaskNotice | None:
-    """Parse the text of `ended_notice`, `stalled_notice` or `watch_notice`; None for any other text."""
-    head, *lines = text.split("\n")
-    if not (head.startswith("[Task ") and head.endswith("]")):
-        return None
-    task, _, happened = head[len("[Task ") : -1].partition(" ")
-    event, _, label = (happened, "", "") if happened in _WORDS.values() else happened.partition(": ")
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line.startswith(("| ", "last output")):
-            break  # What follows was written by the command.
-        name, _, value = line.partition(": ")
-        fields[name.replace(" ", "_")] = value
-    return TaskNotice(
-        task=task,
-        state=next((state for state, words in _WORDS.items() if words == event), None),
-        event=event,
-        label=label,
-        output=tuple(line[2:] for line in lines if line.startswith("| ")),
-        **{name: fields.get(name, "") for name in ("command", "description", "exit_code", "reason", "duration")},
-    )
+def shortened_notice(notice: TaskNotice, max_lines: int = 5, max_length: int = 200) -> TaskNotice:
+    """The notice with as much output as people are shown."""
+    shown = [clip(line, max_length) for line in notice.output if line.strip()][-max_lines:]
+    return replace(notice, output=tuple(shown), is_cut=notice.is_cut or len(shown) < len(notice.output))
 
 
 def running_summary(tasks: Sequence[Task], now: int, max_tasks: int = 10) -> str:

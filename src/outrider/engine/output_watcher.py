@@ -8,8 +8,7 @@ import logging
 import anyio
 
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.tasks import Task, TaskState, is_prompt, stalled_notice, watch_notice
-from outrider.core.text import clip
+from outrider.core.tasks import Task, TaskNotice, TaskState, is_prompt, stalled_notice, unwatched_notice, watch_notice
 from outrider.engine.task_services import TaskServices
 
 log = logging.getLogger("outrider.tasks")
@@ -82,17 +81,14 @@ class _WatchedTask:
         numbers = await self._services.match_lines(self._pattern, lines) if lines else ()
         if numbers is None:
             self._pattern = ""
-            pattern = clip(task.spec.watch, 80)
-            await self._notify(f"[Task {task.id} is no longer watched: matching {pattern} takes too long]", "slow")
+            await self._notify(unwatched_notice(task), "slow")
             return
         room = MOST_LINES - len(self._matches)
         self._matches += [lines[number] for number in numbers[:room]]
         self._left_out += len(numbers[room:])
         if self._matches and self._services.now() - self._last_notice >= NOTICE_INTERVAL:
-            notice = watch_notice(task, self._matches, self._left_out)
-            if task.notices + 1 == MOST_NOTICES:
-                notice += f"\n[This is notice {MOST_NOTICES} of this pattern; it is no longer watched.]"
-            await self._notify(notice, str(self._offset))
+            is_last = task.notices + 1 == MOST_NOTICES
+            await self._notify(watch_notice(task, self._matches, self._left_out, is_last=is_last), str(self._offset))
             self._matches, self._left_out, self._last_notice = [], 0, self._services.now()
         if whole and not self._matches:
             commands.save_number(task, "watched", self._offset)
@@ -107,9 +103,9 @@ class _WatchedTask:
             self._is_stalled = True
             await self._update(task, "stalled", stalled_notice(task, text), f"task/{task.id}/stalled")
 
-    async def _notify(self, notice: str, key: str) -> None:
+    async def _notify(self, notice: TaskNotice, key: str) -> None:
         await self._update(self._task, self._task.state, notice, f"task/{self._task.id}/watch/{key}")
 
-    async def _update(self, task: Task, state: TaskState, notice: str, key: str) -> None:
+    async def _update(self, task: Task, state: TaskState, notice: TaskNotice, key: str) -> None:
         self._task = await self._services.store.update_task_and_notify(task.id, state, notice, key)
         self._services.wake(task.session)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import Notify, Task, TaskSpec, TaskState, ended_notice
+from outrider.core.tasks import Notify, Task, TaskNotice, TaskSpec, TaskState, ended_notice
 from outrider.core.text import duration
 from outrider.engine.output_watcher import OutputWatcher
 from outrider.engine.task_services import TaskServices
@@ -326,7 +326,7 @@ class TaskSupervisor:
             log.info("the end of a task was not reported: %s", error, extra={"task": task.id})
         self._services.wake(task.session)
 
-    async def _notice(self, task: Task, end: TaskEnd) -> str:
+    async def _notice(self, task: Task, end: TaskEnd) -> TaskNotice:
         ended = replace(task, state=end.state, exit_code=end.exit_code, why=end.why, ended=end.ended)
         if task.spec.kind == "session":
             result = await self._services.children.outcome((await self._reload(task)).child)

@@ -393,7 +393,7 @@ def _render_tasks(tasks: Sequence[TaskReport]) -> str:
 
 _NOTICE = re.compile(r"\[Task (?P<task>t-\w+) (?P<state>[^:]*)(?:: (?P<label>.*))?\]")
 _NOTICE_LINE = re.compile(
-    r"\| ?(?P<line>.*)|(?P<field>[a-z ]+): (?P<value>.*)|no output|last output.*:|\[… .*\]|.* tasks tool\."
+    r"\| ?(?P<line>.*)|(?P<field>[a-z ]+): (?P<value>.*)|no output|last output.*:|\[(?:…|This was) .*\]|.* tasks tool\."
 )
 _RUNNING = re.compile(r"\[Tasks running now:\]|- (?:t-\w+: .*|… and \d+ more)")
 

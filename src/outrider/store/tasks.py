@@ -16,7 +16,19 @@ from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Entry, Input
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import OPEN_STATES, Notify, ProcessIdentity, Task, TaskKind, TaskSpec, TaskState, should_notify
+from outrider.core.tasks import (
+    OPEN_STATES,
+    Notify,
+    ProcessIdentity,
+    Task,
+    TaskKind,
+    TaskNotice,
+    TaskSpec,
+    TaskState,
+    render_notice,
+    shortened_notice,
+    should_notify,
+)
 from outrider.store.database import MIN_ID_PREFIX, Clock, random_id
 from outrider.store.errors import damaged_row, no_such_session
 from outrider.store.journal import Journal, encode_body, parse_entry
@@ -307,7 +319,7 @@ class TaskWrites:
             return current
         return self._save(replace(current, spec=replace(current.spec, is_awaited=False, notify=notify)))
 
-    def end_task_and_notify(self, task: str, end: TaskEnd, notice: str) -> Task:
+    def end_task_and_notify(self, task: str, end: TaskEnd, notice: TaskNotice) -> Task:
         if end.state in OPEN_STATES:
             raise ValueError(f"a task cannot end as {end.state}")
         current = self._get_task(task)
@@ -326,14 +338,13 @@ class TaskWrites:
         )
         return self._save(ended)
 
-    def update_and_notify(self, task: str, state: TaskState, notice: str, key: str) -> Task:
-        """Without a notice only the state changes."""
+    def update_and_notify(self, task: str, state: TaskState, notice: TaskNotice | None, key: str) -> Task:
         if state not in OPEN_STATES:
             raise ValueError(f"a task that is {state} has ended")
         current = self._get_task(task)
         if not current.is_open:
             return current
-        is_new = bool(notice) and self._notify(current, notice, key)
+        is_new = notice is not None and self._notify(current, notice, key)
         return self._save(replace(current, state=state, notices=current.notices + is_new))
 
     def answer_once(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
@@ -368,9 +379,15 @@ class TaskWrites:
         self._db.execute(UPDATE_TASK, task_update_values(task))
         return task
 
-    def _notify(self, task: Task, notice: str, key: str) -> bool:
+    def _notify(self, task: Task, notice: TaskNotice, key: str) -> bool:
         """Whether the session did not have this notice yet."""
-        body = Input(notice, "task", person=task.person, address=task.spec.address)
+        body = Input(
+            render_notice(notice),
+            "task",
+            person=task.person,
+            address=task.spec.address,
+            notice=shortened_notice(notice),
+        )
         return self._journal.append_once(task.session, body, key) is not None
 
     def _free_id(self, kind: str, statement: str) -> str:

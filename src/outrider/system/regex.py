@@ -59,10 +59,7 @@ async def scan_contents(
     """
     query = {**msgspec.structs.asdict(pattern), "seconds": seconds, "max_matches": max_matches}
     argv = [sys.executable, "-I", "-S", regex_worker.__file__]
-    # Cancelled while it starts, the process would be left behind.
-    with anyio.CancelScope(shield=True):
-        process = await anyio.open_process(argv, stderr=subprocess.DEVNULL, cwd="/", env={})
-    async with process as worker:
+    async with await _open_uncancelled(argv) as worker:
         try:
             async with background_group() as group:
                 group.start_soon(_send_contents, worker, msgspec.json.encode(query), batches)
@@ -70,6 +67,13 @@ async def scan_contents(
         finally:
             with suppress(ProcessLookupError):
                 worker.kill()
+
+
+async def _open_uncancelled(argv: Sequence[str]) -> Process:
+    """Start a process. Cancelled meanwhile, it would be left behind."""
+    with anyio.CancelScope(shield=True):
+        return await anyio.open_process(argv, stderr=subprocess.DEVNULL, cwd="/", env={})
+    raise AssertionError("a shielded scope is not cancelled")
 
 
 async def _send_contents(worker: Process, query: bytes, batches: AsyncIterable[Sequence[bytes]]) -> None:

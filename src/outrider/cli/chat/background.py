@@ -108,8 +108,8 @@ class BackgroundSessions:
                     continue
                 turn.append(event)
                 match event.body:
-                    case Input(source="task", text=text):
-                        self._ui.show([background_task_note(text, session.name)])
+                    case Input(source="task"):
+                        self._ui.show([background_task_note(event.body, session.name)])
                     case Started():
                         self._working.add(session.id)
                     case Asked(ask=ask) if ask in [asked.ask for asked in await self._agent.questions(session)]:

@@ -30,7 +30,8 @@ from outrider.core.events import (
     Started,
 )
 from outrider.core.plan import State, fold
-from outrider.core.tasks import TaskNotice, TaskState, parse_notice
+from outrider.core.tasks import TaskState
+from outrider.core.text import duration
 from outrider.core.types import Call, Usage
 
 SHELL = "shell"
@@ -83,37 +84,36 @@ def last_lines(output: str, most: int, longest: int = 200) -> tuple[str, ...]:
     return tuple([line for line in lines if line][-most:])
 
 
-_STATE_TONES: dict[TaskState | None, Tone] = {"succeeded": "good", "failed": "bad", "lost": "bad"}
+_STATE_TONES: dict[TaskState, Tone] = {"succeeded": "good", "failed": "bad", "lost": "bad"}
 _TONE_SYMBOLS: dict[Tone, str] = {"good": "✓", "bad": "✗"}
-_NOTICE_OUTPUT_LINES = 5
 
 
-def task_notice_items(text: str) -> Sequence[DisplayItem]:
+def task_notice_items(body: Input) -> Sequence[DisplayItem]:
     """The notice of a task: one line, and the end of its output."""
-    notice = parse_notice(text)
-    output = notice.output if notice else ()
-    lines = tuple(sanitize_line(line, 200) for line in output[-_NOTICE_OUTPUT_LINES:] if line.strip())
-    return [_notice_line(text, notice), OutputLines(lines)] if lines else [_notice_line(text, notice)]
+    output = body.notice.output if body.notice else ()
+    lines = tuple(sanitize_line(line, 200) for line in output if line.strip())
+    return [_notice_line(body), OutputLines(lines)] if lines else [_notice_line(body)]
 
 
-def background_task_note(text: str, session: str) -> Note:
+def background_task_note(body: Input, session: str) -> Note:
     """The notice of a task of another session, in one line."""
-    line, name = _notice_line(text, parse_notice(text)), sanitize_line(session)
+    line, name = _notice_line(body), sanitize_line(session)
     return Note(f"{line.text}  (session {name}; /switch {name})", line.tone)
 
 
-def _notice_line(text: str, notice: TaskNotice | None) -> Note:
-    if notice is None:
-        return Note(f"● {sanitize_line(text, 160)}", "plain")
-    tone = _STATE_TONES.get(notice.state, "warn")
-    exit_code = f"exit {notice.exit_code}" if notice.exit_code else ""
+def _notice_line(body: Input) -> Note:
+    notice = body.notice
+    if notice is None:  # from a version that stored only the text for the model
+        return Note(f"● {sanitize_line(body.text.partition(chr(10))[0], 160)}", "plain")
+    has_ended = notice.event == "ended"
+    tone = _STATE_TONES.get(notice.state, "warn") if has_ended else "warn"
+    exit_code = "" if notice.exit_code is None else f"exit {notice.exit_code}"
     parts = [
-        f"{notice.task} {notice.event}",
-        notice.label,
+        f"{notice.task} {notice.headline}",
         notice.description or notice.command,
-        ", ".join(part for part in (exit_code, notice.duration) if part),
+        ", ".join(part for part in (exit_code, duration(notice.duration) if has_ended else "") if part),
         notice.reason,
-        f"answer with /write {notice.task} TEXT" if notice.state == "stalled" else "",
+        f"answer with /write {notice.task} TEXT" if notice.event == "stalled" else "",
     ]
     return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {' · '.join(sanitize_line(part, 80) for part in parts if part)}", tone)
 
@@ -305,7 +305,7 @@ class ChatSessionView:
     def _apply_input(self, body: Input) -> Sequence[DisplayItem]:
         if body.source == "task":
             self._is_prompt_sent = self._is_prompt_sent or self.is_open
-            return task_notice_items(body.text)  # Shown at once, even while the model is busy.
+            return task_notice_items(body)  # Shown at once, even while the model is busy.
         if self._is_prompt_sent and self._can_steer(self._runtime):
             return [*self._flush_partial_reply(), UserText(body.text)]
         if self._is_prompt_sent:
