@@ -279,13 +279,21 @@ def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_te
 
 
 @pytest.mark.needs("sandbox")
-def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
+def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pipe(
     person: Person, server: ScriptedServer
 ) -> None:
     leave_pending(person)
-    ran = person.types("run", "-s", "s", "go on without")
-    assert (ran.code, ran.out, runs(person), pending(person)) == (0, "all done\n", 0, [])
-    assert "pending questions were answered with no: nobody can be asked here" in ran.err
+    ran = person.types("run", "-s", "s", "and say hello")
+    (question,) = pending(person)
+    assert (ran.code, ran.out, runs(person)) == (1, "", 0)
+    assert ran.err.startswith("Allow this command with network access")
+    assert ran.err.endswith(
+        f"outrider: session s waits for an answer: outrider questions answer {question['id']} once|session|workspace|no\n"
+        "outrider: your message is saved; the model reads it after the answer\n"
+    )
+    assert person.types("questions", "answer", question["id"], "once") == Ran(0, "all done\n", "")
+    assert (runs(person), pending(person)) == (1, [])
+    assert "and say hello" in json.dumps(server.requests[-1].body)
 
 
 @pytest.mark.needs("sandbox")
