@@ -288,8 +288,9 @@ def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pip
     (question,) = pending(person)
     assert (ran.code, ran.out, runs(person)) == (1, "", 0)
     assert ran.err.startswith("Allow this command with network access")
+    command = f"outrider questions answer {question['id']} once|session|workspace|no"
     assert ran.err.endswith(
-        f"outrider: session s waits for an answer: outrider questions answer {question['id']} once|session|workspace|no\n"
+        f"outrider: session s waits for an answer: {command}\n"
         "outrider: your message is saved; the model reads it after the answer\n"
     )
     assert person.types("questions", "answer", question["id"], "once") == Ran(0, "all done\n", "")
