@@ -223,8 +223,8 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
     """Answer a question, run its turn to the end and print the reply.
 
     QUESTION is an id from `outrider questions`, or at least its first six characters. The answer allows the call once,
-    for this session or for this workspace, or not at all. `outrider questions` shows the answers that a question offers: a
-    question that a rule causes for a call inside the sandbox offers only once and no.
+    for this session or for this workspace, or not at all. `outrider questions` shows which answers a question offers:
+    one that a rule causes for a call inside the sandbox offers only once and no.
     """
     check_text(question, "the question's id")
     config = open_config()
