@@ -151,6 +151,7 @@ def test_a_mistake_in_a_rule_is_reported_with_its_number(shell: Shell) -> None:
     problem = f"outrider: {path}: rule 2: there is no key verdikt; did you mean verdict?\n"
     assert shell.types("get", "rules") == (2, "", problem)
     assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
+    assert shell.types("unset", "limits.queue") == (0, f"limits.queue is no longer set in {path}\n", problem)
 
 
 def test_a_secret_from_stdin_is_stored_privately_and_never_printed(shell: Shell) -> None:

@@ -96,6 +96,7 @@ def unset_(name: str) -> None:
     home = find_home()
     is_removed = unset_value(home, name)
     print_line(f"{name} is {'no longer' if is_removed else 'not'} set in {home / CONFIG_FILE}")
+    _warn_about_mistakes()
 
 
 @command.command("path")
@@ -142,11 +143,17 @@ def _print_warnings(config: Config) -> None:
 
 def _warn_if_overridden(setting: Setting) -> None:
     """Warn about an environment variable that overrides the value just written, and about mistakes in the file."""
+    config = _warn_about_mistakes()
+    if config and config.source(setting.name) != CONFIG_FILE:
+        warn(f"{config.source(setting.name)} overrides it")
+
+
+def _warn_about_mistakes() -> Config | None:
+    """The settings as they are now; None when Outrider cannot start with them. Warns about mistakes."""
     try:
         config = load()
     except Refused as error:
         warn(str(error))
-        return
-    if config.source(setting.name) != CONFIG_FILE:
-        warn(f"{config.source(setting.name)} overrides it")
+        return None
     _print_warnings(config)
+    return config
