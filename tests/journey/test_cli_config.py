@@ -201,6 +201,9 @@ def test_a_mistake_in_the_file_is_reported_and_can_be_corrected(shell: Shell) ->
     assert shell.types("list") == (2, "", problem)
     assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
     assert shell.types("set", "limits.steps", "6") == (0, f"limits.steps is set in {path}\n", "")
+    path.write_text('model = "anthropix:x"\n')
+    code, _, err = shell.types("set", "limits.steps", "6")
+    assert (code, err) == (0, "outrider: there is no provider or wire 'anthropix'; did you mean anthropic:x?\n")
 
 
 def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:

@@ -7,10 +7,12 @@ from itertools import groupby
 
 import click
 
+from outrider import plugins
 from outrider.cli.commands import JSON_OPTION
 from outrider.cli.output import check_text, format_table, one_line, print_json, print_line, warn
 from outrider.config.edit import set_value, unset_value
 from outrider.config.load import find_home, load
+from outrider.config.models import parse_model_name
 from outrider.config.rules import count_rules
 from outrider.config.schema import (
     CONFIG_FILE,
@@ -152,6 +154,8 @@ def _warn_about_mistakes() -> Config | None:
     """The settings as they are now; None when Outrider cannot start with them. Warns about mistakes."""
     try:
         config = load()
+        for name in filter(None, (config.model.name, *config.model.fallbacks)):
+            parse_model_name(name, bool(config.model.url), plugins.names("models"))
     except Refused as error:
         warn(str(error))
         return None
