@@ -55,7 +55,7 @@ def test_an_error_that_is_not_known_keeps_its_text() -> None:
         ("nmae", "name"),
         ("perm", "permissions"),
         ("hello", ""),
-        ("rename", ""),
+        ("reference", ""),
         ("se", ""),
     ],
 )
