@@ -21,7 +21,7 @@ from outrider.cli.chat.display import (
     UserText,
     answer_hint,
 )
-from outrider.cli.chat.sanitize import sanitize, wrap
+from outrider.cli.chat.sanitize import cell_width, sanitize, split_at_width, wrap
 
 _TONE_STYLES: dict[Tone, str] = {"plain": "", "dim": "dim", "good": "green", "warn": "yellow", "bad": "bold red"}
 _THEME = Theme({"markdown.code": "cyan", "markdown.table.header": "bold", "markdown.table.border": "dim"})
@@ -78,8 +78,9 @@ class TerminalRenderer:
                 return Text("\n".join(_quote_lines(sanitize("\n".join(lines)), "    ", width)), style="dim")
             case QuestionText(text=text, choices=choices):
                 return _render_question(sanitize(text), sanitize(answer_hint(choices)) if self._is_plain else "", width)
-            case Note(text=text, tone=tone):
-                return Text(sanitize(text), style=_TONE_STYLES[tone])
+            case Note(text=text, tone=tone, is_table=is_table):
+                lines = [_cut(line, width) if is_table else line for line in sanitize(text).split("\n")]
+                return Text("\n".join(lines), style=_TONE_STYLES[tone])
 
     def _render_block(self, text: str) -> RenderableType:
         if not self._is_markdown or len(text) > _MAX_RENDERED_CHARS:
@@ -87,6 +88,10 @@ class TerminalRenderer:
         from outrider.cli.chat.markdown import render_markdown  # Slow to import, and only needed for replies.
 
         return Padding(render_markdown(text), (0, 1, 0, 0))
+
+
+def _cut(line: str, width: int) -> str:
+    return line if cell_width(line) <= width else f"{split_at_width(line, width - 1)[0].rstrip()}…"
 
 
 def _quote_lines(text: str, indent: str, width: int) -> list[str]:
