@@ -14,7 +14,7 @@ import pytest
 from outrider.core.errors import HomeBusy, Refused, Unavailable
 from outrider.core.events import Input
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import TaskSpec
+from outrider.core.tasks import TaskSpec, render_notice
 from outrider.store.migrations import MIGRATIONS, load_migrations
 from outrider.store.sqlite import open_store
 from tests.support.task_child import notice_about
@@ -135,7 +135,7 @@ async def test_a_home_without_tasks_is_upgraded_and_can_be_downgraded(tmp_path: 
         assert store.notices == (upgraded,)
         task, _ = await store.create_task(session.id, spec, max_open=1)
         await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), notice_about("t"))
-        notice = Input("done", "task", person="ann")
+        notice = Input(render_notice(notice_about("t")), "task", person="ann", notice=notice_about("t"))
         assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), notice]
         assert await store.check() == []
     async with open_store(home) as store:
