@@ -167,7 +167,8 @@ async def test_entries_after_a_lost_page_are_kept_where_the_backup_fills_the_gap
         assert session
         await write(store, session.id, *(Result(f"late{n}", "late " * 500) for n in range(9)))
         before = {each.name: await store.read(each.id) for each in await store.list("ann")}
-    overwrite_page(tmp_path / "store.db", page_with(tmp_path / "store.db", b'"9/6 9/6 9/6'))
+    # The backup has everything on this page: the late entries are two pages further on.
+    overwrite_page(tmp_path / "store.db", page_with(tmp_path / "store.db", b'"9/0 9/0 9/0'))
     notices, after = await open_again(tmp_path)
     assert (len(notices), after) == (1, before)
 
