@@ -1,6 +1,6 @@
 """The sandbox: what to start in place of a command, so that it reaches its workspace and little else."""
 
-from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
+from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, command_group
 from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups
 from outrider.workspaces.sandbox.detect import detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
@@ -8,7 +8,7 @@ from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, Sandb
 __all__ = [
     "Cgroups",
     "NoSandbox",
-    "Sandbox",
+    "BubblewrapSandbox",
     "SandboxGrant",
     "SandboxLimits",
     "SandboxedCommand",
