@@ -79,6 +79,21 @@ def test_a_denial_reaches_the_model_and_other_messages_wait_for_the_answer(perso
     assert not (person.project / "ran").exists()
 
 
+def test_an_answer_that_a_question_does_not_offer_is_refused_and_not_sent(person: Person) -> None:
+    with at_work(person, shell("touch ran"), says("It ran.")) as server:
+        (person.home / "config.toml").write_text('[[rules]]\nverdict = "ask"\ntool = "shell"\n')
+        with Terminal(person) as terminal:
+            terminal.rests()
+            terminal.says("go")
+            terminal.sees("? your answer: [o]nce · [n]o")
+            terminal.says("s")
+            terminal.sees("This question does not offer 's'. Answer [o]nce · [n]o")
+            terminal.says("o")
+            terminal.sees("It ran.")
+            terminal.rests()
+    assert [m["content"] for m in server.requests[-1].body["messages"] if m["role"] == "user"] == ["go"]
+
+
 def test_several_questions_are_shown_one_by_one(person: Person) -> None:
     calls = [call("shell", command=f"echo {n} >> ran", needs=["network"]) for n in ("one", "two")]
     with at_work(person, says("", *calls), says("Done.")), Terminal(person) as terminal:

@@ -128,7 +128,8 @@ def test_in_a_pipe_the_answer_is_no_and_stderr_says_so(person: Person, server: S
     assert [line["answer"] for line in ran.lines if line["type"] == "answered"] == ["no"]
     assert ran.err.startswith("outrider: ✗ Allow this command with network access")
     assert ran.err.endswith("— no (nobody answered)\n")
-    assert "did not allow it" in json.dumps(server.requests[-1].body)
+    reason = "not run: it needs approval, and nobody was there to give it. Do not work around this"
+    assert reason in json.dumps(server.requests[-1].body)
     assert "answered: no (nobody answered)" in person.types("sessions", "show", "s").out
     assert person.types("questions").out == "no pending questions\n"
 
@@ -279,13 +280,22 @@ def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_te
 
 
 @pytest.mark.needs("sandbox")
-def test_a_pending_question_is_denied_when_the_session_is_continued_in_a_pipe(
+def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pipe(
     person: Person, server: ScriptedServer
 ) -> None:
     leave_pending(person)
-    ran = person.types("run", "-s", "s", "go on without")
-    assert (ran.code, ran.out, runs(person), pending(person)) == (0, "all done\n", 0, [])
-    assert "pending questions were answered with no: nobody can be asked here" in ran.err
+    ran = person.types("run", "-s", "s", "and say hello")
+    (question,) = pending(person)
+    assert (ran.code, ran.out, runs(person)) == (1, "", 0)
+    assert ran.err.startswith("Allow this command with network access")
+    command = f"outrider questions answer {question['id']} once|session|workspace|no"
+    assert ran.err.endswith(
+        f"outrider: session s waits for an answer: {command}\n"
+        "outrider: your message is saved; the model reads it after the answer\n"
+    )
+    assert person.types("questions", "answer", question["id"], "once") == Ran(0, "all done\n", "")
+    assert (runs(person), pending(person)) == (1, [])
+    assert "and say hello" in json.dumps(server.requests[-1].body)
 
 
 @pytest.mark.needs("sandbox")

@@ -107,6 +107,17 @@ def test_a_message_typed_during_a_reply_is_queued_and_printed_after_it() -> None
     assert (items, view.queued) == ([ReplyBlock("Working."), UserText("and tests")], [])
 
 
+def test_a_stop_says_what_becomes_of_a_queued_message() -> None:
+    view = working_view()
+    follow(view, [Delta("Work"), entry(view, Input("and tests"))])
+    assert view.apply(entry(view, Ended("interrupted", saw=view.head, reason="stopped", partial="Work"))) == [
+        ReplyBlock("Work"),
+        UserText("and tests"),
+        Note("■ Stopped", "warn"),
+        Note("The queued message was not answered; the model reads it with your next message", "warn"),
+    ]
+
+
 def test_a_message_typed_between_two_steps_is_printed_before_the_next_reply() -> None:
     view = working_view()
     _, items = follow(view, [entry(view, Reply("Done.", saw=2))])

@@ -16,6 +16,7 @@ from outrider.cli.chat.display import (
     ToolLine,
     UserText,
     answer_hint,
+    is_unoffered_answer,
     parse_answer,
 )
 from outrider.cli.chat.renderer import TerminalRenderer
@@ -215,6 +216,15 @@ def test_an_open_question_is_shown_again_when_the_session_is_opened_and_nothing_
 )
 def test_only_a_letter_or_word_of_a_choice_is_an_answer(typed: str, answer: str | None) -> None:
     assert parse_answer(typed, ANSWERS) == answer
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_refused"), [("s", True), ("W", True), ("workspace", True), ("o", False), ("no", False), ("go", False)]
+)
+def test_an_answer_that_a_question_does_not_offer_is_recognised(typed: str, is_refused: bool) -> None:
+    assert is_unoffered_answer(typed, ("once", "no")) == is_refused
+    assert not is_unoffered_answer(typed, ANSWERS)
+    assert not is_unoffered_answer(typed, ("accept", "decline"))
 
 
 def test_other_choices_get_a_letter_where_it_is_unique() -> None:

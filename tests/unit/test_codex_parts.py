@@ -80,7 +80,7 @@ def test_a_missing_thread_id_is_empty(answer: object) -> None:
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "declined"},
             ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
-            CallOutcome("not run: the person did not allow it", failed=True),
+            CallOutcome("not run: it was not allowed", failed=True),
         ),
         (
             {"type": "fileChange", "id": "2", "status": "completed"}

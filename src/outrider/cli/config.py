@@ -11,7 +11,7 @@ from outrider.cli.commands import JSON_OPTION
 from outrider.cli.output import check_text, format_table, one_line, print_json, print_line, warn
 from outrider.config.edit import set_value, unset_value
 from outrider.config.load import find_home, load
-from outrider.config.rules import count_rules, render_rule
+from outrider.config.rules import count_rules
 from outrider.config.schema import (
     CONFIG_FILE,
     RULES_DESCRIPTION,
@@ -26,6 +26,7 @@ from outrider.config.schema import (
     rules_source,
 )
 from outrider.config.secrets import secret_reference
+from outrider.core.approvals import render_rule
 from outrider.core.errors import Refused
 
 _MAX_VALUE_WIDTH = 32

@@ -140,10 +140,10 @@ async def wait_or_suspend(agent: AgentApi, session: Session, after: int) -> Turn
 
     None when there was nothing to do.
     """
-    return await first_of(partial(agent.wait, session), partial(_wait_until_suspended, agent, session, after))
+    return await first_of(partial(agent.wait, session), partial(wait_until_suspended, agent, session, after))
 
 
-async def _wait_until_suspended(agent: AgentApi, session: Session, after: int) -> Sequence[Asked]:
+async def wait_until_suspended(agent: AgentApi, session: Session, after: int) -> Sequence[Asked]:
     """Wait for questions that suspend the session after this entry, and return them."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
@@ -157,20 +157,11 @@ async def _wait_until_suspended(agent: AgentApi, session: Session, after: int) -
 
 def _is_suspended(state: State) -> bool:
     """Whether nothing happens until a person answers. Where nobody can, the answer is no and the turn continues."""
-    return isinstance(decide(state, {}), AwaitAnswer) and _can_answer(state.address)
+    return isinstance(decide(state, {}), AwaitAnswer) and can_answer(state.address)
 
 
-async def deny_unanswerable(agent: AgentApi, session: Session, address: str = "") -> int:
-    """Answer no to every question of a turn that continues where nobody can answer; returns their number."""
-    state = fold(await agent.journal(session))
-    if _can_answer(address or state.address):
-        return 0
-    for asked in state.questions.values():
-        await agent.answer(session, asked, NO)
-    return len(state.questions)
-
-
-def _can_answer(address: str) -> bool:
+def can_answer(address: str) -> bool:
+    """Whether a person at this address can answer a question."""
     traits = CHANNELS.get(channel_of(address))
     return bool(traits and traits.can_answer)
 
@@ -232,7 +223,8 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
     """Answer a question, run its turn to the end and print the reply.
 
     QUESTION is an id from `outrider questions`, or at least its first six characters. The answer allows the call once,
-    for this session or for this workspace, or not at all.
+    for this session or for this workspace, or not at all. `outrider questions` shows the answers that a question offers: a
+    question that a rule causes for a call inside the sandbox offers only once and no.
     """
     check_text(question, "the question's id")
     config = open_config()

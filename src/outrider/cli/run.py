@@ -21,17 +21,24 @@ from outrider.app.runtimes import apply_settings, settings_of
 from outrider.cli.commands import FAILED, TURN_EXIT_CODES
 from outrider.cli.options import read_images, read_message, session_settings
 from outrider.cli.output import check_text, print_json, print_line, printable, render_turn_result, warn
-from outrider.cli.questions import QuestionPrompter, deny_unanswerable, is_interactive
+from outrider.cli.questions import (
+    QuestionPrompter,
+    can_answer,
+    is_interactive,
+    print_pending,
+    wait_until_suspended,
+)
 from outrider.cli.render import ProgressLine, answer_line
 from outrider.cli.setup import SignalWatch, open_config, open_home, resolve_workspace, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event, render_event
+from outrider.core.plan import fold
 from outrider.core.store_port import Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
-from outrider.system.task_groups import background_group
+from outrider.system.task_groups import background_group, first_of
 
 _MAX_KEY_LENGTH = 90
 
@@ -63,7 +70,7 @@ class RunRequest(Struct, frozen=True):
     images: tuple[bytes, ...]
     key: str | None
     address: str
-    """Where the reply goes: to a person who can answer questions, or to a pipe."""
+    """Where the reply goes: to a person who can answer questions, or to a pipe. Empty: where the open turn replies."""
 
 
 @click.command("run")
@@ -115,15 +122,19 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
     async with open_home(config, mode, workspace=request.workspace, is_quiet=options.is_quiet) as agent:
         session = await agent.session(request.session)
         _check_workspace(request, session, options.is_quiet)
+        has_questions = False
+        if session.is_open and not can_answer(request.address):
+            state = fold(await agent.journal(session))
+            if can_answer(state.address):
+                # The open turn keeps its address: its questions stay pending for the person who can answer them.
+                request, has_questions = replace(request, address=""), bool(state.questions)
         if not options.is_quiet:
-            await _warn_unfinished(agent, session)
+            await _warn_unfinished(agent, session, has_questions=has_questions)
         await apply_settings(agent, session, request.settings)
         if not options.is_quiet and agent.owner_mismatch({}):
             mismatch = agent.owner_mismatch(settings_of(await agent.journal(session)))
             if mismatch:
                 warn(mismatch)
-        if await deny_unanswerable(agent, session, request.address) and not options.is_quiet:
-            warn("this session's pending questions were answered with no: nobody can be asked here")
         turn = _TurnRun(agent, session, request, options)
         resume_hint = f"Your message is saved: outrider resume {shlex.quote(session.name)}"
         try:
@@ -142,6 +153,10 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
             if not turn.first_entry:
                 raise
             raise Unavailable(f"{error}. {resume_hint}") from error
+        if not isinstance(result, TurnResult):
+            print_pending(session, result)
+            warn("your message is saved; the model reads it after the answer")
+            return FAILED
         tasks = await agent.tasks(session, open_only=True)
         code = _print_result(result, session, options, config, tasks)
         if not options.is_quiet:
@@ -159,6 +174,7 @@ class _TurnRun:
         self._options = options
         self.first_entry: Entry | None = None
         """The message, once it was recorded."""
+        self._is_recorded = anyio.Event()
         self._is_late = False
         has_progress = sys.stderr.isatty() and not options.is_json and not options.is_quiet
         self._progress = ProgressLine() if has_progress else None
@@ -167,20 +183,36 @@ class _TurnRun:
             self._prompter = QuestionPrompter(agent, session, self._progress.paused if self._progress else nullcontext)
         self._questions: dict[str, Asked] = {}
 
-    async def run(self) -> TurnResult:
-        """Run the turn. The timeout is kept here, not by the owner of the home: each client has its own."""
+    async def run(self) -> TurnResult | Sequence[Asked]:
+        """Run the turn to its end; or, where the message joins a turn of someone else, until a question suspends it.
+
+        The timeout is kept here, not by the owner of the home: each client has its own.
+        """
         async with background_group() as group, self._display():
             if self._options.timeout:
                 group.start_soon(self._stop_after, self._options.timeout)
-            result = await self._agent.say(
-                self._request.text,
-                session=self._session.id,
-                images=self._request.images,
-                key=self._request.key,
-                address=self._request.address,
-                on_event=self._on_event,
-            )
-        return replace(result, outcome="failed") if self._is_late and result.outcome == "interrupted" else result
+            if self._request.address:
+                result = await self._say()
+            else:
+                result = await first_of(self._say, self._wait_until_suspended)
+        if self._is_late and isinstance(result, TurnResult) and result.outcome == "interrupted":
+            return replace(result, outcome="failed")
+        return result
+
+    async def _say(self) -> TurnResult | Sequence[Asked]:
+        return await self._agent.say(
+            self._request.text,
+            session=self._session.id,
+            images=self._request.images,
+            key=self._request.key,
+            address=self._request.address,
+            on_event=self._on_event,
+        )
+
+    async def _wait_until_suspended(self) -> Sequence[Asked]:
+        await self._is_recorded.wait()
+        assert self.first_entry
+        return await wait_until_suspended(self._agent, self._session, self.first_entry.seq - 1)
 
     async def _stop_after(self, seconds: int) -> None:
         await anyio.sleep(seconds)
@@ -198,6 +230,7 @@ class _TurnRun:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Entry):
             self.first_entry = self.first_entry or event
+            self._is_recorded.set()
         if self._options.is_json:
             print_json(render_event(event))
         elif self._progress:
@@ -277,12 +310,12 @@ def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> N
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _warn_unfinished(agent: AgentApi, session: Session) -> None:
+async def _warn_unfinished(agent: AgentApi, session: Session, *, has_questions: bool) -> None:
     """Another owner of the home runs its unfinished turns itself, so only this process's own are mentioned."""
     others = 0 if agent.is_client else sum(other.id != session.id for other in await agent.unfinished())
     if others:
         warn(f"{others} unfinished {'turn' if others == 1 else 'turns'}; to finish: outrider resume")
-    if session.has_work:
+    if session.has_work and not has_questions:  # Those are printed, with the commands that answer them.
         warn(f"session {session.name!r} has an unfinished turn; this message becomes part of it")
 
 

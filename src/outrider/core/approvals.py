@@ -56,16 +56,41 @@ class Permission(Struct, frozen=True):
     created: int
 
 
-def decide_access(request: ApprovalRequest, rules: Sequence[Rule], granted: frozenset[str]) -> Verdict:
-    """The verdict on a call: a matching deny wins, then permissions and matching allows; else ask."""
-    matching = [rule for rule in rules if _matches(rule, request)]
-    if any(rule.verdict == "deny" for rule in matching):
-        return "deny"
-    if any(rule.verdict == "ask" for rule in matching):
+class AccessDecision(Struct, frozen=True):
+    """May a call run?"""
+
+    verdict: Verdict
+    reason: str = ""
+    """Why it is denied, for the model and for people."""
+
+
+def decide_access(request: ApprovalRequest, rules: Sequence[Rule], granted: frozenset[str]) -> AccessDecision:
+    """The decision on a call: a matching deny wins, then permissions and matching allows; else ask."""
+    matching = [(number, rule) for number, rule in enumerate(rules, 1) if _matches(rule, request)]
+    for number, rule in matching:
+        if rule.verdict == "deny":
+            return AccessDecision("deny", f"a rule denies it (rule {number}: {render_rule(rule)})")
+    if any(rule.verdict == "ask" for _, rule in matching):
         open_needs = [need for need in request.needs if need not in granted]
-        return "ask" if open_needs or not request.needs else "allow"
-    covered = granted.union(*(rule.needs for rule in matching))
-    return "allow" if all(need in covered for need in request.needs) else "ask"
+        return AccessDecision("ask" if open_needs or not request.needs else "allow")
+    covered = granted.union(*(rule.needs for _, rule in matching))
+    return AccessDecision("allow" if all(need in covered for need in request.needs) else "ask")
+
+
+def decision_of_answer(answer: str, *, is_by_person: bool) -> AccessDecision:
+    """The decision on a call that a question was about."""
+    if answer != NO:
+        return AccessDecision("allow")
+    nobody = "it needs approval, and nobody was there to give it"
+    return AccessDecision("deny", "the person did not allow it" if is_by_person else nobody)
+
+
+def render_rule(rule: Rule) -> str:
+    """A rule in one line, for example `deny shell: git push …`."""
+    command = f": {' '.join(rule.argv)} …" if rule.argv else ""
+    workspace = f", in {rule.workspace}" if rule.workspace else ""
+    needs = f", with {', '.join(rule.needs)}" if rule.needs else ""
+    return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{workspace}{needs}"
 
 
 def _matches(rule: Rule, request: ApprovalRequest) -> bool:

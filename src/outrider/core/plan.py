@@ -50,6 +50,8 @@ class State(Struct, frozen=True):
     """Questions without an answer."""
     answers: Mapping[str, str] = {}
     """Answers, by the call that waited for them."""
+    unattended: frozenset[str] = frozenset()
+    """Calls whose question was answered with no because no person answered it."""
     client_tools: Mapping[str, ToolSpec] = {}
     """Tools that came with the newest input. The client that sent it runs their calls."""
     abandoned_calls: frozenset[str] = frozenset()
@@ -164,6 +166,7 @@ def _after_reply(state: State, reply: Reply) -> State:
         calls=reply.calls,
         begun=frozenset[str](),
         answers={},
+        unattended=frozenset[str](),
         resumes=0,
         owes_reply=False,
         steps=state.steps + 1,
@@ -178,10 +181,12 @@ def _after_reply(state: State, reply: Reply) -> State:
 
 def _after_answer(state: State, answered: Answered) -> State:
     question = state.questions.get(answered.ask)
+    call = question.call if question else ""
     return replace(
         state,
         questions={id: body for id, body in state.questions.items() if id != answered.ask},
-        answers={**state.answers, question.call: answered.answer} if question and question.call else state.answers,
+        answers={**state.answers, call: answered.answer} if call else state.answers,
+        unattended=state.unattended | {call} if call and not answered.person else state.unattended,
         denials=0 if answered.person else state.denials + 1,
     )
 

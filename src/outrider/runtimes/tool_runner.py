@@ -6,9 +6,18 @@ The intent to run a call that must not run twice is recorded before it runs.
 import msgspec
 from msgspec.structs import replace
 
-from outrider.core.approvals import ANSWERS, NO, ONCE, ApprovalRequest, Verdict, render_approval
+from outrider.core.approvals import (
+    ANSWERS,
+    NO,
+    ONCE,
+    AccessDecision,
+    ApprovalRequest,
+    decision_of_answer,
+    render_approval,
+)
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Begun, Result
+from outrider.core.plan import State
 from outrider.core.ports import Tool, ToolContext, ToolEnvironment, Tools, Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.types import Call, Replay
@@ -16,7 +25,6 @@ from outrider.system.failpoints import failpoint
 
 _MAX_COMMAND_CHARS = 2_000
 """Characters of a call that a person is shown."""
-DENIED = "not run: the person did not allow it. Do not work around this: continue without it, or ask what to do"
 
 
 class ToolRunner:
@@ -81,13 +89,13 @@ class ToolRunner:
         except Refused as error:
             return await self._record(turn, Result(call.id, str(error), failed=True))
         request = request or _plain_request(call, context)
-        answer = turn.state().answers.get(call.id)
-        verdict = await self._tool_environment.verdict(request, turn.session) if answer is None else verdict_of(answer)
-        match verdict:
+        decision = answered_decision(turn.state(), call)
+        decision = decision or await self._tool_environment.decide_access(request, turn.session)
+        match decision.verdict:
             case "allow":
                 return replace(context, granted=request.needs)
             case "deny":
-                return await self._record(turn, Result(call.id, DENIED, failed=True))
+                return await self._record(turn, Result(call.id, render_denial(decision.reason), failed=True))
             case "ask":
                 await record_question(turn, call, request)
                 return None
@@ -115,8 +123,15 @@ async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
     return bool(answers)
 
 
-def verdict_of(answer: str) -> Verdict:
-    return "deny" if answer == NO else "allow"
+def answered_decision(state: State, call: Call) -> AccessDecision | None:
+    """The decision on a call by the answer to its question; None when there is no answer."""
+    answer = state.answers.get(call.id)
+    return decision_of_answer(answer, is_by_person=call.id not in state.unattended) if answer is not None else None
+
+
+def render_denial(reason: str) -> str:
+    """The result of a call that was not allowed, as the model reads it."""
+    return f"not run: {reason}. Do not work around this: continue without it, or ask what to do"
 
 
 def _plain_request(call: Call, context: ToolContext) -> ApprovalRequest:

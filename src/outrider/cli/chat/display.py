@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.core.approvals import NO, ONCE, SESSION, WORKSPACE
+from outrider.core.approvals import ANSWERS, NO, ONCE, SESSION, WORKSPACE
 
 Tone = Literal["plain", "dim", "good", "warn", "bad"]
 
@@ -74,6 +74,12 @@ def parse_answer(text: str, choices: Sequence[str]) -> str | None:
         if typed and typed in (choice.lower(), _CHOICE_LABELS.get(choice, ""), _shortcut(choice, choices)):
             return choice
     return None
+
+
+def is_unoffered_answer(text: str, choices: Sequence[str]) -> bool:
+    """Whether this would be an answer to another approval, but is none to one with these choices."""
+    is_approval = set(choices) <= set(ANSWERS)
+    return is_approval and not parse_answer(text, choices) and parse_answer(text, ANSWERS) is not None
 
 
 def answer_hint(choices: Sequence[str]) -> str:

@@ -348,6 +348,7 @@ class ChatSessionView:
         self._prints_whole_replies = False
         items += [unfinished_call(call, "interrupted") for call in self._calls.values() if call.id in begun]
         self._calls, self.activity = {}, ""
+        unread = len(self.queued)
         items += self._release_queued()
         self._is_prompt_sent = False
         match ended.outcome:
@@ -358,6 +359,9 @@ class ChatSessionView:
             case "interrupted":
                 reason = ended.reason or "stopped"
                 items.append(Note(f"■ {reason[0].upper()}{reason[1:]}", "warn"))
+        if unread and ended.outcome != "done":
+            which, it = ("queued message was", "it") if unread == 1 else (f"{unread} queued messages were", "them")
+            items.append(Note(f"The {which} not answered; the model reads {it} with your next message", "warn"))
         return items
 
     def _finish_reply(self, text: str) -> list[DisplayItem]:

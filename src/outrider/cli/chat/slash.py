@@ -156,7 +156,10 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
-    ("o, s, w, n", "answer an open question: once, this session, this workspace, no"),
+    (
+        "o, s, w, n",
+        "answer an open question: once, this session, this workspace, no; the question says which it offers",
+    ),
     ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )

@@ -14,10 +14,10 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from outrider.core.approvals import HOST, NETWORK, ApprovalRequest, Verdict
+from outrider.core.approvals import HOST, NETWORK, AccessDecision, ApprovalRequest, Verdict
 from outrider.core.ports import Turn
 from outrider.runtimes.codex.app_server import AppServer, LoadedThread
-from outrider.runtimes.codex.notifications import DECLINED, ItemTracker, call_of_item, plain_command, render_changes
+from outrider.runtimes.codex.notifications import ItemTracker, call_of_item, plain_command, render_changes
 from outrider.runtimes.codex.protocol import RawItem, ServerRequestParams, ThreadItem, get_field, parse_server_request
 from outrider.runtimes.codex.recovery import find_rollout_call
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy, command_needs, patch_needs
@@ -209,21 +209,21 @@ class ServerRequests:
             raw_call = await find_rollout_call(policy.rollout_path, params.item_id)
         context = ApprovalContext(workspace, policy, raw_call)
         try:
-            verdict = await self._approvals.decide(call, parse_approval_request(request.method, params, item, context))
+            decision = await self._approvals.decide(call, parse_approval_request(request.method, params, item, context))
         except ApprovalSuspended:
             if call.id not in self._turn.state().begun:
                 raise
             # Codex asked so late that the call counts as begun, and such a call cannot wait for an answer.
-            verdict = "deny"
+            decision = AccessDecision("deny", "nobody answered in time")
 
-        if verdict != "allow":
-            await self._recorder.call_finished(external, CallOutcome(DECLINED, failed=True))
+        if decision.verdict != "allow":
+            await self._recorder.call_finished(external, CallOutcome(f"not run: {decision.reason}", failed=True))
         elif request.method == PERMISSIONS:
             # No item will report the outcome.
             await self._recorder.call_finished(external, CallOutcome("allowed"), starts_now=True)
         else:
             await self._recorder.call_started(external.item_id)
-        await self._server.respond(request.id, render_response(request.method, params, verdict))
+        await self._server.respond(request.id, render_response(request.method, params, decision.verdict))
 
     def _item_of(self, params: ServerRequestParams) -> ThreadItem | None:
         """The item that a request is about; for the request of an MCP server, which names none, its newest call."""

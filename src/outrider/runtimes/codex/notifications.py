@@ -41,7 +41,7 @@ ASSUME_STARTED_AFTER = 1.0
 _ABORT_WINDOW = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _FINAL_STATUSES = {"completed", "failed", "declined"}
-DECLINED = "not run: the person did not allow it"
+_DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
 
@@ -80,7 +80,7 @@ def is_running(item: ThreadItem) -> bool:
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
-        return CallOutcome(DECLINED, failed=True)
+        return CallOutcome(_DECLINED, failed=True)
     match item.type:
         case "commandExecution":
             code = item.exit_code

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import anyio
 
-from outrider.core.approvals import NO, ApprovalRequest, Verdict
+from outrider.core.approvals import NO, AccessDecision, ApprovalRequest
 from outrider.core.events import Answered
 from outrider.core.ports import ToolEnvironment, Turn
 from outrider.core.types import Call
-from outrider.runtimes.tool_runner import deny_unreachable, question_id, record_question, verdict_of
+from outrider.runtimes.tool_runner import answered_decision, deny_unreachable, question_id, record_question
 
 ANSWER_TIMEOUT = 600.0
 """Seconds to wait for an answer while the external program keeps running."""
@@ -63,13 +63,13 @@ class ApprovalGate:
         self._journal = journal
         self._is_same_call = is_same_call
         self._timeout = timeout
-        self._earlier_answers: list[tuple[Call, Verdict]] = []
+        self._earlier_answers: list[tuple[Call, AccessDecision]] = []
 
-    def remember(self, call: Call, verdict: Verdict) -> None:
+    def remember(self, call: Call, decision: AccessDecision) -> None:
         """Apply an answer from before an interruption to the same call when the program makes it again, once."""
-        self._earlier_answers.append((call, verdict))
+        self._earlier_answers.append((call, decision))
 
-    async def decide(self, call: Call, request: ApprovalRequest) -> Verdict:
+    async def decide(self, call: Call, request: ApprovalRequest) -> AccessDecision:
         """`allow` or `deny`, by an earlier answer, a rule, a permission or a person. Raises ApprovalSuspended.
 
         The call is already in the journal.
@@ -78,14 +78,14 @@ class ApprovalGate:
             if self._is_same_call(earlier[0], call):
                 self._earlier_answers.remove(earlier)
                 return earlier[1]
-        verdict = await self._tool_environment.verdict(request, self._turn.session)
-        if verdict != "ask":
-            return verdict
+        decision = await self._tool_environment.decide_access(request, self._turn.session)
+        if decision.verdict != "ask":
+            return decision
         await record_question(self._turn, call, request)
         await self.deny_unreachable()
         return await self.wait_for_answer(call)
 
-    async def wait_for_answer(self, call: Call) -> Verdict:
+    async def wait_for_answer(self, call: Call) -> AccessDecision:
         """The answer to a question that is in the journal. Raises ApprovalSuspended."""
         with anyio.move_on_after(self._timeout):
             while call.id not in self._turn.state().answers:
@@ -93,10 +93,10 @@ class ApprovalGate:
                     await self._journal.wait_until(lambda: call.id in self._turn.state().answers)
                 # The owner of the turn may be about to hand it over, and no step is running that had to end first.
                 await self._turn.refresh()
-        answer = self._turn.state().answers.get(call.id)
-        if answer is None:
+        decision = answered_decision(self._turn.state(), call)
+        if decision is None:
             raise ApprovalSuspended
-        return verdict_of(answer)
+        return decision
 
     async def withdraw(self, call: Call) -> None:
         """Answer the question about this call with no: the program does not wait for it any more."""
