@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from outrider.core.approvals import ApprovalRequest
 from outrider.core.types import Call, Image, Reasoning, ToolSpec, Usage
 
 Json = dict[str, object]
@@ -101,6 +102,10 @@ class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     """What a yes allows the call outside its sandbox."""
+    digest: str = ""
+    """The digest of what is asked. An answer holds for exactly that; empty in questions of 0.1.0."""
+    request: ApprovalRequest | None = None
+    """All of what is asked; `question` may be cut."""
 
 
 class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):

@@ -156,6 +156,7 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
+    ("v", "show all of an open question"),
     (
         "o, s, w, n",
         "answer an open question: once, this session, this workspace, no; the question says which it offers",
