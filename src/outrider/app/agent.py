@@ -237,6 +237,10 @@ class Agent(AgentApi):
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         return await self._store.list(self.person, limit)
 
+    async def session_settings(self, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        """The settings of the sessions that `sessions` returns, by id."""
+        return await self._store.list_settings(self.person, limit)
+
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._store.read(session.id, after, limit)
 

@@ -13,7 +13,6 @@ from functools import partial
 
 import anyio
 import click
-import msgspec
 from msgspec import Struct
 
 from outrider.app.addresses import CHANNELS
@@ -36,7 +35,7 @@ from outrider.config.schema import Config
 from outrider.core.approvals import ANSWERS, NO, Permission
 from outrider.core.delivery import channel_of
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Entry, Event, Json
+from outrider.core.events import Asked, Entry, Event, Json, short_question_id
 from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
@@ -53,9 +52,7 @@ class PendingQuestion(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id that people type: the beginning of the session's id, and the number of the call."""
-        call = self.asked.call.removeprefix("c").lstrip("0")
-        return f"{self.session.id[:8]}.{call or self.asked.ask}"
+        return short_question_id(self.session.id, self.asked)
 
     @property
     def answer_command(self) -> str:
@@ -204,9 +201,17 @@ def _list_questions(is_json: bool) -> int:
 
 
 def _question_json(question: PendingQuestion) -> Json:
-    asked: Json = msgspec.to_builtins(question.asked)
-    asked.pop("type")
-    return {"id": question.id, "session": question.session.id, "name": question.session.name, **asked}
+    asked = question.asked
+    return {
+        "id": question.id,
+        "session": question.session.id,
+        "name": question.session.name,
+        "ask": asked.ask,
+        "question": asked.question,
+        "call": asked.call,
+        "choices": asked.choices,
+        "needs": asked.needs,
+    }
 
 
 async def _pending_questions(agent: AgentApi) -> list[PendingQuestion]:
@@ -223,8 +228,8 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
     """Answer a question, run its turn to the end and print the reply.
 
     QUESTION is an id from `outrider questions`, or at least its first six characters. The answer allows the call once,
-    for this session or for this workspace, or not at all. `outrider questions` shows the answers that a question offers: a
-    question that a rule causes for a call inside the sandbox offers only once and no.
+    for this session or for this workspace, or not at all. `outrider questions` shows which answers a question offers:
+    one that a rule causes for a call inside the sandbox offers only once and no.
     """
     check_text(question, "the question's id")
     config = open_config()

@@ -19,8 +19,8 @@ from outrider.app.addresses import PIPE, PROMPT
 from outrider.app.api import AgentApi, OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
 from outrider.cli.commands import FAILED, TURN_EXIT_CODES
-from outrider.cli.options import read_images, read_message, session_settings
-from outrider.cli.output import check_text, print_json, print_line, printable, render_turn_result, warn
+from outrider.cli.options import check_not_blank, read_images, read_message, session_settings
+from outrider.cli.output import print_json, print_line, printable, render_turn_result, warn
 from outrider.cli.questions import (
     QuestionPrompter,
     can_answer,
@@ -47,12 +47,12 @@ class RunOptions(Struct, frozen=True):
     """The command line. The fields are the names of click's parameters."""
 
     words: tuple[str, ...]
-    session: str = ""
+    session: str | None = None
     model: str = ""
     runtime: str | None = None
     workspace: str = ""
     images: tuple[str, ...] = ()
-    key: str = ""
+    key: str | None = None
     timeout: int | None = None
     is_json: bool = False
     is_quiet: bool = False
@@ -75,12 +75,12 @@ class RunRequest(Struct, frozen=True):
 
 @click.command("run")
 @click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
-@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session NAME, or create it.")
+@click.option("--session", "-s", metavar="NAME", help="Continue the session NAME, or create it.")
 @click.option("--model", "-m", default="", metavar="NAME", help="Use this model in the session from now on.")
 @click.option("--runtime", "-r", metavar="NAME", help="Use this runtime in the session from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="Work in this folder (new sessions only).")
 @click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Attach an image; may be repeated.")
-@click.option("--key", default="", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
+@click.option("--key", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
 @click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop the turn after this time.")
 @click.option("--json", "is_json", is_flag=True, help="Print every event as a line of JSON.")
 @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Print only errors on stderr.")
@@ -99,20 +99,19 @@ def command(**parameters: object) -> int:
 
 def _parse_request(options: RunOptions, config: Config) -> RunRequest:
     """Refuse here whatever can be refused without opening the home."""
-    for option, value in (("--session", options.session), ("--key", options.key)):
-        check_text(value, option)
-    if len(options.key) > _MAX_KEY_LENGTH or not options.key.isprintable():
+    session, key = check_not_blank(options.session, "--session"), check_not_blank(options.key, "--key")
+    if len(key) > _MAX_KEY_LENGTH or not key.isprintable():
         raise Refused(f"--key takes at most {_MAX_KEY_LENGTH} printable characters")
     text = read_message(options.words, config.limits.input)
     return RunRequest(
         text=text,
         # A key belongs to a session. Without one it names its own, so that it is found again.
-        session=options.session or (f"key {options.key}" if options.key else ""),
-        settings=session_settings(config, options.model, options.runtime, is_new=not options.session),
+        session=session or (f"key {key}" if key else ""),
+        settings=session_settings(config, options.model, options.runtime, is_new=not session),
         workspace=resolve_workspace(config, options.workspace),
         has_explicit_workspace=bool(options.workspace),
         images=tuple(read_images(options.images)),
-        key=options.key or None,
+        key=key or None,
         address=f"{PROMPT if is_interactive() and not options.is_quiet else PIPE}:run",
     )
 

@@ -410,7 +410,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     async def act(agent: AgentApi) -> None:
         row = await agent.find_task(check_text(task, "the task's id"))
         if not row.is_open:
-            raise Refused(state_line(row))
+            raise Refused(f"{state_line(row)}; an ended task takes no input")
         if row.spec.kind == "session":
             raise Refused(f"task {row.id} is a session; send it a message instead: outrider run --session …")
         if content or is_last:

@@ -108,6 +108,12 @@ class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
     """All of what is asked; `question` may be cut."""
 
 
+def short_question_id(session: str, asked: Asked) -> str:
+    """The id that people type: the beginning of the session's id, and the number of the call and of the question."""
+    number = asked.ask.removeprefix("ask-").removeprefix("c").lstrip("0")
+    return f"{session[:8]}.{number or asked.ask}"
+
+
 class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):
     """The answer to a question, by a person, by a rule, or because the time was up."""
 

@@ -1,6 +1,6 @@
 """The store port: sessions and their journals, tasks, permissions, API keys and blobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -210,6 +210,10 @@ class Store(Protocol):
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
+        ...
+
+    async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        """The settings of the sessions that `list` returns, by session; none for a session without settings."""
         ...
 
     async def rename(self, person: str, session: str, name: str) -> Session:

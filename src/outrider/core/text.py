@@ -24,11 +24,58 @@ def head_and_tail(text: str, head: int, tail: int, hint: str = "") -> str:
     return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
 
 
-def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """The name that was probably meant, or an empty string."""
+_MIN_PREFIX = 3
+
+
+def closest_match(word: str, names: Iterable[str], likeness: float = 0.75) -> str:
+    """The name that was probably meant: one with few other letters, or the only one that begins like this. Or empty."""
     import difflib  # Slow to import, and only needed after a mistake.
 
-    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)), "")
+    choices = list(names)
+    if near := difflib.get_close_matches(word, choices, n=1, cutoff=likeness):
+        return near[0]
+    longer = [name for name in choices if len(word) >= _MIN_PREFIX and name.startswith(word)]
+    return longer[0] if len(longer) == 1 else ""
+
+
+_JSON_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_EXPECTED = re.compile(
+    r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<got>[^`]+)`| (?P<length>of length )?(?P<bound>[<>]=) (?P<number>\S+))"
+)
+_FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) field `(?P<name>[^`]+)`")
+_INVALID_CHOICE = "Invalid enum value "
+_BOUNDS = {">=": "or more", "<=": "or less"}
+
+
+def explain_validation(error: ValueError) -> str:
+    """An error of msgspec in plain words, for example `limit must be a whole number, not a text`."""
+    problem, _, place = str(error).partition(" - at `")
+    path = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(problem):
+        name = f"{path}.{field['name']}" if path else field["name"]
+        return f"{name} is missing" if field["problem"].startswith("missing") else f"there is no field {name}"
+    name = path or "the value"
+    if problem.startswith(_INVALID_CHOICE):
+        return f"{name} cannot be {problem.removeprefix(_INVALID_CHOICE)}"
+    expected = _EXPECTED.fullmatch(problem)
+    if expected is None:
+        return str(error)
+    wanted = _describe_types(expected["wanted"])
+    if expected["got"]:
+        return f"{name} must be {wanted}, not {_describe_types(expected['got'])}"
+    bound = f"{expected['number']} {_BOUNDS[expected['bound']]}"
+    return f"{name} must be {wanted} of length {bound}" if expected["length"] else f"{name} must be {wanted}, {bound}"
+
+
+def _describe_types(types: str) -> str:
+    return " or ".join(_JSON_TYPES.get(each, each) for each in types.split(" | "))
 
 
 def replace_lone_surrogates(text: str) -> str:

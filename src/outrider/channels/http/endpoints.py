@@ -27,6 +27,7 @@ from outrider.app.health import HealthMonitor
 from outrider.channels.http.errors import HttpError, error_response, request_id
 from outrider.core.errors import Refused
 from outrider.core.store_port import Session, SpendLimit
+from outrider.core.text import explain_validation
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -205,7 +206,7 @@ async def parse_body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HttpError(400, f"invalid body: {error}", "invalid_body") from error
+        raise HttpError(400, f"invalid body: {explain_validation(error)}", "invalid_body") from error
     except RecursionError as error:
         raise HttpError(400, "the body is nested too deeply", "nested_too_deep") from error
 
@@ -214,7 +215,7 @@ def parse_query(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise HttpError(400, f"invalid query: {error}", "invalid_query") from error
+        raise HttpError(400, f"invalid query: {explain_validation(error)}", "invalid_query") from error
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

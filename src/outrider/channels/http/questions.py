@@ -10,6 +10,7 @@ from outrider.channels.http.schemas import (
     QuestionView,
     render_question,
 )
+from outrider.core.events import short_question_id
 
 
 @endpoint("GET", "/v1/questions", scope="read")
@@ -26,7 +27,8 @@ async def list_questions(call: ApiCall, query: ListQuery) -> QuestionList:
 async def answer_question(call: ApiCall, id: str, question: str, body: NewAnswer) -> AnswerReceipt:
     """Answer a question; its turn then continues by itself."""
     session = await find_session(call.agent, id)
-    asked = next((one for one in await call.agent.questions(session) if one.ask == question), None)
+    pending = await call.agent.questions(session)
+    asked = next((one for one in pending if question in (one.ask, short_question_id(session.id, one))), None)
     if asked is None:
         raise HttpError(404, f"no question {question!r} waits in this session", "not_found")
     if not await call.agent.answer(session, asked, body.answer):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct, field
 
-from outrider.core.events import Asked, Body, Delta, Entry, render_entry, render_event
+from outrider.core.events import Asked, Body, Delta, Entry, render_entry, render_event, short_question_id
 from outrider.core.store_port import SearchHit, Session, SessionStatus, session_status
 from outrider.core.tasks import Task
 
@@ -117,8 +117,8 @@ class SessionView(Struct, frozen=True):
     updated: int
     head: int
     """The number of its last entry."""
-    runtime: str = ""
-    """What runs its turns, e.g. `native` or `codex:gpt-5.5`. Empty in lists."""
+    runtime: str
+    """What runs its turns, e.g. `native` or `codex:gpt-5.5`."""
 
 
 class SessionList(Struct, frozen=True):
@@ -163,6 +163,9 @@ class QuestionView(Struct, frozen=True):
     """A question that waits for an answer."""
 
     id: str
+    """Its `ask` in the journal."""
+    short_id: str
+    """The id that `outrider questions` shows. A path accepts either."""
     session: str
     name: str
     question: str
@@ -240,7 +243,7 @@ class HealthView(Struct, frozen=True, omit_defaults=True):
     webhooks_failed: int | None = None
 
 
-def render_session(session: Session, runtime: str = "") -> SessionView:
+def render_session(session: Session, runtime: str) -> SessionView:
     return SessionView(
         id=session.id,
         name=session.name,
@@ -261,6 +264,7 @@ def render_search_hit(hit: SearchHit) -> SearchHitView:
 def render_question(session: Session, asked: Asked) -> QuestionView:
     return QuestionView(
         id=asked.ask,
+        short_id=short_question_id(session.id, asked),
         session=session.id,
         name=session.name,
         question=asked.question,

@@ -46,7 +46,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
     session = await _find_session(agent, options, root)
     with unwrap_errors():
         async with anyio.create_task_group() as group:
-            name = "" if session else options.session
+            name = "" if session else options.session or ""
             chat = ChatConversation(agent, ui, group, root=root, settings=settings, session_name=name)
             own_settings = settings_of(await agent.journal(session) if session and agent.owner_mismatch({}) else ())
             mismatch = agent.owner_mismatch({**own_settings, **settings})

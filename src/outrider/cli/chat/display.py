@@ -52,6 +52,8 @@ class Note(Struct, frozen=True):
 
     text: str
     tone: Tone = "dim"
+    is_table: bool = False
+    """Whether each of its lines stays one line: what does not fit is cut."""
 
 
 class TypedCommand(Struct, frozen=True):

@@ -84,8 +84,8 @@ class TerminalRenderer:
                 return Text("\n".join(_quote_lines(sanitize("\n".join(lines)), "    ", width)), style="dim")
             case QuestionText():
                 return _render_question(item, width, max(_MIN_QUESTION_ROWS, height - _ROWS_BELOW), self._is_plain)
-            case Note(text=text, tone=tone):
-                return Text(sanitize(text), style=_TONE_STYLES[tone])
+            case Note(text=text, tone=tone, is_table=is_table):
+                return Text(sanitize(text), style=_TONE_STYLES[tone], no_wrap=is_table, overflow="ellipsis")
 
     def _render_block(self, text: str) -> RenderableType:
         if not self._is_markdown or len(text) > _MAX_RENDERED_CHARS:

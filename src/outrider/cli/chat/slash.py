@@ -1,6 +1,7 @@
 """Handlers of the slash commands in the terminal chat."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from outrider.cli.chat.conversation import ChatConversation
 
 
-def two_columns(rows: Sequence[tuple[str, str]]) -> Note:
+def two_columns(rows: Sequence[tuple[str, str]], *, is_table: bool = False) -> Note:
+    """Rows with aligned columns. In a table each row stays one line, whatever the width of the terminal."""
     width = max(len(left) for left, _ in rows)
-    return Note("\n".join(f"{left:<{width}}  {right}" for left, right in rows), "plain")
+    return Note("\n".join(f"{left:<{width}}  {right}" for left, right in rows), "plain", is_table)
 
 
 _MAX_ENDED_TASKS = 10
@@ -50,9 +52,25 @@ async def _stop(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem
     return [Note(f"Nothing is running in this session{hint}")]
 
 
+async def _find_task(chat: "ChatConversation", name: str) -> Task:
+    with _hint_in_chat("`outrider tasks list`", "/tasks"):
+        return await chat.agent.find_task(name)
+
+
+@contextmanager
+def _hint_in_chat(command: str, slash_command: str) -> Generator[None]:
+    """Name the slash command in an error that names the command of the shell."""
+    try:
+        yield
+    except Refused as error:
+        if type(error) is not Refused or command not in str(error):
+            raise
+        raise Refused(str(error).replace(command, slash_command)) from None
+
+
 async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if name:
-        return await _show_task(chat, await chat.agent.find_task(name))
+        return await _show_task(chat, await _find_task(chat, name))
     tasks = await chat.agent.tasks()
     session_id = chat.session.id if chat.session else ""
     own = [task for task in tasks if task.session == session_id]
@@ -62,9 +80,11 @@ async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     chat.add_suggestions({"task": [(task.id, sanitize_line(task_label(task), 40)) for task in (*own, *others)]})
     if not own and not others:
         return [Note("There are no tasks. The agent starts one for a command that takes long.")]
-    items: list[DisplayItem] = [two_columns(_task_rows(own)) if own else Note("There are no tasks in this session")]
+    items: list[DisplayItem] = [
+        two_columns(_task_rows(own), is_table=True) if own else Note("There are no tasks in this session")
+    ]
     if others:
-        items += [Note("In other sessions:"), two_columns(_task_rows(others))]
+        items += [Note("In other sessions:"), two_columns(_task_rows(others), is_table=True)]
     return items
 
 
@@ -96,7 +116,7 @@ async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayIt
 
 
 async def _tail(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if task.spec.kind == "session":
         raise Refused(f"{task.id} is a child session; open it with /switch {sanitize_line(f'child {task.id}')}")
     chat.task_panel.follow(task)
@@ -105,15 +125,16 @@ async def _tail(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
 
 async def _write_input(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     name, _, text = argument.partition(" ")
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if not task.is_open or task.spec.kind == "session":
-        raise Refused(f"{task.id} takes no input: {'it is a session' if task.is_open else describe_state(task)}")
+        why = "it is a session" if task.is_open else f"it has ended ({describe_state(task)})"
+        raise Refused(f"{task.id} takes no input: {why}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
     return [Note(f"Sent to {task.id}", "good")]
 
 
 async def _kill(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if not task.is_open:
         return [Note(f"{task.id} has already ended: {describe_state(task)}")]
     ended = await chat.agent.kill_task(task)
@@ -259,11 +280,12 @@ async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[Display
         )
         for session in sessions
     ]
-    return [two_columns(rows)]
+    return [two_columns(rows, is_table=True)]
 
 
 async def _switch(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    session = await chat.agent.find_by_prefix(name)
+    with _hint_in_chat("`outrider sessions list`", "/sessions"):
+        session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
         return [Note("This session is already open")]
     heading = Note(f"Session {sanitize_line(session.name)} in {short_path(session.workspace, 60)}")
@@ -285,7 +307,8 @@ async def _search(chat: "ChatConversation", words: str) -> Sequence[DisplayItem]
     hits = await chat.agent.search(words, 10)
     if not hits:
         return [Note(f"No matches for {sanitize_line(words, 60)}")]
-    return [two_columns([(sanitize_line(hit.name, 30), sanitize_line(hit.excerpt, 100)) for hit in hits])]
+    rows = [(sanitize_line(hit.name, 30), sanitize_line(hit.excerpt, 200)) for hit in hits]
+    return [two_columns(rows, is_table=True)]
 
 
 async def _export(chat: "ChatConversation", file: str) -> Sequence[DisplayItem]:
