@@ -36,7 +36,6 @@ from outrider.runtimes.acp.tool_calls import (
     choose_option,
     content_text,
     external_call_of,
-    is_same_call,
     outcome_of,
     render_plan,
 )
@@ -118,13 +117,6 @@ def test_an_option_is_chosen_by_its_kind(is_allowed: bool, kind: str) -> None:
 def test_an_option_that_means_more_is_not_chosen() -> None:
     assert choose_option(ALL[:2], is_allowed=True) is None
     assert choose_option((), is_allowed=False) is None
-
-
-def test_two_calls_are_the_same_when_tool_and_command_are() -> None:
-    one = Call("x1", "shell", {"command": "ls", "description": "a"})
-    assert is_same_call(one, Call("x2", "shell", {"command": "ls", "description": "b"}))
-    assert not is_same_call(one, Call("x2", "tool", {"command": "ls", "description": "a"}))
-    assert not is_same_call(Call("x1", "read", {"path": "a"}), Call("x2", "read", {"path": "b"}))
 
 
 def test_content_other_than_text_is_shown_by_its_name() -> None:

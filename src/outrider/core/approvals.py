@@ -30,7 +30,7 @@ class RequestDetail(Struct, frozen=True):
 
 
 class ApprovalRequest(Struct, frozen=True, omit_defaults=True):
-    """What one call would do, and what it needs beyond what every call may do. What is approved is exactly what runs."""
+    """What one call would do, and what it needs beyond what every call may do. What is approved is what runs."""
 
     tool: str
     command: str
@@ -75,8 +75,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Verdict
     tool: str = "*"
     argv: tuple[str, ...] = ()
-    """The first words of a simple command, e.g. `["git", "push"]`. A command with shell syntax never matches; an `allow`
-    matches no call with details either, such as a stdin or another folder."""
+    """The first words of a simple command, e.g. `["git", "push"]`. A command with shell syntax never matches.
+    An `allow` matches no call with details either, such as a stdin or another folder."""
     workspace: str = ""
     """Only in this folder."""
     needs: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from unicodedata import east_asian_width
 from msgspec import Struct
 
 from outrider.core.approvals import HOST, NETWORK, PATH_ARGUMENTS, ApprovalRequest
+from outrider.core.events import Asked
 from outrider.core.text import escape_invisible, is_visible, plural
 
 ROWS, COLUMNS = 60, 100
@@ -45,9 +46,14 @@ def render_whole_question(request: ApprovalRequest) -> str:
     return "\n".join(_lines(request, None, COLUMNS))
 
 
-def is_cut(request: ApprovalRequest, rows: int = ROWS, columns: int = COLUMNS) -> bool:
-    """Whether the question in this size leaves something out."""
-    return render_question(request, rows, columns) != render_whole_question(request)
+def whole_question(asked: Asked) -> str:
+    """All of a question. One of 0.1.0 has only its text."""
+    return render_whole_question(asked.request) if asked.request else escape_invisible(asked.question)
+
+
+def fitted_question(asked: Asked, rows: int, columns: int) -> str:
+    """The question in about so many rows of a screen of this width; each cut is marked."""
+    return render_question(asked.request, rows, columns) if asked.request else escape_invisible(asked.question)
 
 
 class _Part(Struct, frozen=True):

@@ -118,10 +118,8 @@ def _notice_line(text: str, notice: TaskNotice | None) -> Note:
         notice.reason,
         f"answer with /write {notice.task} TEXT" if notice.state == "stalled" else "",
     ]
-    return Note(
-        f"{_TONE_SYMBOLS.get(tone, '●')} {' · '.join(sanitize_line(escape_invisible(part), 80) for part in parts if part)}",
-        tone,
-    )
+    line = " · ".join(sanitize_line(escape_invisible(part), 80) for part in parts if part)
+    return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {line}", tone)
 
 
 def history_sent_items(before: Bound | None, now: Bound, ended: int) -> Sequence[DisplayItem]:

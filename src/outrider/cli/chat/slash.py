@@ -10,13 +10,14 @@ from anyio.to_thread import run_sync
 from outrider.app.runtimes import apply_settings, find_program, parse_runtime, runtime_names
 from outrider.app.slash_commands import COMMANDS, SlashCommand
 from outrider.cli.chat.background import child_session_ids
-from outrider.cli.chat.display import DisplayItem, Note, OutputLines
+from outrider.cli.chat.display import DisplayItem, Note, OutputLines, QuestionText
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import last_lines
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.task_panel import describe_state, read_tail
 from outrider.cli.options import model_settings
 from outrider.cli.output import now_ms, time_ago
+from outrider.cli.questions import find_question, question_session
 from outrider.cli.render import markdown_page
 from outrider.core.approvals import NO, ONCE
 from outrider.core.errors import Refused
@@ -24,7 +25,7 @@ from outrider.core.events import Asked
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
-from outrider.core.text import duration, plural
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.system.files import write_private
 
 if TYPE_CHECKING:
@@ -148,6 +149,27 @@ async def _answer(chat: "ChatConversation", question: Asked | None, answer: str)
         return [Note("There is no open question in this session")]
     await chat.answer(question, answer)
     return []
+
+
+async def _questions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    pending = await chat.agent.pending_questions()
+    id, _, answer = argument.partition(" ")
+    if id:
+        question = find_question(pending, id)
+        asked = question.asked
+        if not answer:
+            return [QuestionText(asked.ask, asked.question, asked.choices, asked.request, is_whole=True)]
+        if not await chat.agent.answer(question.session, asked, answer.strip().lower()):
+            return [Note("That question is no longer open", "warn")]
+        return [Note(f"Answered {answer.strip().lower()}", "good")]
+    if not pending:
+        return [Note("There are no pending questions")]
+    rows = [
+        (question.id, f"{question_session(question)}: {sanitize_line(escape_invisible(question.asked.question), 100)}")
+        for question in pending
+    ]
+    hint = "/questions ID shows all of one, /questions ID once|session|workspace|no answers it"
+    return [two_columns(rows), Note(hint)]
 
 
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
@@ -347,6 +369,7 @@ COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Seq
     "write": _write_input,
     "kill": _kill,
     "permissions": _permissions,
+    "questions": _questions,
     "status": _status,
     "model": _model,
     "runtime": _runtime,
