@@ -106,9 +106,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_home_of_0_1_0_opens_without_a_notice_and_holds_everything(home: Path) -> None:
+async def test_a_home_of_0_1_0_is_upgraded_and_holds_everything(home: Path) -> None:
     async with open_store(home) as store:
-        assert (store.notices, await store.check()) == ((), [])
+        (notice,) = store.notices
+        assert notice.startswith("The store was upgraded from version 5 to ")
+        assert await store.check() == []
         (session,) = await store.list("ann")
         assert (session.id, session.name, session.workspace, session.head) == (SESSION, "garden", "/garden", 14)
         assert [entry.body for entry in await store.read(SESSION)] == JOURNAL

@@ -18,23 +18,23 @@ class Point(Struct, forbid_unknown_fields=True):
     is_far: bool = False
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ({"x": "one"}, "x must be a whole number, not a text"),
-        ({"x": 1, "limit": 0}, "limit must be a whole number, 1 or more"),
-        ({"x": 1, "limit": 1001}, "limit must be a whole number, 1000 or less"),
-        ({"x": 1, "name": "long"}, "name must be a text of length 3 or less"),
-        ({"x": 1, "until": "now"}, "until cannot be 'now'"),
-        ({"x": 1, "near": 5}, "near must be a list or null, not a whole number"),
-        ({"x": 1, "near": [{"x": 1}, {"x": True}]}, "near[1].x must be a whole number, not true or false"),
-        ({"x": 1, "near": [{}]}, "near[0].x is missing"),
-        ({"x": 1, "is_far": {}}, "is_far must be true or false, not an object"),
-        ({"y": 1}, "there is no field y"),
-        ({}, "x is missing"),
-        ([], "the value must be an object, not a list"),
-    ],
-)
+WRONG_VALUES: list[tuple[Any, str]] = [
+    ({"x": "one"}, "x must be a whole number, not a text"),
+    ({"x": 1, "limit": 0}, "limit must be a whole number, 1 or more"),
+    ({"x": 1, "limit": 1001}, "limit must be a whole number, 1000 or less"),
+    ({"x": 1, "name": "long"}, "name must be a text of length 3 or less"),
+    ({"x": 1, "until": "now"}, "until cannot be 'now'"),
+    ({"x": 1, "near": 5}, "near must be a list or null, not a whole number"),
+    ({"x": 1, "near": [{"x": 1}, {"x": True}]}, "near[1].x must be a whole number, not true or false"),
+    ({"x": 1, "near": [{}]}, "near[0].x is missing"),
+    ({"x": 1, "is_far": {}}, "is_far must be true or false, not an object"),
+    ({"y": 1}, "there is no field y"),
+    ({}, "x is missing"),
+    ([], "the value must be an object, not a list"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), WRONG_VALUES)
 def test_a_wrong_value_is_explained_without_the_words_of_the_parser(value: Any, expected: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Point)
@@ -55,7 +55,7 @@ def test_an_error_that_is_not_known_keeps_its_text() -> None:
         ("nmae", "name"),
         ("perm", "permissions"),
         ("hello", ""),
-        ("rename", ""),
+        ("reference", ""),
         ("se", ""),
     ],
 )

@@ -54,7 +54,7 @@ _INVALID_CHOICE = "Invalid enum value "
 _BOUNDS = {">=": "or more", "<=": "or less"}
 
 
-def explain_validation(error: ValueError) -> str:
+def explain_validation(error: Exception) -> str:
     """An error of msgspec in plain words, for example `limit must be a whole number, not a text`."""
     problem, _, place = str(error).partition(" - at `")
     path = place.removesuffix("`").removeprefix("$").removeprefix(".")

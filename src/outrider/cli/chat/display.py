@@ -69,6 +69,7 @@ _CHOICE_LABELS = {
     WORKSPACE: "every later command in this workspace",
     NO: "no",
 }
+_SHORT_LABELS = {SESSION: "this session", WORKSPACE: "this workspace"}
 _VIEW = ("v", "view", "view all")
 _ANSWER_TEXTS = {
     ONCE: "✓ Allowed once",
@@ -83,7 +84,8 @@ def parse_answer(text: str, choices: Sequence[str]) -> str | None:
     if typed in ("y", "yes") and ONCE in choices:
         return ONCE
     for choice in choices:
-        if typed and typed in (choice.lower(), _CHOICE_LABELS.get(choice, ""), _shortcut(choice, choices)):
+        labels = (_CHOICE_LABELS.get(choice, ""), _SHORT_LABELS.get(choice, ""))
+        if typed and typed in (choice.lower(), *labels, _shortcut(choice, choices)):
             return choice
     return None
 

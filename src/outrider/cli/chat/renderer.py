@@ -21,7 +21,7 @@ from outrider.cli.chat.display import (
     UserText,
     answer_hint,
 )
-from outrider.cli.chat.sanitize import sanitize, wrap
+from outrider.cli.chat.sanitize import cell_width, sanitize, split_at_width, wrap
 from outrider.core.question_text import render_question, render_whole_question
 from outrider.core.text import escape_invisible
 
@@ -85,7 +85,8 @@ class TerminalRenderer:
             case QuestionText():
                 return _render_question(item, width, max(_MIN_QUESTION_ROWS, height - _ROWS_BELOW), self._is_plain)
             case Note(text=text, tone=tone, is_table=is_table):
-                return Text(sanitize(text), style=_TONE_STYLES[tone], no_wrap=is_table, overflow="ellipsis")
+                lines = [_cut(line, width) if is_table else line for line in sanitize(text).split("\n")]
+                return Text("\n".join(lines), style=_TONE_STYLES[tone])
 
     def _render_block(self, text: str) -> RenderableType:
         if not self._is_markdown or len(text) > _MAX_RENDERED_CHARS:
@@ -95,9 +96,23 @@ class TerminalRenderer:
         return Padding(render_markdown(text), (0, 1, 0, 0))
 
 
+def _cut(line: str, width: int) -> str:
+    return line if cell_width(line) <= width else f"{split_at_width(line, width - 1)[0].rstrip()}…"
+
+
 def _quote_lines(text: str, indent: str, width: int) -> list[str]:
     """The text wrapped, with a bar before every line."""
     return [f"{indent}│ {line}" for line in wrap(text, width - len(indent) - 2)]
+
+
+def _exact_lines(line: str, indent: str, width: int) -> list[str]:
+    """The line with a bar before each part that fits; unlike between words, no space is lost at a break."""
+    parts: list[str] = []
+    rest = line.expandtabs(4)
+    while rest or not parts:
+        part, rest = split_at_width(rest, max(2, width - len(indent) - 2))
+        parts.append(f"{indent}│ {part}")
+    return parts
 
 
 def _render_question(question: QuestionText, width: int, rows: int, is_plain: bool) -> Text:
@@ -114,7 +129,7 @@ def _render_question(question: QuestionText, width: int, rows: int, is_plain: bo
     lines = Text.assemble(("? ", "bold yellow"), (first, "bold"))
     for line in rest.split("\n") if rest else ():
         is_quoted = line.startswith("| ")
-        for part in _quote_lines(line[2:], "  ", width) if is_quoted else [f"  {line}"]:
+        for part in _exact_lines(line[2:], "  ", width) if is_quoted else [f"  {line}"]:
             lines.append(f"\n{part}")
     if len(visible) < len(text):
         left_out = (
