@@ -18,12 +18,9 @@ from outrider.core.approvals import (
 from outrider.core.question_text import render_question, render_whole_question
 from outrider.core.text import escape_invisible
 
-SCOPE = (
-    "A yes for the session holds for every later command of this session that needs the same; for the workspace, for "
-    "every later command in it."
-)
-LOOPBACK = "Network access reaches every host, including services on this machine's loopback."
-HOST = "Without a sandbox it can do everything that the user who runs Outrider can do."
+SCOPE = "A yes for the session or the workspace covers every later command there that needs the same."
+LOOPBACK = "The network is every host, including services on this machine's loopback."
+HOST = "Without a sandbox, a command can do all that the user who runs Outrider can."
 ALLOW_NPM = Rule("allow", "shell", ("npm", "ci"), needs=("network",))
 
 

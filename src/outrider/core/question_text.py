@@ -26,13 +26,10 @@ _FIRST_DETAILS = ("All files", *PATH_ARGUMENTS)
 """Details that come before the command: what is changed is more important than how."""
 _TOOL_NOUNS = {"shell": "command", "edit": "edit", "patch": "patch", "write": "file write", "tasks": "input to a task"}
 _NEED_TEXTS = {NETWORK: "with network access", HOST: "without a sandbox", "codex": "in Codex's sandbox"}
-_SCOPE = (
-    "A yes for the session holds for every later command of this session that needs the same; for the workspace, for "
-    "every later command in it."
-)
+_SCOPE = "A yes for the session or the workspace covers every later command there that needs the same."
 _NEED_NOTES = {
-    NETWORK: "Network access reaches every host, including services on this machine's loopback.",
-    HOST: "Without a sandbox it can do everything that the user who runs Outrider can do.",
+    NETWORK: "The network is every host, including services on this machine's loopback.",
+    HOST: "Without a sandbox, a command can do all that the user who runs Outrider can.",
 }
 
 

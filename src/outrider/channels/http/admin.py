@@ -42,9 +42,9 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     person: str = DEFAULT_PERSON
     scopes: Annotated[
-        tuple[KeyScope, ...],
-        Meta(max_length=4, description="what it may do; by default `chat` and `read`, and `approve` for the owner"),
-    ] = ()
+        Annotated[tuple[KeyScope, ...], Meta(min_length=1, max_length=4)] | None,
+        Meta(description="what it may do; by default `chat` and `read`, and `approve` for the owner"),
+    ] = None
     rate: Annotated[int, Meta(ge=1, le=1_000_000, description="requests a minute")] | None = None
     concurrent: Annotated[int, Meta(ge=1, le=100_000, description="requests at once")] | None = None
     spend: Annotated[str, Meta(description="dollars its turns may cost: `5/day`, `20/month`, or `5` in total")] = ""
@@ -78,7 +78,7 @@ async def list_keys(call: ApiCall) -> KeyList:
 @endpoint("POST", "/v1/keys", scope="admin", results={201: CreatedKey})
 async def create_key(call: ApiCall, body: NewKey) -> Response:
     """Create a key; this is the only response that shows it."""
-    scopes = tuple(dict.fromkeys(body.scopes)) or default_scopes(body.person)
+    scopes = tuple(dict.fromkeys(body.scopes or default_scopes(body.person)))
     spend = parse_spend(body.spend) if body.spend else None
     spec = KeySpec(body.name, body.person, scopes, body.rate, body.concurrent, spend)
     key, text = await make_key(call.agent.home.store, spec)
