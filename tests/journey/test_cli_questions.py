@@ -301,6 +301,24 @@ def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pip
 
 
 @pytest.mark.needs("sandbox")
+def test_a_pending_question_stays_pending_when_a_pipe_joins_through_another_process(
+    person: Person, server: ScriptedServer
+) -> None:
+    leave_pending(person)
+    with ScriptedServer(script(Stall("headers"))) as busy:
+        person.uses(busy.url)
+        owner = person.begins("run", "-s", "other", "take your time")
+        busy.wait(1)
+        ran = person.types("run", "-s", "s", "and say hello")
+        (question,) = pending(person)
+        interrupt(owner)
+    person.uses(server.url)
+    assert (ran.code, ran.out, question["id"] in ran.err) == (1, "", True)
+    assert person.types("questions", "answer", question["id"], "no") == Ran(0, "all done\n", "")
+    assert "and say hello" in json.dumps(server.requests[-1].body)
+
+
+@pytest.mark.needs("sandbox")
 @pytest.mark.needs("terminal")
 @pytest.mark.command("permissions")
 def test_a_permission_for_the_workspace_is_valid_until_it_is_revoked(person: Person) -> None:

@@ -282,6 +282,15 @@ async def test_an_invalid_request_is_refused_with_a_reason(
     assert code(answer) == expected
 
 
+async def test_a_wrong_value_is_explained_in_plain_words(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
+        answers = [await owner.get("/v1/sessions?limit=many"), await owner.post("/v1/sessions", content=b'{"name": 3}')]
+    assert [answer.json()["error"]["message"] for answer in answers] == [
+        "invalid query: limit must be a whole number, not a text",
+        "invalid body: name must be a text, not a whole number",
+    ]
+
+
 @pytest.mark.promise("L12")
 async def test_health_is_determined_by_trying_and_detailed_with_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
