@@ -15,7 +15,7 @@ from tests.journey.tmux import Terminal
 pytestmark = pytest.mark.needs("tmux")
 
 NETWORK = {"needs": ["network"], "why": "to fetch the list"}
-CHOICES = "[o]nce · this [s]ession · this [w]orkspace · [n]o"
+CHOICES = "[o]nce · every later command of this [s]ession · every later command in this [w]orkspace · [n]o · [v]iew all"
 
 
 def results(server: ScriptedServer) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_permission_for_the_session_is_not_asked_for_again_and_can_be_revoked(
         terminal.rests()
     assert "? Allow this command with network access" in question
     assert "\n  │ echo one >> ran\n  The model's reason:\n  │ to fetch the list\n" in question
-    assert question.splitlines()[-4].strip() == f"? your answer: {CHOICES}"
+    assert " ".join(question.splitlines()[-5:-3]).split() == f"? your answer: {CHOICES}".split()
     assert (screen.count("? Allow this command"), screen.count("✓ Allowed for this session")) == (1, 1)
     assert (person.project / "ran").read_text() == "one\ntwo\n"
 
@@ -113,7 +113,8 @@ def test_a_dumb_terminal_shows_questions_as_plain_lines(person: Person) -> None:
     with at_work(person, shell("touch ran", **NETWORK), says("It ran.")), Terminal(person, TERM="dumb") as terminal:
         terminal.sees("/help")
         terminal.says("go")
-        terminal.sees(f"  │ to fetch the list\n  {CHOICES}")
+        screen = terminal.sees("[v]iew all")
+        assert f" {CHOICES} " in " ".join(f"{screen} ".split()) + " "
         terminal.says("once")
         terminal.sees("It ran.")
     assert (person.project / "ran").exists()

@@ -246,7 +246,8 @@ def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Pers
 def test_an_answer_can_be_recorded_without_running_the_turn(person: Person, server: ScriptedServer) -> None:
     leave_pending(person)
     (question,) = pending(person)
-    assert set(question) == {"id", "session", "name", "ask", "question", "call", "choices", "needs"}
+    names = {"id", "session", "name", "person", "ask", "question", "whole", "digest", "call", "choices", "needs"}
+    assert set(question) == names
     assert question["id"].startswith(question["session"][:8])
     ran = person.types("questions", "answer", "--no-wait", question["ask"], "no")
     assert ran == Ran(0, "", "outrider: answered no; to continue: outrider resume s\n")
