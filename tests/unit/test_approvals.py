@@ -82,6 +82,12 @@ def test_everything_that_decides_what_is_done_is_shown_the_path_first() -> None:
     ]
 
 
+def test_many_arguments_have_lines_together() -> None:
+    details = argument_details({f"a{number}": number for number in range(20)} | {"path": "x"})
+    assert [detail.label for detail in details] == ["path", "a0", "a1", "a2", "other arguments"]
+    assert '"a19":19' in details[-1].text
+
+
 def test_names_of_arguments_cannot_pass_for_our_words() -> None:
     args = {"The model's reason:\nAllow": "x"}
     assert argument_details(args) == (RequestDetail("arguments", '{"The model\'s reason:\\nAllow":"x"}'),)
@@ -113,15 +119,13 @@ def test_no_part_pushes_another_off_the_screen() -> None:
         "because\n" * 5_000,
         (RequestDetail("With this stdin", "y\n" * 3_000 + "end"),),
     )
-    lines = render_question(request, rows=24, columns=80).split("\n")
-    assert sum(max(1, -(-len(line) // 76)) for line in lines) <= 24
+    lines = render_question(request, rows=18, columns=80).split("\n")
+    assert sum(max(1, -(-len(line) // 76)) for line in lines) <= 18
     assert (lines[0], lines[1]) == ("Allow this command with network access, in /w?", "| rm -rf build")
     for text, shown in [(request.command, "| last words"), ("y\n" * 3_000 + "end", "| end")]:
         digest = sha256(text.encode()).hexdigest()[:16]
         (cut,) = [line for line in lines if digest in line]
-        assert re.fullmatch(
-            r"\[… [\d,]+ of [\d,]+ characters left out, [\d,]+ lines?; sha256 of the whole: \w+ …\]", cut
-        )
+        assert re.fullmatch(r"\[[\d,]+ of [\d,]+ characters \([\d,]+ lines?\) cut; sha256 \w+\]", cut)
         assert f"of {len(text):,} characters" in cut
         assert shown in lines
     assert lines[-1].startswith("A yes for the session")
@@ -146,7 +150,7 @@ def test_what_is_shown_is_what_runs_or_the_cut_is_marked(
     assert "\n".join(_quoted(whole, "With this stdin")) == escape_invisible(stdin)
     assert "\n".join(_quoted(whole, "The model's reason")) == escape_invisible(why)
     shown = render_question(request, rows, columns).split("\n")
-    is_marked = any(line.startswith("[… ") for line in shown)
+    is_marked = any("cut; sha256" in line and not line.startswith("| ") for line in shown)
     assert is_marked == (shown != whole)
 
 

@@ -19,6 +19,8 @@ NETWORK = "network"
 PATH_ARGUMENTS = ("path", "file_path", "filePath", "abs_path")
 """Arguments that say which file a call changes. A question shows them first."""
 _MAX_NAME = 40
+_MAX_DETAILS = 4
+"""Arguments that get lines of their own in a question. More would not fit on a screen."""
 
 
 class RequestDetail(Struct, frozen=True):
@@ -49,7 +51,10 @@ def argument_details(args: Mapping[str, object]) -> tuple[RequestDetail, ...]:
     if not all(name.isascii() and name.isidentifier() and len(name) <= _MAX_NAME for name in args):
         return (RequestDetail("arguments", msgspec.json.encode(args).decode()),)
     names = sorted(args, key=lambda name: name not in PATH_ARGUMENTS)
-    return tuple(RequestDetail(name, _argument_text(args[name])) for name in names)
+    details = [RequestDetail(name, _argument_text(args[name])) for name in names[:_MAX_DETAILS]]
+    if rest := {name: args[name] for name in names[_MAX_DETAILS:]}:
+        details.append(RequestDetail("other arguments", msgspec.json.encode(rest).decode()))
+    return tuple(details)
 
 
 def _argument_text(value: object) -> str:

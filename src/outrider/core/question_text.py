@@ -19,7 +19,8 @@ ROWS, COLUMNS = 60, 100
 """The size of a question where the size of the screen is not known: in the journal and over the API."""
 MAX_CHARS = 1_000_000
 """A request with more characters is not put to a person."""
-_MIN_ROWS = 4
+_MIN_ROWS = 2
+"""Of a part that is cut: its beginning, and the line that says so."""
 _MAX_HEADLINE_NEEDS = 200
 """Characters of needs in the first line; more of them get lines of their own."""
 _FIRST_DETAILS = ("All files", *PATH_ARGUMENTS)
@@ -64,7 +65,10 @@ def _lines(request: ApprovalRequest, rows: int | None, columns: int) -> Iterable
     width = max(20, columns - 4)
     shares: Sequence[int | None] = [None] * len(parts)
     if rows is not None:
-        own_rows = sum(_rows(line, columns) for line in (headline, *notes)) + sum(bool(part.label) for part in parts)
+        # Our own lines are broken between words, which takes more room.
+        own_rows = sum(_rows(line, max(20, width - 10)) for line in (headline, *notes)) + sum(
+            bool(part.label) for part in parts
+        )
         shares = _share(max(0, rows - own_rows), [_rows(part.text, width, rows) if part.text else 0 for part in parts])
     yield headline
     for part, share in zip(parts, shares, strict=True):
@@ -86,7 +90,8 @@ def _headline_and_parts(request: ApprovalRequest) -> tuple[str, Sequence[_Part]]
         text = f"with {plural(len(needs), 'permission')}"
     details = [_Part(detail.label, detail.text) for detail in request.details]
     parts += [detail for detail in details if detail.label in _FIRST_DETAILS]
-    parts += [_Part("", request.command)] if request.command else []
+    # Without a label, the command would read as the rest of what is before it.
+    parts += [_Part("What it does" if parts else "", request.command)] if request.command else []
     parts += [detail for detail in details if detail.label not in _FIRST_DETAILS]
     parts += [_Part("The model's reason", request.why)] if request.why else []
     return (f"Allow this {what} {text}, in {workspace}?" if text else f"Allow this {what} in {workspace}?"), parts
@@ -128,14 +133,14 @@ def _quote(text: str, rows: int | None, width: int) -> Iterable[str]:
     if rows is None or _walk(text, width, rows)[0] == len(text):
         yield from _bars(text)
         return
-    kept = max(2, rows - 2)
+    kept = max(1, rows - 1)
     head = _walk(text, width, kept - kept // 3)[0]
-    tail = min(len(text) - head, _walk(reversed(text), width, kept // 3)[0])
+    tail = min(len(text) - head, _walk(reversed(text), width, kept // 3)[0]) if kept // 3 else 0
     left_out = text[head : len(text) - tail]
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     lines = plural(left_out.count("\n") + 1, "line")
     yield from _bars(text[:head])
-    yield f"[… {len(left_out):,} of {len(text):,} characters left out, {lines}; sha256 of the whole: {digest} …]"
+    yield f"[{len(left_out):,} of {len(text):,} characters ({lines}) cut; sha256 {digest}]"
     yield from _bars(text[len(text) - tail :]) if tail else ()
 
 

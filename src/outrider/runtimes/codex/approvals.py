@@ -69,7 +69,7 @@ def parse_approval_request(
             paths = dict.fromkeys(path for change in changes for path in (change.path, moved_to(change)) if path)
             needs = patch_needs(context.sandbox_policy, paths, workspace) if paths else (HOST,)
             text = render_changes(changes) or "(Codex did not say what it changes)"
-            details = [RequestDetail("All files", "\n".join(paths))] if paths else []
+            details = [RequestDetail("All files", "\n".join(paths))] if len(paths) > 1 else []
             details += [RequestDetail("May write below", params.grant_root)] if params.grant_root else []
             return ApprovalRequest("patch", text, needs, workspace, reason, tuple(details))
         case "item/permissions/requestApproval":
