@@ -162,7 +162,12 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
         journal = await ended(agent, session)
     path = tmp_path / "work" / "a.txt"
     assert path.read_text() == "hello\n"
-    assert question.question.splitlines()[1:] == [f"| add {path}", "| hello"]
+    assert question.question.splitlines()[1:] == [
+        f"| add {path}",
+        "| hello",
+        "| ",
+        "A yes for the session or the workspace covers every later command there that needs the same.",
+    ]
     assert journal[4:] == [
         "reply patch",
         "asked",

@@ -110,7 +110,7 @@ def codex(folder: Path, method: str, item: dict[str, Any] | None, request: dict[
 
 
 def codex_command(folder: Path, text: str) -> tuple[Home, str, Parts]:
-    item = {"type": "commandExecution", "command": "ls", "cwd": "/etc", "commandActions": []}
+    item: dict[str, Any] = {"type": "commandExecution", "command": "ls", "cwd": "/etc", "commandActions": []}
     request = {"command": text, "cwd": "/etc", "reason": text}
     return codex(folder, COMMAND, item, request), "go", {"": text, "In the folder": "/etc", "The model's reason": text}
 

@@ -71,7 +71,7 @@ async def test_after_a_restart_an_answer_holds_for_what_was_asked_and_for_nothin
 
 async def test_codex_asks_twice_about_one_item_and_each_request_has_its_own_answer(tmp_path: Path) -> None:
     codex = ScriptedCodex(tmp_path)
-    item = {"type": "commandExecution", "command": "make", "cwd": str(codex.work), "commandActions": []}
+    item: dict[str, Any] = {"type": "commandExecution", "command": "make", "cwd": str(codex.work), "commandActions": []}
     requests = [
         {"command": HARMLESS, "cwd": str(codex.work), "approvalId": "one"},
         {"command": HARMFUL, "cwd": str(codex.work), "approvalId": "two"},

@@ -213,7 +213,7 @@ def test_a_person_is_shown_every_file_that_a_patch_writes() -> None:
     asked = parse_approval_request(PATCH, ServerRequestParams(item_id="1"), item, ApprovalContext("/w"))
     assert asked == ApprovalRequest(
         "patch",
-        "add /opt/x\nhello\nupdate /w/y, then move it to /opt/z\n+a",
+        "add /opt/x\nhello\n\nupdate /w/y, then move it to /opt/z\n+a\n",
         ("write:/opt/x", "write:/w/y", "write:/opt/z"),
         "/w",
         details=(RequestDetail("All files", "/opt/x\n/w/y\n/opt/z"),),

@@ -144,7 +144,7 @@ def render_changes(changes: list[FileUpdateChange]) -> str:
 def _render_change(change: FileUpdateChange) -> str:
     target = moved_to(change)
     moved = f", then move it to {target}" if target else ""
-    return f"{_kind(change)} {change.path}{moved}\n{change.diff}".rstrip()
+    return f"{_kind(change)} {change.path}{moved}\n{change.diff}"
 
 
 def moved_to(change: FileUpdateChange) -> str:
