@@ -81,18 +81,18 @@ async def test_codex_asks_twice_about_one_item_and_each_request_has_its_own_answ
     async with codex.open_agent() as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address=TERMINAL)
-        shown: list[Asked] = []
+        asked_questions: list[Asked] = []
         with anyio.fail_after(120):
             for number, answer in enumerate(("once", "no", "no"), 1):
-                shown.append(await asked(agent, session, number))
-                await agent.answer(session, shown[-1], answer)
+                asked_questions.append(await asked(agent, session, number))
+                await agent.answer(session, asked_questions[-1], answer)
             await agent.wait(await agent.find(session.id))
-    assert [question.question.split("\n")[1] for question in shown] == [
+    assert [question.question.split("\n")[1] for question in asked_questions] == [
         f"| {HARMLESS}",
         f"| {HARMFUL}",
         f"| {HARMLESS}",
     ]
-    assert len({question.ask for question in shown}) == 3
+    assert len({question.ask for question in asked_questions}) == 3
     decisions = [message["result"].get("decision") for message in codex.messages("received") if "result" in message]
     assert [decision for decision in decisions if decision] == ["accept", "decline", "decline"]
 
