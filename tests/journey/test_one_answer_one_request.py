@@ -272,7 +272,7 @@ ALLOW_CAT = '[[rules]]\nverdict = "allow"\ntool = "shell"\nargv = ["cat"]\nneeds
 
 @pytest.mark.needs("sandbox")
 @pytest.mark.parametrize(
-    ("more", "shown"),
+    ("more", "expected"),
     [
         ({}, None),
         ({"stdin": "hello"}, "With this stdin:\n| hello"),
@@ -281,7 +281,7 @@ ALLOW_CAT = '[[rules]]\nverdict = "allow"\ntool = "shell"\nargv = ["cat"]\nneeds
     ],
 )
 async def test_a_rule_about_words_does_not_cover_what_else_is_run(
-    tmp_path: Path, more: dict[str, Any], shown: str | None
+    tmp_path: Path, more: dict[str, Any], expected: str | None
 ) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir(mode=0o700)
@@ -291,11 +291,11 @@ async def test_a_rule_about_words_does_not_cover_what_else_is_run(
     async with outrider.open(config=load(home, {}), model=model, workspace=work) as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address=TERMINAL)
-        if shown is not None:
+        if expected is not None:
             waiting = await question(agent, session, 1)
-            assert f"\n| cat\n{shown}\n" in waiting.question
+            assert f"\n| cat\n{expected}\n" in waiting.question
             await agent.answer(session, waiting, "no")
         with anyio.fail_after(60):
             await agent.wait(await agent.find(session.id))
         results = outputs(list(await agent.journal(session)))
-    assert results[0].startswith("not run") == (shown is not None)
+    assert results[0].startswith("not run") == (expected is not None)
