@@ -10,7 +10,7 @@ import pytest
 import outrider
 from outrider.config.load import load
 from outrider.core.approvals import ApprovalRequest
-from outrider.core.events import Answered, Asked, Entry, Result
+from outrider.core.events import Answered, Asked, Ended, Entry, Result
 from outrider.core.ports import ToolContext
 from outrider.core.store_port import Session
 from outrider.runtimes.codex.approvals import COMMAND
@@ -67,6 +67,25 @@ async def test_after_a_restart_an_answer_holds_for_what_was_asked_and_for_nothin
         await agent.answer(session, again, "no")
         await finished_journal(agent)
     assert world.effects()[-1] == {"outcome": {"outcome": "selected", "optionId": "3"}}
+
+
+@pytest.mark.parametrize("first", ["once", "no"])
+async def test_a_later_question_about_a_call_does_not_outlive_its_program(tmp_path: Path, first: str) -> None:
+    """The call runs already, or has ended: after a restart nobody is left who could use the answer."""
+    world = World(tmp_path)
+    words = do(["ask", acp_call(HARMLESS)], ["ask", acp_call(HARMFUL)], ["say", "done"])
+    async with world.open_agent() as agent:
+        session = await post(agent, words)
+        await agent.answer(session, await asked(agent, session), first)
+        later = await asked(agent, session, 2)
+    (world.agents / "silent").touch()
+    async with world.open_agent() as agent:
+        await agent.resume_all()
+        journal = await finished_journal(agent)
+    assert Answered(later.ask, "no") in journal
+    assert isinstance(journal[-1], Ended)
+    assert journal[-1].outcome == "done"
+    assert len(world.effects()) == 1
 
 
 async def test_codex_asks_twice_about_one_item_and_each_request_has_its_own_answer(tmp_path: Path) -> None:
