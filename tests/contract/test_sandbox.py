@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from outrider.core.errors import Refused
-from outrider.workspaces.sandbox import Sandbox, detect
+from outrider.workspaces.sandbox import BubblewrapSandbox, detect
 from outrider.workspaces.sandbox.bubblewrap import command_group, find_system_paths
 from outrider.workspaces.sandbox.seccomp import ARCHITECTURES, assemble_program, seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
@@ -20,7 +20,7 @@ from tests.support.outer import require_sandbox, run, start
 
 
 @pytest.fixture
-def sandbox() -> Sandbox:
+def sandbox() -> BubblewrapSandbox:
     return require_sandbox()
 
 
@@ -68,38 +68,40 @@ class TestOrdinaryCommands:
             ("test -d /proc/self && ls /proc/self/fd/0", "/proc/self/fd/0\n"),
         ],
     )
-    def test_the_usual_things_work(self, sandbox: Sandbox, folder: Path, script: str, output: str) -> None:
+    def test_the_usual_things_work(self, sandbox: BubblewrapSandbox, folder: Path, script: str, output: str) -> None:
         assert run(sandbox, script, folder)[1] == output
 
-    def test_the_exit_status_is_the_commands(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_exit_status_is_the_commands(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         scripts = ["exit 0", "exit 7", "no-such-command", "kill -KILL $$"]
         assert [run(sandbox, script, folder)[0] for script in scripts] == [0, 7, 127, 137]
 
-    def test_a_missing_program_is_reported_as_by_a_shell(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_missing_program_is_reported_as_by_a_shell(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         wrapped = sandbox.wrap(["no-such-program"], folder, folder, {})
         with start(wrapped) as process:
             output, _ = process.communicate(timeout=60)
         assert (process.returncode, "no-such-program" in output) == (127, True)
 
-    def test_python_works(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_python_works(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         script = "import json, ssl, sqlite3, subprocess; print(subprocess.check_output(['echo', 'x']))"
         assert run(sandbox, f'{tool("python3")} -c "{script}"', folder) == (0, "b'x\\n'\n")
 
-    def test_git_works(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_git_works(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         who = "-c user.name=Ann -c user.email=ann@example.com"
         script = f"{tool('git')} init -q && touch a && git add a && git {who} commit -qm first && git log --format=%s"
         assert run(sandbox, script, folder) == (0, "first\n")
 
-    def test_a_compiler_works(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_compiler_works(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         script = f"echo 'int main(void) {{ return 42; }}' >a.c && {tool('gcc')} a.c -o a && ./a"
         assert run(sandbox, script, folder)[0] == 42
 
-    def test_node_works_also_where_memory_is_bounded_for_each_process(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_node_works_also_where_memory_is_bounded_for_each_process(
+        self, sandbox: BubblewrapSandbox, folder: Path
+    ) -> None:
         node = f"{tool('node')} -e 'console.log([1, 2].map(x => x * 2))'"
         single = msgspec.structs.replace(sandbox, cgroups=None)
         assert [run(box, node, folder) for box in (sandbox, single)] == [(0, "[ 2, 4 ]\n")] * 2
 
-    def test_files_created_inside_belong_to_the_user_outside(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_files_created_inside_belong_to_the_user_outside(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         run(sandbox, "mkdir made && touch made/file", folder)
         assert {path.stat().st_uid for path in (folder / "made", folder / "made/file")} == {os.geteuid()}
 
@@ -107,7 +109,9 @@ class TestOrdinaryCommands:
 class TestWhatIsSeen:
     """The workspace, the system, and what was granted."""
 
-    def test_the_environment_is_the_basic_variables_and_the_given_ones(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_environment_is_the_basic_variables_and_the_given_ones(
+        self, sandbox: BubblewrapSandbox, folder: Path
+    ) -> None:
         _, output = run(sandbox, "env | sort", folder, environ={"GREETING": "hello world", "LANG": "C"})
         assert output.splitlines() == [
             "GREETING=hello world",
@@ -121,7 +125,7 @@ class TestWhatIsSeen:
             "USER=outrider",
         ]
 
-    def test_the_first_process_reveals_nothing_of_the_outside(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_first_process_reveals_nothing_of_the_outside(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         wrapped = sandbox.wrap(["true"], folder, folder, {"LD_PRELOAD": "/nowhere.so"})
         assert dict(wrapped.environ) == {}
         script = (
@@ -134,7 +138,9 @@ class TestWhatIsSeen:
             False,
         )
 
-    def test_a_folder_can_be_granted_for_reading_or_for_writing(self, sandbox: Sandbox, tmp_path: Path) -> None:
+    def test_a_folder_can_be_granted_for_reading_or_for_writing(
+        self, sandbox: BubblewrapSandbox, tmp_path: Path
+    ) -> None:
         names = ("workspace", "read", "write", "neither")
         mine, read, write, neither = (tmp_path / name for name in names)
         for path in (mine, read, write, neither):
@@ -152,7 +158,9 @@ class TestWhatIsSeen:
             "neither": (False, False),
         }
 
-    def test_programs_of_the_person_run_when_their_folder_is_granted(self, sandbox: Sandbox, tmp_path: Path) -> None:
+    def test_programs_of_the_person_run_when_their_folder_is_granted(
+        self, sandbox: BubblewrapSandbox, tmp_path: Path
+    ) -> None:
         mine, programs = tmp_path / "workspace", tmp_path / "person" / "bin"
         mine.mkdir()
         programs.mkdir(parents=True)
@@ -175,7 +183,7 @@ class TestWhatIsSeen:
 
     @pytest.mark.parametrize("name", ["/", "/etc", "/proc/sys", "/dev", "/tmp", "/usr", "/sys/fs", "/home"])
     def test_folders_of_the_system_are_neither_workspace_nor_granted(
-        self, sandbox: Sandbox, folder: Path, name: str
+        self, sandbox: BubblewrapSandbox, folder: Path, name: str
     ) -> None:
         if not Path(name).is_dir():
             pytest.skip(f"this machine has no {name}")
@@ -190,7 +198,7 @@ class TestWhatIsSeen:
         for path in (home / "keys", mine):
             path.mkdir(parents=True)
         link.symlink_to(home)
-        sandbox = Sandbox("bwrap", find_system_paths(), hidden=(str(home),))
+        sandbox = BubblewrapSandbox("bwrap", find_system_paths(), hidden=(str(home),))
         for root in (home, link, tmp_path):
             with pytest.raises(Refused, match="Outrider's own"):
                 sandbox.wrap(["true"], root, root, {})
@@ -202,11 +210,11 @@ class TestWhatIsSeen:
     def test_a_socket_is_not_granted(self, folder: Path) -> None:
         os.mkfifo(folder / "pipe")
         with pytest.raises(Refused, match="neither a folder nor a file"):
-            Sandbox("bwrap", find_system_paths()).wrap(
+            BubblewrapSandbox("bwrap", find_system_paths()).wrap(
                 ["true"], folder, folder, {}, SandboxGrant(read=(str(folder / "pipe"),))
             )
 
-    def test_a_command_starts_in_the_workspace_or_nowhere(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_command_starts_in_the_workspace_or_nowhere(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         (folder / "below").mkdir()
         wrapped = sandbox.wrap(["pwd"], folder, folder / "below", {})
         with start(wrapped) as process:
@@ -221,10 +229,10 @@ class TestWhatIsSeen:
         self, folder: Path, argv: list[str], environ: dict[str, str]
     ) -> None:
         with pytest.raises(Refused):
-            Sandbox("bwrap", find_system_paths()).wrap(argv, folder, folder, environ)
+            BubblewrapSandbox("bwrap", find_system_paths()).wrap(argv, folder, folder, environ)
 
     def test_a_network_that_was_granted_reaches_the_machines_own_listeners(
-        self, sandbox: Sandbox, folder: Path
+        self, sandbox: BubblewrapSandbox, folder: Path
     ) -> None:
         seen = [
             run(sandbox, "readlink /proc/self/ns/net", folder, SandboxGrant(network=on))[1].strip()
@@ -237,13 +245,13 @@ class TestWhatIsSeen:
 class TestEnding:
     """Nothing inside outlives what was started outside."""
 
-    def begin(self, sandbox: Sandbox, folder: Path, script: str) -> subprocess.Popen[str]:
+    def begin(self, sandbox: BubblewrapSandbox, folder: Path, script: str) -> subprocess.Popen[str]:
         process = start(sandbox.wrap(["/bin/sh", "-c", script], folder, folder, {}))
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 
-    def test_killing_the_sandbox_ends_everything_inside(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_killing_the_sandbox_ends_everything_inside(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         word = f"60{secrets.randbelow(10**9):09}"
         script = f"trap '' TERM HUP; setsid sleep {word} & sleep {word} & echo ready; wait"
         with self.begin(sandbox, folder, script) as process:
@@ -253,13 +261,13 @@ class TestEnding:
             assert process.stdout.read() == ""  # the last of them has let go of it
         assert not running(word)
 
-    def test_background_processes_end_with_the_command(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_background_processes_end_with_the_command(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         word = f"60{secrets.randbelow(10**9):09}"
         with self.begin(sandbox, folder, f"setsid sleep {word} & echo ready") as process:
             assert process.communicate(timeout=60) == ("", None)
         assert not running(word)
 
-    def test_a_command_can_handle_a_signal(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_a_command_can_handle_a_signal(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         script = "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done 2>/dev/null"
         with self.begin(sandbox, folder, script) as process:
             group = command_group(process.pid)
@@ -272,7 +280,7 @@ class TestEnding:
 class TestFindingOut:
     """Whether there is a sandbox is tried, and why not is told."""
 
-    def test_it_describes_its_program_and_limits(self, sandbox: Sandbox) -> None:
+    def test_it_describes_its_program_and_limits(self, sandbox: BubblewrapSandbox) -> None:
         assert sandbox.kind == "bubblewrap"
         assert sandbox.why.startswith(f"{sandbox.program}; ")
 
@@ -301,19 +309,19 @@ class TestFindingOut:
         assert isinstance(found, NoSandbox)
         assert (why in found.why, bool(found.hint)) == (True, True)
 
-    def test_the_next_one_is_tried(self, sandbox: Sandbox) -> None:
+    def test_the_next_one_is_tried(self, sandbox: BubblewrapSandbox) -> None:
         found = detect(programs=["/nowhere/bwrap", sandbox.program])
-        assert isinstance(found, Sandbox)
+        assert isinstance(found, BubblewrapSandbox)
         assert found.program == sandbox.program
 
     def test_the_shipped_filters_are_what_the_source_says(self) -> None:
         shipped = {kind: path.read_bytes() for kind in ARCHITECTURES if (path := seccomp_file(kind))}
         assert shipped == {kind: assemble_program(machine) for kind, machine in ARCHITECTURES.items()}
 
-    def test_an_architecture_without_a_filter_is_supported(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_an_architecture_without_a_filter_is_supported(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         assert seccomp_file("pdp11") is None
         assert run(msgspec.structs.replace(sandbox, filter=None), "echo x", folder) == (0, "x\n")
 
     @pytest.mark.skipif(platform.machine() not in ARCHITECTURES, reason="no filter is shipped for this machine")
-    def test_the_filter_is_in_force(self, sandbox: Sandbox, folder: Path) -> None:
+    def test_the_filter_is_in_force(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         assert run(sandbox, "grep ^Seccomp: /proc/self/status", folder) == (0, "Seccomp:\t2\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.sandbox import Sandbox
+from outrider.workspaces.sandbox import BubblewrapSandbox
 from tests.support.hostile import SECTIONS, hostile
 from tests.support.outer import OuterWorld, guarded, outer_world, require_sandbox, run
 
@@ -37,11 +37,11 @@ def outer(tmp_path: Path) -> Generator[OuterWorld]:
 
 
 @pytest.fixture
-def sandbox(outer: OuterWorld) -> Sandbox:
+def sandbox(outer: OuterWorld) -> BubblewrapSandbox:
     return require_sandbox([outer.home])
 
 
-def escapes(sandbox: Sandbox, outer: OuterWorld, commands: Sequence[str]) -> dict[str, str]:
+def escapes(sandbox: BubblewrapSandbox, outer: OuterWorld, commands: Sequence[str]) -> dict[str, str]:
     """The commands that got somewhere, with their output. All of them were tried."""
     status, output = run(sandbox, guarded(commands), outer.workspace, environ=outer.environ)
     assert status == 0, output
@@ -61,7 +61,7 @@ def test_the_list_of_hostile_commands_is_long_enough() -> None:
 @pytest.mark.promise("S11")
 @pytest.mark.promise("S10")
 def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(
-    sandbox: Sandbox, outer: OuterWorld
+    sandbox: BubblewrapSandbox, outer: OuterWorld
 ) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("reading")) == {}
@@ -69,26 +69,28 @@ def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(
 
 
 @pytest.mark.promise("S10")
-def test_a_command_changes_nothing_but_its_workspace(sandbox: Sandbox, outer: OuterWorld) -> None:
+def test_a_command_changes_nothing_but_its_workspace(sandbox: BubblewrapSandbox, outer: OuterWorld) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("writing")) == {}
     assert outer.state() == before
 
 
-def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(sandbox: Sandbox, outer: OuterWorld) -> None:
+def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(
+    sandbox: BubblewrapSandbox, outer: OuterWorld
+) -> None:
     before = outer.state()
     assert escapes(sandbox, outer, hostile("kernel")) == {}
     assert outer.state() == before
 
 
 @pytest.mark.promise("S12")
-def test_a_command_reaches_no_listener_and_no_network(sandbox: Sandbox, outer: OuterWorld) -> None:
+def test_a_command_reaches_no_listener_and_no_network(sandbox: BubblewrapSandbox, outer: OuterWorld) -> None:
     assert escapes(sandbox, outer, hostile("network")) == {}
     assert outer.reached_listeners() == []
 
 
 @pytest.mark.promise("S10")
-def test_a_destructive_command_destroys_only_its_workspace(sandbox: Sandbox, outer: OuterWorld) -> None:
+def test_a_destructive_command_destroys_only_its_workspace(sandbox: BubblewrapSandbox, outer: OuterWorld) -> None:
     before = outer.state()
     for command in hostile("ruinous"):
         status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ)
@@ -96,7 +98,7 @@ def test_a_destructive_command_destroys_only_its_workspace(sandbox: Sandbox, out
         assert outer.state() == before, command
 
 
-def test_a_command_can_change_only_its_own_files(sandbox: Sandbox, outer: OuterWorld) -> None:
+def test_a_command_can_change_only_its_own_files(sandbox: BubblewrapSandbox, outer: OuterWorld) -> None:
     """Whatever root owns, root may change, unless it is shown read-only: so all is tried, to be what it already is."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has no /usr/bin/python3")

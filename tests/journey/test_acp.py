@@ -19,7 +19,11 @@ from tests.support.questions import DENIED, asked
 
 pytestmark = pytest.mark.anyio
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
-QUESTION = "Allow this command without a sandbox, in {}?\n| rm x"
+QUESTION = (
+    "Allow this command without a sandbox, in {}?\n| rm x\n"
+    "A yes for the session or the workspace covers every later command there that needs the same. "
+    "Without a sandbox, a command can do all that the user who runs Outrider can."
+)
 
 
 @pytest.fixture

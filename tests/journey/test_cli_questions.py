@@ -246,7 +246,8 @@ def test_a_pending_question_is_printed_by_resume_and_answered_later(person: Pers
 def test_an_answer_can_be_recorded_without_running_the_turn(person: Person, server: ScriptedServer) -> None:
     leave_pending(person)
     (question,) = pending(person)
-    assert set(question) == {"id", "session", "name", "ask", "question", "call", "choices", "needs"}
+    names = {"id", "session", "name", "person", "ask", "question", "whole", "digest", "call", "choices", "needs"}
+    assert set(question) == names
     assert question["id"].startswith(question["session"][:8])
     ran = person.types("questions", "answer", "--no-wait", question["ask"], "no")
     assert ran == Ran(0, "", "outrider: answered no; to continue: outrider resume s\n")
@@ -368,3 +369,32 @@ def test_a_killed_turn_does_not_ask_the_same_question_again(person: Person, serv
     lines = person.types("sessions", "show", "s", "--json").lines
     assert [line["type"] for line in lines if line["type"] in ("asked", "answered")] == ["asked", "answered"]
     assert (runs(person), Path(person.project / "ran").exists()) == (0, False)
+
+
+@pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
+def test_all_of_a_long_question_is_one_key_or_one_command_away(person: Person) -> None:
+    command = "\n".join(f"echo {number} >> ran" for number in range(300))
+    long = says("", call("shell", command=command, needs=["network"], why="because\n" * 300))
+    with ScriptedServer(script(long, says("all done"))) as server:
+        person.uses(server.url)
+        with at_a_terminal(person, "run", "-s", "s", "go") as terminal:
+            terminal.sees("| echo 0 >> ran")
+            terminal.sees("cut; sha256")
+            terminal.sees("The model's reason:")
+            terminal.sees("cut; sha256")
+            terminal.sees("[v]iew all")
+            terminal.types("v\n")
+            terminal.sees("| echo 150 >> ran")
+            terminal.sees("[v]iew all")
+            terminal.process.send_signal(signal.SIGTERM)
+            assert terminal.exits() == 143
+        (question,) = pending(person)
+        listed = person.types("questions").out
+        whole = person.types("questions", "show", question["id"]).out
+        assert person.types("questions", "answer", question["id"], "once").out == "all done\n"
+    assert f"→ outrider questions show {question['id']} shows all of it\n" in listed
+    assert "| echo 150 >> ran" not in listed
+    assert [line[2:] for line in whole.split("\n") if line.startswith("| echo")] == command.split("\n")
+    assert whole.split("\n")[1:-2] == question["whole"].split("\n")
+    assert runs(person) == 300

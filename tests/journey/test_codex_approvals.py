@@ -87,6 +87,8 @@ async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tm
         "| touch yes; echo done",
         "The model's reason:",
         "| to look around",
+        "A yes for the session or the workspace covers every later command there that needs the same. "
+        "Without a sandbox, a command can do all that the user who runs Outrider can.",
     ]
     assert journal[4:] == [
         "reply shell",
@@ -160,7 +162,12 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
         journal = await ended(agent, session)
     path = tmp_path / "work" / "a.txt"
     assert path.read_text() == "hello\n"
-    assert question.question.splitlines()[1:] == [f"| add {path}", "| hello"]
+    assert question.question.splitlines()[1:] == [
+        f"| add {path}",
+        "| hello",
+        "| ",
+        "A yes for the session or the workspace covers every later command there that needs the same.",
+    ]
     assert journal[4:] == [
         "reply patch",
         "asked",

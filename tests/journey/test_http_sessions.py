@@ -189,7 +189,7 @@ async def test_another_persons_session_and_its_events_do_not_exist(tmp_path: Pat
     async with (
         serving_home(tmp_path, ScriptedModel(says("a secret"))) as (_, url),
         client(url) as owner,
-        client(url, "other", "chat") as other_person,
+        client(url, "other", "chat,approve") as other_person,
     ):
         session = await create(owner, "diary")
         await owner.post(f"/v1/sessions/{session}/inputs", json={"text": "dear diary"})

@@ -89,6 +89,8 @@ async def test_a_command_has_no_network_unless_a_person_allows_it_for_this_call(
         f"| {reach(port)}",
         "The model's reason:",
         "| to fetch a file",
+        "A yes for the session or the workspace covers every later command there that needs the same. "
+        "The network is every host, including services on this machine's loopback.",
     ]
 
 

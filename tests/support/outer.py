@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.sandbox import Sandbox, detect
+from outrider.workspaces.sandbox import BubblewrapSandbox, detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
 _WATCHED = ("/", "/etc", "/usr", "/usr/bin", "/usr/local/bin", "/etc/passwd", "/etc/hosts", "/etc/ld.so.preload")
@@ -69,7 +69,7 @@ class OuterWorld:
         return state
 
 
-def require_sandbox(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> Sandbox:
+def require_sandbox(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> BubblewrapSandbox:
     """The sandbox of this machine; skips the test where there is none."""
     sandbox = detect(hidden, limits)
     if isinstance(sandbox, NoSandbox):
@@ -93,7 +93,7 @@ def start(wrapped: SandboxedCommand, prefix: Sequence[str] = ()) -> subprocess.P
 
 
 def run(
-    sandbox: Sandbox,
+    sandbox: BubblewrapSandbox,
     script: str,
     folder: Path,
     grant: SandboxGrant | None = None,

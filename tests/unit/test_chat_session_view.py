@@ -214,7 +214,12 @@ def test_a_call_is_shown_as_its_tool_and_main_argument() -> None:
         Call("3", "odd", {"list": [1]}),
         Call("4", "write", {"path": "b" * 99}),
     ]
-    assert [call_line(call, 20) for call in calls] == ["read a.txt", "search x", "odd", "write " + "b" * 13 + "…"]
+    assert [call_line(call, 20) for call in calls] == [
+        "read a.txt",
+        r"search x\x1b[2J",
+        "odd",
+        "write " + "b" * 13 + "…",
+    ]
 
 
 def test_the_recap_shows_the_last_exchanges() -> None:

@@ -191,7 +191,8 @@ def test_questions_are_shown_one_by_one_and_the_next_when_one_is_answered() -> N
     first = apply(view, *ASKED)
     assert (first, view.running_calls) == ([QuestionText("ask-a", ASKED[0].question, ANSWERS)], [])
     assert view.live_lines(80, 10) == [
-        ("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")
+        ("class:ask", "? your answer: [o]nce · every later command of this [s]ession · every later"),
+        ("class:ask", "command in this [w]orkspace · [n]o"),
     ]
     second = apply(view, Answered("ask-a", "once", "somebody"))
     assert second == [Note("✓ Allowed once", "good"), QuestionText("ask-b", ASKED[1].question, ANSWERS)]
@@ -261,12 +262,12 @@ def test_a_question_is_shown_whole_or_says_how_much_is_missing() -> None:
         text = TerminalRenderer(is_plain=is_plain).render([QuestionText("a", text, ("no",))], 80)
         return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
-    assert rendered("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
+    assert rendered("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", r"  \x1b[2J", "  [n]o"]
     assert rendered("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
     assert rendered("May it?\n| " + "x" * 70 + " " * 20 + "[o]nce", is_plain=False) == [
         "? May it?",
         "  │ " + "x" * 70,
-        "  │ " + " " * 13 + "[o]nce",
+        "  │ " + " " * 14 + "[o]nce",
     ]
     long = rendered("May it?\n" + "| x\n" * 500, is_plain=False)
     assert (len(long), "405 more characters are not shown: answer no unless" in long[-1]) == (401, True)

@@ -33,7 +33,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Json, Reply
 from outrider.core.ports import Commands
 from outrider.core.tasks import Task, TaskState, quoted_tail, task_label
-from outrider.core.text import duration
+from outrider.core.text import duration, escape_invisible
 
 _LABEL = "outrider tasks"
 _MAX_ENDED = 10
@@ -157,7 +157,7 @@ def task_details(task: Task, session: str, output_file: str, now: int) -> list[s
         "exit code": "" if task.exit_code is None else str(task.exit_code),
         "reason": one_line(task.why),
         "what": one_line(spec.description),
-        "prompt" if spec.kind == "session" else "command": printable(spec.command),
+        "prompt" if spec.kind == "session" else "command": escape_invisible(spec.command),
         "session": one_line(session),
         "folder": f"{task.workspace}/{spec.workdir}" if spec.workdir else task.workspace,
         "started": format_time(task.created),

@@ -9,8 +9,10 @@ from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 
-KeyScope = Literal["chat", "read", "admin"]
-"""`chat` may start turns, `read` may read, `admin` may do everything."""
+OWNER = "owner"
+"""The person whose home this is. Questions of everyone go to the owner."""
+KeyScope = Literal["chat", "read", "approve", "admin"]
+"""`chat` may start turns, `read` may read, `approve` may answer questions, `admin` may do everything."""
 SpendPeriod = Literal["day", "month", "total"]
 
 
@@ -263,6 +265,10 @@ class Store(Protocol):
         ...
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
+
+    async def asking_sessions(self) -> Sequence[Session]:
+        """The sessions of every person with an open turn and an unanswered question, longest waiting first."""
+        ...
 
     async def sessions_with_work(self) -> Sequence[str]:
         """The sessions of every person that have work, longest waiting first."""

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from outrider.core.text import clip, duration
+from outrider.core.text import clip, duration, visible_line
 
 TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
@@ -92,7 +92,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 def task_label(task: Task) -> str:
     """A short label: its description, or the beginning of its command."""
-    return clip(task.spec.description or task.spec.command, 60)
+    return visible_line(task.spec.description or task.spec.command, 60)
 
 
 def should_notify(task: Task, state: TaskState) -> bool:
@@ -162,7 +162,7 @@ def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
         task=task.id,
         event="ended",
         state=task.state,
-        command=clip(task.spec.command, 500),
+        command=visible_line(task.spec.command, 500),
         description=clip(task.spec.description, 200),
         exit_code=task.exit_code,
         reason=clip(task.why, 300),
@@ -205,7 +205,7 @@ def _notice(
         task=task.id,
         event=event,
         state=state or task.state,
-        command=clip(task.spec.command, 500),
+        command=visible_line(task.spec.command, 500),
         description=clip(task.spec.description, 200),
         output=output,
         is_cut=is_cut,

@@ -83,9 +83,36 @@ def replace_lone_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def replace_unprintable(text: str) -> str:
-    """The text with every character that a terminal could obey replaced by U+FFFD."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+# Printable for Python, but drawn as nothing or as a blank: fillers, joiners and variation selectors.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def escape_invisible(text: str, keep: str = "\n\t") -> str:
+    """The text with every character that cannot be seen, or that a terminal would obey, as an escape like `\\u202e`.
+
+    Characters in `keep` stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char in keep or is_visible(char) else _escape(char) for char in text)
+
+
+def is_visible(char: str) -> bool:
+    return char.isprintable() and not _BLANK.match(char)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def visible_line(text: str, max_length: int) -> str:
+    """The text on one line of at most this many characters, with what cannot be seen as escapes."""
+    return clip(escape_invisible(text), max_length)
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

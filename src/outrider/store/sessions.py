@@ -66,6 +66,16 @@ VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
 # The sessions that have work, longest waiting first.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
 
+# The sessions of everyone with an open turn and a question without an answer, longest waiting first. A question and its
+# answer are found by their keys: `ask/NAME` and `answer/ask-NAME`.
+ASKING_SESSIONS = (
+    _SELECT_SESSION
+    + """WHERE waits_since IS NOT NULL AND is_open AND EXISTS (
+    SELECT 1 FROM entries e WHERE e.session = sessions.id AND e.key >= 'ask/' AND e.key < 'ask0' AND NOT EXISTS (
+        SELECT 1 FROM entries a WHERE a.session = e.session AND a.key = 'answer/ask-' || substr(e.key, 5)))
+ORDER BY waits_since, id"""
+)
+
 # Claim a session: a new generation, and whether the previous owner handed it over.
 SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
 SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
@@ -120,6 +130,10 @@ def list_settings(db: sqlite3.Connection, person: str, limit: int) -> Mapping[st
         if isinstance(changed, Changed):
             settings.setdefault(session, {})[changed.name] = changed.value
     return settings
+
+
+def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:
+    return [session_of(row) for row in db.execute(ASKING_SESSIONS)]
 
 
 def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:

@@ -159,6 +159,9 @@ class SqliteStore:
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(journal.read_entries, session, after, limit)
 
+    async def asking_sessions(self) -> Sequence[Session]:
+        return await self._read(sessions.asking_sessions)
+
     async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(sessions.sessions_with_work)
 

@@ -19,7 +19,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process_end, supervisor, task_folder
-from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
+from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, command_group
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
 
 
@@ -28,7 +28,7 @@ class CommandSettings(Struct, frozen=True):
 
     folder: Path
     """The parent of the tasks' folders."""
-    detect: Callable[[], Sandbox | NoSandbox]
+    detect: Callable[[], BubblewrapSandbox | NoSandbox]
     environ: Mapping[str, str]
     """The environment of a command outside any sandbox."""
     max_output: int
@@ -53,10 +53,10 @@ class LocalCommands:
         """The tasks that had not ended at the last `prune`."""
 
     @cached_property
-    def sandbox(self) -> Sandbox | NoSandbox:
+    def sandbox(self) -> BubblewrapSandbox | NoSandbox:
         """Detected on first use, which takes a moment. Then control groups that a crash left behind are removed."""
         sandbox = self._settings.detect()
-        if isinstance(sandbox, Sandbox) and sandbox.cgroups and self._open_tasks is not None:
+        if isinstance(sandbox, BubblewrapSandbox) and sandbox.cgroups and self._open_tasks is not None:
             alive = [self._group_name(task) for task in self._open_tasks]
             for group in sandbox.cgroups.leftover_tasks(alive):
                 if group.startswith(self._home_tag):
@@ -176,7 +176,7 @@ class LocalCommands:
     def _group_name(self, task: str) -> str:
         return f"{self._home_tag}-{task}"
 
-    def _require_sandbox(self) -> Sandbox:
+    def _require_sandbox(self) -> BubblewrapSandbox:
         if isinstance(self.sandbox, NoSandbox):
             why = self.sandbox.why
             raise Refused(f"there is no sandbox here ({why}), so a person has to allow every command")

@@ -57,6 +57,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
                 group.start_soon(chat.open_when_created, options.session)
             for task in (chat.process_input, chat.resume_unfinished, chat.watch_owner, chat.task_panel.watch_calls):
                 group.start_soon(task)
+            group.start_soon(chat.background.watch_other_people)
             group.start_soon(_suggest_models, chat)
             await group.start(signals.watch, ui)
             await ui.run(chat)

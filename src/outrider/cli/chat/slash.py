@@ -10,13 +10,14 @@ from anyio.to_thread import run_sync
 from outrider.app.runtimes import apply_settings, find_program, parse_runtime, runtime_names
 from outrider.app.slash_commands import COMMANDS, SlashCommand
 from outrider.cli.chat.background import child_session_ids
-from outrider.cli.chat.display import DisplayItem, Note, OutputLines
+from outrider.cli.chat.display import DisplayItem, Note, OutputLines, QuestionText
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import last_lines
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.task_panel import describe_state, read_tail
 from outrider.cli.options import model_settings
 from outrider.cli.output import now_ms, time_ago
+from outrider.cli.questions import find_question, question_session
 from outrider.cli.render import markdown_page
 from outrider.core.approvals import NO, ONCE
 from outrider.core.errors import Refused
@@ -24,7 +25,7 @@ from outrider.core.events import Asked
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
-from outrider.core.text import duration, plural
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.system.files import write_private
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayIt
         ("allowed", ", ".join(spec.grants)),
         ("output", chat.agent.commands.output_file(task) if spec.kind == "command" else ""),
     ]
-    table = two_columns([(left, sanitize_line(right, 300)) for left, right in rows if right])
+    table = two_columns([(left, sanitize_line(escape_invisible(right), 300)) for left, right in rows if right])
     lines = last_lines(await read_tail(chat.agent, task), _TASK_OUTPUT_LINES)
     return [table, OutputLines(lines)] if lines else [table]
 
@@ -150,6 +151,27 @@ async def _answer(chat: "ChatConversation", question: Asked | None, answer: str)
     return []
 
 
+async def _questions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    pending = await chat.agent.pending_questions()
+    id, _, answer = argument.partition(" ")
+    if id:
+        question = find_question(pending, id)
+        asked = question.asked
+        if not answer:
+            return [QuestionText(asked.ask, asked.question, asked.choices, asked.request, is_whole=True)]
+        if not await chat.agent.answer(question.session, asked, answer.strip().lower()):
+            return [Note("That question is no longer open", "warn")]
+        return [Note(f"Answered {answer.strip().lower()}", "good")]
+    if not pending:
+        return [Note("There are no pending questions")]
+    rows = [
+        (question.id, f"{question_session(question)}: {sanitize_line(escape_invisible(question.asked.question), 100)}")
+        for question in pending
+    ]
+    hint = "/questions ID shows all of one, /questions ID once|session|workspace|no answers it"
+    return [two_columns(rows), Note(hint)]
+
+
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     permissions = await chat.agent.permissions()
     chat.add_suggestions({"permission": [(f"forget {permission.id}", permission.need) for permission in permissions]})
@@ -168,7 +190,8 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
         target = permission.applies_to
         where = sanitize_line(names.get(target, target)) if permission.scope == "session" else short_path(target, 60)
         when = time_ago(permission.created, now_ms())
-        rows.append((permission.id, f"{sanitize_line(permission.need, 60)}, in {permission.scope} {where}  ({when})"))
+        need = sanitize_line(escape_invisible(permission.need), 60)
+        rows.append((permission.id, f"{need}, in {permission.scope} {where}  ({when})"))
     return [two_columns(rows)]
 
 
@@ -177,6 +200,7 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
+    ("v", "show all of an open question"),
     (
         "o, s, w, n",
         "answer a pending question: once, this session, this workspace, no; the question says which it offers",
@@ -346,6 +370,7 @@ COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Seq
     "write": _write_input,
     "kill": _kill,
     "permissions": _permissions,
+    "questions": _questions,
     "status": _status,
     "model": _model,
     "runtime": _runtime,

@@ -27,7 +27,6 @@ from outrider.runtimes.acp.tool_calls import (
     AcpToolCall,
     apply_update,
     external_call_of,
-    is_same_call,
     outcome_of,
 )
 from outrider.runtimes.acp.updates import UpdateReader
@@ -35,7 +34,6 @@ from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
-from outrider.runtimes.tool_runner import answered_decision
 from outrider.system.task_groups import background_group
 
 _ALIVE_TIMEOUT = 5.0
@@ -51,7 +49,7 @@ class AcpTurnRun:
         self._context = context
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
         self._journal = JournalWatcher(turn)
-        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, is_same_call=is_same_call)
+        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal)
 
     async def run(self, *, has_died: bool = False) -> None:
         """Prompt the agent with what it has not seen, and read its updates to the end.
@@ -122,9 +120,10 @@ class AcpTurnRun:
         }
         state, interrupted = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
-            decision = answered_decision(state, call)
-            if decision and call.id not in state.begun:
-                self._approvals.remember(call, decision)
+            answers = state.answers_about(call.id)
+            if answers and call.id not in state.begun:
+                self._approvals.remember(answers)
+                decision = answers[-1].decision
                 note = ALLOWED if decision.verdict == "allow" else f"{decision.reason}: do without it"
                 interrupted.append(InterruptedCall(call, note))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))

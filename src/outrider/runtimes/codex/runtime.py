@@ -9,7 +9,7 @@ import anyio
 
 from outrider.core.events import Started
 from outrider.core.ports import Turn
-from outrider.core.types import Call, RuntimeTraits
+from outrider.core.types import RuntimeTraits
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import codex_failed, process_exited, request_failed
@@ -17,7 +17,7 @@ from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
 from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.turn import INTERRUPT_TIMEOUT, CodexTurnRun
-from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher
+from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher, withdraw_stale_questions
 from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 from outrider.runtimes.mcp_server import McpServer, new_token
@@ -52,13 +52,8 @@ class CodexRuntime:
 
     async def run(self, turn: Turn) -> None:
         journal = JournalWatcher(turn)
-        approvals = ApprovalGate(
-            turn,
-            self._context.tool_environment,
-            journal,
-            is_same_call=_is_same_call,
-            timeout=self._answer_timeout,
-        )
+        approvals = ApprovalGate(turn, self._context.tool_environment, journal, timeout=self._answer_timeout)
+        await withdraw_stale_questions(turn)
         if turn.state().questions:
             await approvals.deny_unreachable()
             if turn.state().questions:
@@ -96,11 +91,6 @@ class CodexRuntime:
                 log.warning("restarting Codex: %s", exited)
                 return False
         return True
-
-
-def _is_same_call(answered: Call, call: Call) -> bool:
-    # The folder is one of the arguments: a yes in one folder is none in another.
-    return (answered.tool, answered.args) == (call.tool, call.args)
 
 
 @asynccontextmanager

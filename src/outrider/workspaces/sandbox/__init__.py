@@ -1,14 +1,14 @@
 """The sandbox: what to start in place of a command, so that it reaches its workspace and little else."""
 
-from outrider.workspaces.sandbox.bubblewrap import Sandbox, command_group
+from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, command_group
 from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups
 from outrider.workspaces.sandbox.detect import detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
 __all__ = [
+    "BubblewrapSandbox",
     "Cgroups",
     "NoSandbox",
-    "Sandbox",
     "SandboxGrant",
     "SandboxLimits",
     "SandboxedCommand",

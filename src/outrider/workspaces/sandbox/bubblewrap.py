@@ -257,7 +257,7 @@ def command_group(pid: int) -> int | None:
 NO_GRANT = SandboxGrant()
 
 
-class Sandbox(Struct, frozen=True):
+class BubblewrapSandbox(Struct, frozen=True):
     """Runs commands that reach their workspace and nothing else of the person's files."""
 
     program: str

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
-from outrider.workspaces.sandbox.bubblewrap import Sandbox, find_system_paths
+from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, find_system_paths
 from outrider.workspaces.sandbox.cgroups import find_cgroups
 from outrider.workspaces.sandbox.seccomp import seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxLimits
@@ -82,7 +82,7 @@ def detect(
     limits: SandboxLimits | None = None,
     programs: Sequence[str] | None = None,
     devices: Sequence[Path] = _DEVICE_FOLDERS,
-) -> Sandbox | NoSandbox:
+) -> BubblewrapSandbox | NoSandbox:
     """Detect the sandbox of this machine by running trivial commands. Call it once.
 
     `hidden` are Outrider's own files and folders, which no command may see. `programs` are the bubblewrap programs to
@@ -98,7 +98,7 @@ def detect(
         system = replace(find_system_paths(), devices=make_devices(devices))
     except OSError as error:
         return NoSandbox(f"root may not create device files here: {error}", "run Outrider as a normal user")
-    plain = Sandbox(
+    plain = BubblewrapSandbox(
         program="",
         system=system,
         limits=limits or SandboxLimits(),
@@ -125,7 +125,7 @@ def _installed() -> list[str]:
     return [*([system] if system else []), *bundled]
 
 
-def _with_program(plain: Sandbox, program: str) -> Sandbox:
+def _with_program(plain: BubblewrapSandbox, program: str) -> BubblewrapSandbox:
     bounds = (
         "processes and memory limited for the whole command by cgroups"
         if plain.cgroups
@@ -134,12 +134,12 @@ def _with_program(plain: Sandbox, program: str) -> Sandbox:
         else "processes limited for the whole command, memory for each process"
     )
     calls = "" if plain.filter else f"; system calls are not filtered on {platform.machine()}"
-    return Sandbox(
+    return BubblewrapSandbox(
         program, plain.system, plain.limits, plain.hidden, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
     )
 
 
-def _probe(sandbox: Sandbox) -> str | None:
+def _probe(sandbox: BubblewrapSandbox) -> str | None:
     """Run a command in the sandbox; None when it was confined, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         try:

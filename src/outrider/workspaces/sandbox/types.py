@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+SandboxKind = Literal["bubblewrap", "landlock", "off"]
 
 
 class SandboxGrant(Struct, frozen=True):
@@ -38,6 +40,8 @@ class SandboxedCommand(Struct, frozen=True):
     environ: Mapping[str, str] = MappingProxyType({})
     rlimits: Mapping[str, int] = MappingProxyType({})
     """By the names of the resource module, in lower case and without RLIMIT_: "cpu", "nofile" …"""
+    descriptors: tuple[int, ...] = ()
+    """Open descriptors that the command line names. The child inherits them; the caller closes them after the start."""
 
 
 class NoSandbox(Struct, frozen=True):
