@@ -167,45 +167,49 @@ class TestNeeds:
         link = world.data / "link"
         link.symlink_to(world.ssh)
         session = await world.session("a", world.outer)
-        await post(world.agent, session, call("shell", command="true", needs=[f"read:{link}", f"write:{link}"]))
+        posted = await post(
+            world.agent, session, call("shell", command="true", needs=[f"read:{link}", f"write:{link}"])
+        )
         question = await next_question(world.agent, session)
         assert question.needs == (f"read:{world.ssh}", f"write:{world.ssh}")
         assert (str(world.ssh) in question.question, str(link) in question.question) == (True, False)
         await world.agent.answer(session, question, "no")
-        await finish(world.agent, session)
+        await finish(world.agent, session, posted.seq)
 
     async def test_a_link_that_leads_elsewhere_after_a_yes_for_the_session_is_asked_again(self, world: World) -> None:
         link, plain = world.data / "link", world.data / "plain"
         link.symlink_to(plain)
         session = await world.session("a", world.outer)
         command = f"cat {plain}/config.toml {world.ssh}/config.toml"
-        await post(world.agent, session, call("shell", command=command, needs=[f"read:{link}"]))
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{link}"]))
         await world.agent.answer(session, await next_question(world.agent, session), "session")
-        first = outcome(await finish(world.agent, session))
+        first = outcome(await finish(world.agent, session, posted.seq))
         assert ("plain data" in first, CANARY in first) == (True, False)
         assert [each.need for each in await world.agent.permissions()] == [f"read:{plain}"]
         link.unlink()
         link.symlink_to(world.ssh)
-        await post(world.agent, session, call("shell", command=command, needs=[f"read:{link}"]))
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{link}"]))
         second = await next_question(world.agent, session, 2)
         assert second.needs == (f"read:{world.ssh}",)
         await world.agent.answer(session, second, "no")
-        assert CANARY not in outcome(await finish(world.agent, session))
+        assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
 
     async def test_a_path_that_became_a_link_after_a_yes_is_not_used(self, world: World) -> None:
         plain = world.data / "plain"
         session = await world.session("a", world.outer)
-        await post(world.agent, session, call("shell", command=f"cat {plain}/config.toml", needs=[f"read:{plain}"]))
+        posted = await post(
+            world.agent, session, call("shell", command=f"cat {plain}/config.toml", needs=[f"read:{plain}"])
+        )
         await world.agent.answer(session, await next_question(world.agent, session), "session")
-        await finish(world.agent, session)
+        await finish(world.agent, session, posted.seq)
         os.rename(plain, world.data / "moved")
         plain.symlink_to(world.ssh)
         command = f"cat {plain}/config.toml {world.ssh}/config.toml"
-        await post(world.agent, session, call("shell", command=command, needs=[f"read:{plain}"]))
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{plain}"]))
         again = await next_question(world.agent, session, 2)
         assert again.needs == (f"read:{world.ssh}",)
         await world.agent.answer(session, again, "no")
-        assert CANARY not in outcome(await finish(world.agent, session))
+        assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
 
     @pytest.mark.parametrize("need", ["read:{w}/sub", "write:{w}/sub", "read:{w}", "write:{w}/link"])
     async def test_a_path_in_the_workspace_is_refused_as_unneeded(self, world: World, need: str) -> None:
@@ -227,9 +231,9 @@ class TestNeeds:
         file = world.data / "plain" / "config.toml"
         session = await world.session("a", world.outer)
         command = f"cat {file}; ls {file.parent}; (echo x >{file}) 2>/dev/null || echo read-only"
-        await post(world.agent, session, call("shell", command=command, needs=[f"read:{file}"]))
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{file}"]))
         await world.agent.answer(session, await next_question(world.agent, session), "once")
-        assert r"plain data\nconfig.toml\nread-only\n" in outcome(await finish(world.agent, session))
+        assert r"plain data\nconfig.toml\nread-only\n" in outcome(await finish(world.agent, session, posted.seq))
 
 
 @needs_sandbox
@@ -237,6 +241,6 @@ async def test_a_command_inherits_no_descriptor_of_a_folder(world: World) -> Non
     session = await world.session("a", world.outer)
     command = "ls -l /proc/self/fd /proc/1/fd | grep -c -- '-> /[^dp]' ; ls /proc/1/fd | wc -l"
     needs = [f"read:{world.data}/plain", f"write:{world.data}", f"read:{world.ssh}"]
-    await post(world.agent, session, call("shell", command=command, needs=needs))
+    posted = await post(world.agent, session, call("shell", command=command, needs=needs))
     await world.agent.answer(session, await next_question(world.agent, session), "once")
-    assert r'"output":"0\n3\n"' in outcome(await finish(world.agent, session))
+    assert r'"output":"0\n3\n"' in outcome(await finish(world.agent, session, posted.seq))

@@ -33,23 +33,26 @@ async def open_commanded(home: Path) -> AsyncGenerator[Agent]:
         yield agent
 
 
-async def post(agent: Agent, session: Session, *calls: ScriptedCall) -> None:
+async def post(agent: Agent, session: Session, *calls: ScriptedCall) -> Entry:
     text = json.dumps([[call.tool, call.args] for call in calls])
-    await agent.post(text, session=session, address=TERMINAL)
+    return await agent.post(text, session=session, address=TERMINAL)
 
 
-async def finish(agent: Agent, session: Session) -> Sequence[Entry]:
-    """The entries of the turn that was posted last, when it has ended."""
+async def finish(agent: Agent, session: Session, after: int) -> Sequence[Entry]:
+    """The entries of the turn with this input, when it has ended."""
+    entries: list[Entry] = []
     with anyio.fail_after(120):
-        await agent.wait(await agent.find(session.id))
-    journal = list(await agent.journal(session))
-    ends = [number for number, entry in enumerate(journal[:-1]) if isinstance(entry.body, Ended)]
-    return journal[ends[-1] + 1 :] if ends else journal
+        async for event in agent.follow(session, after):
+            if isinstance(event, Entry):
+                entries.append(event)
+                if isinstance(event.body, Ended):
+                    return entries
+    raise AssertionError("a stream of events has no end")
 
 
 async def act(agent: Agent, session: Session, *calls: ScriptedCall) -> Sequence[Entry]:
-    await post(agent, session, *calls)
-    return await finish(agent, session)
+    posted = await post(agent, session, *calls)
+    return await finish(agent, session, posted.seq)
 
 
 async def next_question(agent: Agent, session: Session, number: int = 1) -> Asked:
