@@ -128,12 +128,13 @@ async def carefully(world: World, agent: Agent, session: Session, after: int) ->
 
 async def perform(world: World, name: str, act: ScriptedCall) -> str:
     agent, session = world.agent_of(name), world.sessions[name]
+    posted = await post(agent, session, act)
+    entries: list[Entry] = []
     async with anyio.create_task_group() as group:
-        posted = await post(agent, session, act)
         group.start_soon(carefully, world, agent, session, posted.seq)
-        told = outcome(await finish(agent, session, posted.seq))
+        entries += await finish(agent, session, posted.seq)
         group.cancel_scope.cancel()
-    return told
+    return outcome(entries)
 
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(NAMES, 2)))

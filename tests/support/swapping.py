@@ -1,4 +1,4 @@
-"""A process that exchanges two names for each other, atomically, as fast as it can."""
+"""A process that exchanges two names for each other, atomically, again and again."""
 
 import subprocess
 import sys
@@ -7,20 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _EXCHANGE = """
-import ctypes, os, sys
+import ctypes, os, random, sys
 libc = ctypes.CDLL(None, use_errno=True)
-first, second = map(os.fsencode, sys.argv[1:])
+first, second = map(os.fsencode, sys.argv[1:3])
+most = int(sys.argv[3])
 print("ready", flush=True)
 while True:
     if libc.renameat2(-100, first, -100, second, 2):
         raise OSError(ctypes.get_errno(), "renameat2")
+    for _ in range(random.randint(0, most)):
+        pass
 """
 
 
 @contextmanager
-def swapping(first: Path, second: Path) -> Generator[None]:
+def swapping(first: Path, second: Path, most_idle: int = 0) -> Generator[None]:
+    """Exchange them while the context lasts, with up to so many idle rounds in between."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _EXCHANGE, str(first), str(second)], stdout=subprocess.PIPE
+        [sys.executable, "-I", "-S", "-c", _EXCHANGE, str(first), str(second), str(most_idle)], stdout=subprocess.PIPE
     )
     try:
         assert process.stdout
