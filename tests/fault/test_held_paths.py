@@ -194,6 +194,25 @@ class TestNeeds:
         await world.agent.answer(session, second, "no")
         assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
 
+    @pytest.mark.parametrize("is_link", [True, False])
+    async def test_a_path_that_leads_elsewhere_while_the_question_waits_is_asked_for_again(
+        self, world: World, is_link: bool
+    ) -> None:
+        link, plain = world.data / "link", world.data / "plain"
+        link.symlink_to(plain)
+        session = await world.session("a", world.outer)
+        asked_for = link if is_link else plain
+        command = f"cat {plain}/config.toml {world.ssh}/config.toml"
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{asked_for}"]))
+        first = await next_question(world.agent, session)
+        os.rename(asked_for, world.data / "moved")
+        asked_for.symlink_to(world.ssh)
+        await world.agent.answer(session, first, "once")
+        second = await next_question(world.agent, session, 2)
+        assert (first.needs, second.needs) == ((f"read:{plain}",), (f"read:{world.ssh}",))
+        await world.agent.answer(session, second, "no")
+        assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
+
     async def test_a_path_that_became_a_link_after_a_yes_is_not_used(self, world: World) -> None:
         plain = world.data / "plain"
         session = await world.session("a", world.outer)
