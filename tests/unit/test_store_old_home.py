@@ -109,11 +109,11 @@ def home(tmp_path: Path) -> Path:
 
 async def test_a_home_of_0_1_0_is_upgraded_and_holds_everything(home: Path) -> None:
     async with open_store(home) as store:
-        (notice,) = store.notices
-        assert notice.startswith("The store was upgraded from version 5 to ")
-        assert await store.check() == []
+        upgraded = f"from version 5 to 7; the previous one is kept as {home / 'store.db.before-7'}."
+        assert (store.notices, await store.check()) == ((f"The store was upgraded {upgraded}",), [])
         (session,) = await store.list("ann")
         assert (session.id, session.name, session.workspace, session.head) == (SESSION, "garden", "/garden", 14)
+        assert session.identity is None
         assert [entry.body for entry in await store.read(SESSION)] == JOURNAL
         assert await store.sessions_with_work() == [SESSION]
         assert await store.list_tasks("ann") == [FAILED, INTERACTIVE]

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.core.text import clip, duration, visible_line
+from outrider.core.types import WorkspaceIdentity
 
 TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
@@ -69,6 +70,8 @@ class Task(Struct, frozen=True, kw_only=True):
     session: str
     person: str
     workspace: str
+    identity: WorkspaceIdentity | None = None
+    """Of the workspace; None before its first use."""
     spec: TaskSpec
     state: TaskState
     created: int
