@@ -6,9 +6,9 @@ from outrider.workspaces.sandbox.detect import detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
 __all__ = [
+    "BubblewrapSandbox",
     "Cgroups",
     "NoSandbox",
-    "BubblewrapSandbox",
     "SandboxGrant",
     "SandboxLimits",
     "SandboxedCommand",

@@ -46,14 +46,14 @@ class Architecture(Struct, frozen=True):
 _X86 = (
     "open 2 ioctl 16 socket 41 creat 85 chmod 90 fchmod 91 syslog 103 mknod 133 pivot_root 155 acct 163 mount 165 "
     "umount2 166 swapon 167 swapoff 168 reboot 169 init_module 175 delete_module 176 quotactl 179 kexec_load 246 "
-    "add_key 248 request_key 249 keyctl 250 openat 257 mknodat 259 fchmodat 268 perf_event_open 298 open_by_handle_at 304 "
-    "setns 308 finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323"
+    "add_key 248 request_key 249 keyctl 250 openat 257 mknodat 259 fchmodat 268 perf_event_open 298 "
+    "open_by_handle_at 304 setns 308 finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323"
 )
 _ARM = (
     "ioctl 29 mknodat 33 umount2 39 mount 40 pivot_root 41 fchmod 52 fchmodat 53 openat 56 quotactl 60 acct 89 "
-    "kexec_load 104 init_module 105 delete_module 106 syslog 116 reboot 142 socket 198 add_key 217 request_key 218 keyctl 219 "
-    "swapon 224 swapoff 225 perf_event_open 241 open_by_handle_at 265 setns 268 finit_module 273 bpf 280 userfaultfd 282 "
-    "kexec_file_load 294"
+    "kexec_load 104 init_module 105 delete_module 106 syslog 116 reboot 142 socket 198 add_key 217 request_key 218 "
+    "keyctl 219 swapon 224 swapoff 225 perf_event_open 241 open_by_handle_at 265 setns 268 finit_module 273 bpf 280 "
+    "userfaultfd 282 kexec_file_load 294"
 )
 _NEW = (
     "io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431 "
