@@ -260,8 +260,8 @@ class Store(Protocol):
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
 
-    async def sessions_with_work(self) -> Sequence[str]:
-        """The sessions of every person that have work, longest waiting first."""
+    async def sessions_with_work(self, person: str = "") -> Sequence[str]:
+        """The sessions that have work, of one person or of everyone, longest waiting first."""
         ...
 
 

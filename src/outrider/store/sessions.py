@@ -48,8 +48,9 @@ INSERT INTO sessions (id, person, name, workspace, title, created, touched, gene
 VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
 """
 
-# The sessions that have work, longest waiting first.
+# The sessions that have work, longest waiting first: of everyone, and of one person.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
+SESSIONS_WITH_WORK_OF = "SELECT id FROM sessions WHERE waits_since IS NOT NULL AND person = ?1 ORDER BY waits_since, id"
 
 # Claim a session: a new generation, and whether the previous owner handed it over.
 SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
@@ -98,8 +99,9 @@ def list_sessions(db: sqlite3.Connection, person: str, limit: int) -> Sequence[S
     return [session_of(row) for row in db.execute(SESSIONS_OF, (person, limit))]
 
 
-def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
-    return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
+def sessions_with_work(db: sqlite3.Connection, person: str) -> Sequence[str]:
+    rows = db.execute(SESSIONS_WITH_WORK_OF, (person,)) if person else db.execute(SESSIONS_WITH_WORK)
+    return [id for (id,) in rows]
 
 
 def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:

@@ -156,8 +156,8 @@ class SqliteStore:
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(journal.read_entries, session, after, limit)
 
-    async def sessions_with_work(self) -> Sequence[str]:
-        return await self._read(sessions.sessions_with_work)
+    async def sessions_with_work(self, person: str = "") -> Sequence[str]:
+        return await self._read(sessions.sessions_with_work, person)
 
     async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
         return await self._write(self._tasks.create_once, session, spec, max_open)
