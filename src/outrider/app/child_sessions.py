@@ -6,6 +6,7 @@ import anyio.to_thread
 
 from outrider.app.addresses import TASK
 from outrider.config.environment import child_environment
+from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input
@@ -63,6 +64,7 @@ def open_commands(config: Config) -> LocalCommands:
             max_output=config.shell.output,
             network=box.network,
             read=box.read,
+            redactor=build_redactor(config),
         )
     )
 

@@ -62,7 +62,10 @@ class Commands(Protocol):
     def output_file(self, task: Task) -> str: ...
     def size(self, task: Task) -> int: ...
     def read(self, task: Task, start: int, max_bytes: int) -> bytes:
-        """A part of its output. A negative start counts from the end."""
+        """A part of its output, with secrets replaced. A negative start counts from the end.
+
+        While the task is open, bytes at the end that may be the beginning of a secret are left for the next read.
+        """
         ...
 
     def idle_seconds(self, task: Task) -> float:

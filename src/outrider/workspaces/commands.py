@@ -14,6 +14,7 @@ from typing import Literal
 import anyio.to_thread
 from msgspec import Struct
 
+from outrider.config.redact import Redactor
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
@@ -40,6 +41,8 @@ class CommandSettings(Struct, frozen=True):
     """Ended tasks whose output is kept."""
     max_ended_bytes: int = 1024**3
     """Bytes of output kept of all ended tasks together."""
+    redactor: Redactor = Redactor(())
+    """Replaces secrets wherever output is read. The file itself has what the command wrote."""
 
 
 class LocalCommands:
@@ -141,10 +144,18 @@ class LocalCommands:
         return task_folder.output_size(self._folder(task))
 
     def read(self, task: Task, start: int, max_bytes: int) -> bytes:
-        folder = self._folder(task)
-        if start >= 0:
-            return task_folder.read_output(folder, start, max_bytes)
-        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), max_bytes)
+        folder, redactor = self._folder(task), self._settings.redactor
+        if start < 0:
+            start = max(0, task_folder.output_size(folder) + start)
+        # With the bytes around it, so that a secret at the edge of the part is found too.
+        first = max(0, start - redactor.margin)
+        wanted = start - first + max_bytes + redactor.margin
+        content = redactor.mask(task_folder.read_output(folder, first, wanted))
+        unfinished = redactor.unfinished_bytes(content) if task.is_open and len(content) < wanted else 0
+        if unfinished and task_folder.poll_exit(folder, task.process):
+            unfinished = 0
+        end = len(content) - unfinished
+        return content[start - first : min(end, start - first + max_bytes)]
 
     def idle_seconds(self, task: Task) -> float:
         return time.time() - task_folder.last_output_time(self._folder(task))
