@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.workspaces.sandbox import BubblewrapSandbox, Cgroups, find_cgroups
 from outrider.workspaces.sandbox.bubblewrap import find_system_paths
 from outrider.workspaces.sandbox.types import MIB, SandboxLimits
-from tests.support.outer import require_sandbox, run
+from tests.support.outer import held, require_sandbox, run
 
 ORDINARY = 65534
 
@@ -120,11 +121,19 @@ class TestAnOrdinaryAccount:
     def test_it_runs_and_its_processes_are_counted(self, sandbox: BubblewrapSandbox, theirs: Path) -> None:
         plain = msgspec.structs.replace(sandbox, system=find_system_paths(), cgroups=None, limits=TestBounds.LIMITS)
         script = "for i in $(seq 200); do sleep 30 & echo $i >started; done"
-        wrapped = plain.wrap(
-            ["/bin/sh", "-c", f"id -u; (sh -c '{script}') 2>/dev/null; kill -9 -1"], theirs, theirs, {}
-        )
-        ran = subprocess.run(
-            wrapped.argv, env={}, cwd="/", user=ORDINARY, group=ORDINARY, capture_output=True, text=True, timeout=60
-        )
+        with held(theirs) as paths:
+            wrapped = plain.wrap(["/bin/sh", "-c", f"id -u; (sh -c '{script}') 2>/dev/null; kill -9 -1"], paths, {})
+        with closing(wrapped):
+            ran = subprocess.run(
+                wrapped.argv,
+                env={},
+                cwd="/",
+                user=ORDINARY,
+                group=ORDINARY,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                pass_fds=wrapped.descriptors,
+            )
         assert ran.stdout == "1000\n", ran.stderr
         assert (int((theirs / "started").read_text()) < 64, (theirs / "started").stat().st_uid) == (True, ORDINARY)

@@ -37,13 +37,13 @@ def outer(tmp_path: Path) -> Generator[OuterWorld]:
 
 
 @pytest.fixture
-def sandbox(outer: OuterWorld) -> BubblewrapSandbox:
-    return require_sandbox([outer.home])
+def sandbox() -> BubblewrapSandbox:
+    return require_sandbox()
 
 
 def escapes(sandbox: BubblewrapSandbox, outer: OuterWorld, commands: Sequence[str]) -> dict[str, str]:
     """The commands that got somewhere, with their output. All of them were tried."""
-    status, output = run(sandbox, guarded(commands), outer.workspace, environ=outer.environ)
+    status, output = run(sandbox, guarded(commands), outer.workspace, environ=outer.environ, hidden=[outer.home])
     assert status == 0, output
     tried = re.findall(r"(?ms)^=== (\d+)\n(.*?)(?=^=== )", output)
     assert [int(number) for number, _ in tried] == list(range(len(commands)))
@@ -93,7 +93,7 @@ def test_a_command_reaches_no_listener_and_no_network(sandbox: BubblewrapSandbox
 def test_a_destructive_command_destroys_only_its_workspace(sandbox: BubblewrapSandbox, outer: OuterWorld) -> None:
     before = outer.state()
     for command in hostile("ruinous"):
-        status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ)
+        status, output = run(sandbox, guarded([command]), outer.workspace, environ=outer.environ, hidden=[outer.home])
         assert (status != 99, outer.canary in output) == (True, False), command
         assert outer.state() == before, command
 
@@ -103,7 +103,7 @@ def test_a_command_can_change_only_its_own_files(sandbox: BubblewrapSandbox, out
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has no /usr/bin/python3")
     (outer.workspace / "sweep.py").write_text(SCAN_SCRIPT)
-    status, output = run(sandbox, "python3 sweep.py", outer.workspace, environ=outer.environ)
+    status, output = run(sandbox, "python3 sweep.py", outer.workspace, environ=outer.environ, hidden=[outer.home])
     own = ("/tmp", "/var/tmp", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/stdout", "/dev/stderr")
     changed = [line for line in output.splitlines() if not line.startswith(own) and "/pipe:[" not in line]
     assert (status, changed) == (0, ["done"])

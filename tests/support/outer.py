@@ -7,12 +7,13 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from outrider.workspaces.held_paths import HeldPath, HeldPaths, HiddenFiles, hold_path
 from outrider.workspaces.sandbox import BubblewrapSandbox, detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
 
@@ -69,17 +70,45 @@ class OuterWorld:
         return state
 
 
-def require_sandbox(hidden: Sequence[Path] = (), limits: SandboxLimits | None = None) -> BubblewrapSandbox:
+def require_sandbox(limits: SandboxLimits | None = None) -> BubblewrapSandbox:
     """The sandbox of this machine; skips the test where there is none."""
-    sandbox = detect(hidden, limits)
+    sandbox = detect(limits)
     if isinstance(sandbox, NoSandbox):
         pytest.skip(f"no sandbox: {sandbox.why}")
     return sandbox
 
 
+@contextmanager
+def held(
+    folder: Path, grant: SandboxGrant | None = None, cwd: Path | None = None, hidden: Sequence[Path] = ()
+) -> Generator[HeldPaths]:
+    """What a command sees, held open until the context ends."""
+    grant = grant or SandboxGrant()
+    with ExitStack() as stack:
+
+        def hold(path: Path | str) -> HeldPath:
+            return stack.enter_context(closing(hold_path(os.path.realpath(path))))
+
+        yield HeldPaths(
+            root=hold(folder),
+            cwd=hold(cwd or folder),
+            write=tuple(map(hold, grant.write)),
+            read=tuple(map(hold, grant.read)),
+            hidden=HiddenFiles(tuple(map(str, hidden))).tops(),
+            network=grant.network,
+        )
+
+
 def start(wrapped: SandboxedCommand, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start it and close its descriptors here."""
+    with closing(wrapped):
+        return _start(wrapped, prefix)
+
+
+def _start(wrapped: SandboxedCommand, prefix: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*prefix, *wrapped.argv],
+        pass_fds=wrapped.descriptors,
         env=wrapped.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -98,9 +127,11 @@ def run(
     folder: Path,
     grant: SandboxGrant | None = None,
     environ: Mapping[str, str] | None = None,
+    hidden: Sequence[Path] = (),
 ) -> tuple[int, str]:
     """Exit status and output of a shell script in the sandbox, with the limits of a task."""
-    wrapped = sandbox.wrap(["/bin/sh", "-c", script], folder, folder, environ or {}, grant or SandboxGrant())
+    with held(folder, grant, hidden=hidden) as paths:
+        wrapped = sandbox.wrap(["/bin/sh", "-c", script], paths, environ or {})
     task = f"test-{secrets.token_hex(4)}"
     with ExitStack() as stack:
         prefix: Sequence[str] = ()

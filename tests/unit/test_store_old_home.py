@@ -106,11 +106,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_home_of_0_1_0_opens_without_a_notice_and_holds_everything(home: Path) -> None:
+async def test_a_home_of_0_1_0_is_upgraded_and_holds_everything(home: Path) -> None:
     async with open_store(home) as store:
-        assert (store.notices, await store.check()) == ((), [])
+        upgraded = f"from version 5 to 6; the previous one is kept as {home / 'store.db.before-6'}."
+        assert (store.notices, await store.check()) == ((f"The store was upgraded {upgraded}",), [])
         (session,) = await store.list("ann")
         assert (session.id, session.name, session.workspace, session.head) == (SESSION, "garden", "/garden", 14)
+        assert session.identity is None
         assert [entry.body for entry in await store.read(SESSION)] == JOURNAL
         assert await store.sessions_with_work() == [SESSION]
         assert await store.list_tasks("ann") == [FAILED, INTERACTIVE]

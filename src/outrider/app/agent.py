@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from outrider.app.addresses import PYTHON
 from outrider.app.api import DEFAULT_PERSON, AgentApi, default_model_name
 from outrider.app.health import HealthReport, OwnWork, check_health, count_own_work
-from outrider.app.workspaces import create_workspace
+from outrider.app.workspaces import create_workspace, find_identity
 from outrider.config.schema import Config
 from outrider.core.approvals import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
@@ -23,7 +23,7 @@ from outrider.core.ports import Commands
 from outrider.core.store_port import Blobs, FullStore, Key, KeySpec, SearchHit, Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, turn_result
-from outrider.core.types import Image, ToolSpec
+from outrider.core.types import Image, ToolSpec, WorkspaceIdentity
 from outrider.engine.event_hub import EventHub
 from outrider.engine.inbox import Inbox, InboxMessage
 from outrider.engine.task_supervisor import TaskSupervisor
@@ -44,6 +44,8 @@ class Home(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     workspace: Path | None = None
     """The workspace of new sessions; without one, each gets a folder of its own."""
+    identity: WorkspaceIdentity | None = None
+    """Which folder that was when a person named it."""
 
 
 class Agent(AgentApi):
@@ -101,7 +103,7 @@ class Agent(AgentApi):
 
     def in_workspace(self, workspace: Path | None) -> "Agent":
         """The same home with another workspace for new sessions."""
-        home = replace(self.home, workspace=workspace)
+        home = replace(self.home, workspace=workspace, identity=find_identity(workspace))
         return Agent(home, self._hub, self._worker, self._task_supervisor, self.person, self._payer)
 
     def for_person(self, person: str, payer: str = "") -> "Agent":
@@ -223,10 +225,21 @@ class Agent(AgentApi):
     async def session(self, name: str = "") -> Session:
         _check_name(name)
         if name and (session := await self._store.find(self.person, name)):
-            return session
+            return await self._confirm_workspace(session)
         _check_not_reserved(name)
-        workspace = self.home.workspace or create_workspace(self.config.home, name)
-        return await self._store.create(self.person, name, str(workspace))
+        if self.home.workspace:
+            workspace, identity = self.home.workspace, self.home.identity
+        else:
+            workspace = create_workspace(self.config.home, name)
+            identity = find_identity(workspace)
+        return await self._store.create(self.person, name, str(workspace), identity)
+
+    async def _confirm_workspace(self, session: Session) -> Session:
+        """A person who names a session in its folder means the folder that is there now."""
+        identity = self.home.identity
+        if identity in (None, session.identity) or str(self.home.workspace) != session.workspace:
+            return session
+        return await self._store.record_identity(session.id, identity, replaces=session.identity)
 
     async def find(self, name: str) -> Session:
         return _require_session(await self._store.find(self.person, name) if name.isprintable() else None, name)

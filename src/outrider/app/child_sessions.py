@@ -59,11 +59,12 @@ def open_commands(config: Config) -> LocalCommands:
     return LocalCommands(
         CommandSettings(
             folder=config.home / "tasks",
-            detect=lambda: detect((config.home,), limits),
+            detect=lambda: detect(limits),
             environ=child_environment(),
             max_output=config.shell.output,
             network=box.network,
             read=box.read,
+            hidden=(str(config.home),),
             redactor=build_redactor(config),
         )
     )
@@ -135,7 +136,7 @@ class ChildSessions:
     async def open(self, task: Task) -> str:
         """Every write is keyed by the task, so repeating this after a crash changes nothing."""
         spec = task.spec
-        child = await self._store.create(task.person, f"child {task.id}", task.workspace)
+        child = await self._store.create(task.person, f"child {task.id}", task.workspace, task.identity)
         settings = {"model": spec.model, "tools": ",".join(spec.tools), "steps": str(spec.steps or "")}
         if not child.head:
             for name, value in settings.items():

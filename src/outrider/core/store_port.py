@@ -8,6 +8,7 @@ from msgspec import Struct
 from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.types import WorkspaceIdentity
 
 KeyScope = Literal["chat", "read", "admin"]
 """`chat` may start turns, `read` may read, `admin` may do everything."""
@@ -162,7 +163,7 @@ class Session(Struct, frozen=True):
     name: str
     """Unique among the sessions of its person."""
     workspace: str
-    """The absolute path of the folder its tools work in."""
+    """The resolved path of the folder its tools work in."""
     title: str
     """The beginning of its first input."""
     created: int
@@ -171,6 +172,8 @@ class Session(Struct, frozen=True):
     is_open: bool
     has_work: bool
     """Whether a turn is open or an input waits."""
+    identity: WorkspaceIdentity | None = None
+    """Which folder the workspace is; None before its first use."""
 
 
 class Claim(Struct, frozen=True):
@@ -196,8 +199,19 @@ class Store(Protocol):
     A call for a person finds only that person's sessions.
     """
 
-    async def create(self, person: str, name: str, workspace: str) -> Session:
+    async def create(
+        self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None = None
+    ) -> Session:
         """The session of this name, created now if it is new. An empty name is replaced by a free one."""
+        ...
+
+    async def record_identity(
+        self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None
+    ) -> Session:
+        """Record which folder the workspace of a session is from now on; the session as it is then.
+
+        Changes nothing when another identity than `replaces` is recorded.
+        """
         ...
 
     async def find(self, person: str, session: str) -> Session | None:

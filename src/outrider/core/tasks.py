@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.core.text import clip, duration
+from outrider.core.types import WorkspaceIdentity
 
 TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
@@ -68,6 +69,8 @@ class Task(Struct, frozen=True, kw_only=True):
     session: str
     person: str
     workspace: str
+    identity: WorkspaceIdentity | None = None
+    """Of the workspace; None before its first use."""
     spec: TaskSpec
     state: TaskState
     created: int

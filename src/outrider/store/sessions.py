@@ -15,7 +15,8 @@ from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.store_port import Claim, Session
-from outrider.store.database import MIN_ID_PREFIX, Clock
+from outrider.core.types import WorkspaceIdentity
+from outrider.store.database import MIN_ID_PREFIX, Clock, parse_identity, render_identity
 from outrider.store.errors import no_such_session
 from outrider.store.journal import COUNT_UNSEEN, ENTRY_BY_KEY, Journal, SessionRow, encode_body, read_entries
 from outrider.store.keys import add_spend
@@ -23,7 +24,9 @@ from outrider.store.tasks import DELETE_SESSION_PERMISSIONS, DELETE_TASKS
 from outrider.store.webhooks import DELETE_WEBHOOKS
 
 # One session, in the order of `core.store_port.Session`.
-_SESSION_COLUMNS = "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw"
+_SESSION_COLUMNS = (
+    "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw, folder"
+)
 _SELECT_SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions "
 
 # A session of this person by its id.
@@ -44,8 +47,8 @@ COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
 # A new or recovered session, before its entries.
 INSERT_SESSION = """
 INSERT INTO sessions (id, person, name, workspace, title, created, touched, generation, handed_over,
-                      head, saw, newest_input, is_open, waits_since)
-VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
+                      head, saw, newest_input, is_open, waits_since, folder)
+VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL, ?8)
 """
 
 # The sessions that have work, longest waiting first: of everyone, and of one person.
@@ -58,6 +61,9 @@ SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
 
 # Hand a session over, unless it has been claimed again.
 RELEASE_SESSION = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generation = ?2"
+
+# Record which folder the workspace of a session is.
+SET_FOLDER = "UPDATE sessions SET folder = ?2 WHERE id = ?1 AND folder = ?3"
 
 # Rename a session.
 RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
@@ -73,9 +79,19 @@ _HEX = frozenset("0123456789abcdef")
 
 def session_of(row: Sequence[Any]) -> Session:
     """Parse a row of `SESSION_BY_ID` and similar statements."""
-    id, person, name, workspace, title, created, updated, head, is_open, has_unseen = row
+    id, person, name, workspace, title, created, updated, head, is_open, has_unseen, folder = row
     return Session(
-        id, person, name, workspace, title, created, updated, head, bool(is_open), bool(is_open or has_unseen)
+        id,
+        person,
+        name,
+        workspace,
+        title,
+        created,
+        updated,
+        head,
+        bool(is_open),
+        bool(is_open or has_unseen),
+        parse_identity(folder),
     )
 
 
@@ -123,12 +139,13 @@ class SessionWrites:
         self._journal = journal
         self._last_numbers: dict[str, int] = {}  # of each person's last unnamed session: faster than counting them
 
-    def create_or_get(self, person: str, name: str, workspace: str) -> Session:
+    def create_or_get(self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None) -> Session:
         name = name or self._free_name(person)
         if row := self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
             return session_of(row)
         id, now = secrets.token_hex(16), self._clock()
-        self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0))
+        folder = render_identity(identity)
+        self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0, folder))
         return session_of(self._db.execute(SESSION_BY_ID, (person, id)).fetchone())
 
     def _free_name(self, person: str) -> str:
@@ -140,6 +157,13 @@ class SessionWrites:
             if not self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
                 self._last_numbers[person] = number
                 return name
+
+    def record_identity(self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None) -> Session:
+        self._db.execute(SET_FOLDER, (session, render_identity(identity), render_identity(replaces)))
+        columns = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
+        if columns is None:
+            raise no_such_session(session)
+        return session_of(columns[:-2])
 
     def rename(self, person: str, session: str, name: str) -> Session:
         for statement in (SESSION_BY_NAME, SESSION_BY_ID):

@@ -21,6 +21,7 @@ from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.store_port import Claim, Key, KeySpec, Person, SearchHit, Session, TaskEnd
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.types import WorkspaceIdentity
 from outrider.store import journal, keys, sessions, tasks, webhooks
 from outrider.store.backup import (
     BackupDeadline,
@@ -102,8 +103,15 @@ class SqliteStore:
         """Have the next start check everything and repair what it finds."""
         self._is_damaged = True
 
-    async def create(self, person: str, name: str, workspace: str) -> Session:
-        return await self._write(self._sessions.create_or_get, person, name, workspace)
+    async def create(
+        self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None = None
+    ) -> Session:
+        return await self._write(self._sessions.create_or_get, person, name, workspace, identity)
+
+    async def record_identity(
+        self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None
+    ) -> Session:
+        return await self._write(self._sessions.record_identity, session, identity, replaces)
 
     async def find(self, person: str, session: str) -> Session | None:
         return await self._read(sessions.find_session, person, session)

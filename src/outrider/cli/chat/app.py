@@ -97,7 +97,7 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
     if options.is_continued:
         hidden = await child_session_ids(agent)
         own = str(agent.config.home / "workspaces") + "/"
-        return next(
+        session = next(
             (
                 each
                 for each in sessions
@@ -105,14 +105,16 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
             ),
             None,
         )
-    if not options.session:
+    elif not options.session:
         return None
-    session = next((each for each in sessions if options.session in (each.name, each.id)), None)
-    if session and options.is_new:
-        raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
-    if session and options.workspace and session.workspace != str(root):
-        raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
-    return session
+    else:
+        session = next((each for each in sessions if options.session in (each.name, each.id)), None)
+        if session and options.is_new:
+            raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
+        if session and options.workspace and session.workspace != str(root):
+            raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
+    # In the folder of a session, a person means the folder that is there now.
+    return await agent.session(session.name) if session and session.workspace == str(root) else session
 
 
 def _greeting(

@@ -63,6 +63,7 @@ class CodexRuntime:
             await approvals.deny_unreachable()
             if turn.state().questions:
                 return
+        await self._context.tool_environment.check_workspace(turn.session)
         await record_unstarted(turn)
         try:
             if not await self._run_on_server(turn, journal, approvals):

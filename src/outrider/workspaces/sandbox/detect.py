@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
+from outrider.workspaces.held_paths import HeldPaths, hold_path
 from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, find_system_paths
 from outrider.workspaces.sandbox.cgroups import find_cgroups
 from outrider.workspaces.sandbox.seccomp import seccomp_file
@@ -74,19 +76,21 @@ _PROBE_SCRIPT = (
     "! chmod 666 /dev/null && ! chmod 444 /proc/meminfo"
 )
 """Reads and changes that a sandbox must refuse. The last two would change nothing if they succeeded."""
-_INSTALL_HINT = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+_INSTALL_HINT = (
+    "install a bubblewrap that has --bind-fd: 0.10 or newer, or a patched 0.8 as in Debian 12 "
+    "(apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+)
 
 
 def detect(
-    hidden: Sequence[Path] = (),
     limits: SandboxLimits | None = None,
     programs: Sequence[str] | None = None,
     devices: Sequence[Path] = _DEVICE_FOLDERS,
 ) -> BubblewrapSandbox | NoSandbox:
     """Detect the sandbox of this machine by running trivial commands. Call it once.
 
-    `hidden` are Outrider's own files and folders, which no command may see. `programs` are the bubblewrap programs to
-    try in place of the installed ones. `devices` are folders for the device files of root.
+    `programs` are the bubblewrap programs to try in place of the installed ones. `devices` are folders for the device
+    files of root.
     """
     if sys.platform != "linux":
         return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
@@ -102,7 +106,6 @@ def detect(
         program="",
         system=system,
         limits=limits or SandboxLimits(),
-        hidden=tuple(map(str, hidden)),
         cgroups=find_cgroups(),
         filter=str(machine) if machine else None,
     )
@@ -135,7 +138,7 @@ def _with_program(plain: BubblewrapSandbox, program: str) -> BubblewrapSandbox:
     )
     calls = "" if plain.filter else f"; system calls are not filtered on {platform.machine()}"
     return BubblewrapSandbox(
-        program, plain.system, plain.limits, plain.hidden, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
+        program, plain.system, plain.limits, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
     )
 
 
@@ -143,19 +146,7 @@ def _probe(sandbox: BubblewrapSandbox) -> str | None:
     """Run a command in the sandbox; None when it was confined, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         try:
-            root = Path(folder)
-            wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], root, root, {})
-            ran = subprocess.run(
-                wrapped.argv,
-                env=wrapped.environ,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PROBE_TIMEOUT,
-                check=False,
-            )
+            ran = _run_probe(sandbox, os.path.realpath(folder))
         except (OSError, Refused) as error:
             return str(error)
         except subprocess.TimeoutExpired:
@@ -164,6 +155,24 @@ def _probe(sandbox: BubblewrapSandbox) -> str | None:
         return None
     lines = ran.stderr.strip().splitlines()
     return lines[0][:300] if lines else f"a command could see or change what it must not (exit {ran.returncode})"
+
+
+def _run_probe(sandbox: BubblewrapSandbox, folder: str) -> subprocess.CompletedProcess[str]:
+    with closing(hold_path(folder)) as root:
+        wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], HeldPaths(root, root), {})
+    with closing(wrapped):
+        return subprocess.run(
+            wrapped.argv,
+            env=wrapped.environ,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT,
+            check=False,
+            pass_fds=wrapped.descriptors,
+        )
 
 
 def _hint(failure: str) -> str:

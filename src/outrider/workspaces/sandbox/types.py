@@ -1,5 +1,6 @@
 """Grants and limits of a sandboxed command, and the command line that they result in."""
 
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -42,6 +43,10 @@ class SandboxedCommand(Struct, frozen=True):
     """By the names of the resource module, in lower case and without RLIMIT_: "cpu", "nofile" …"""
     descriptors: tuple[int, ...] = ()
     """Open descriptors that the command line names. The child inherits them; the caller closes them after the start."""
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 class NoSandbox(Struct, frozen=True):
