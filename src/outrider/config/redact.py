@@ -69,7 +69,7 @@ class Redactor:
         return OUTRIDER_KEY.sub(PLACEHOLDER, text) if _KEY_PREFIX in text else text
 
     def mask(self, content: bytes) -> bytes:
-        """Like `redact`, for bytes, with placeholders as long as what they replace, so that every offset stays valid."""
+        """Like `redact`, for bytes, with placeholders as long as what they replace: every offset stays valid."""
         for form in self._raw_forms:
             if form in content:
                 content = content.replace(form, _filler(len(form)))

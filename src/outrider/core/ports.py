@@ -23,6 +23,8 @@ class CommandEnd(Struct, frozen=True):
     signal: int = 0
     at: int = 0
     """Milliseconds since 1970; 0 when unknown."""
+    note: str = ""
+    """What was done about its effects, for people and the model; empty for nothing."""
 
 
 class Commands(Protocol):
@@ -228,8 +230,15 @@ class Workspace(Protocol):
         """Open a file of any length for reading."""
         ...
 
-    def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
-        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content."""
+    def write_need(self, path: str) -> str:
+        """The need that a person must allow before this path is written, e.g. `write:/w/.git`; empty for none."""
+        ...
+
+    def write(self, path: str, content: bytes, before: bytes | None = None, granted: Sequence[str] = ()) -> None:
+        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content.
+
+        Refuses a path whose need is not `granted`.
+        """
         ...
 
     def list(self, path: str, depth: int = 1) -> FileListing:

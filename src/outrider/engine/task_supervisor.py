@@ -274,7 +274,7 @@ class TaskSupervisor:
         match end.reason:
             case "exit":
                 state: TaskState = "succeeded" if end.code == 0 else "failed"
-                return TaskEnd(state, end.code, "", end.at)
+                return TaskEnd(state, end.code, end.note, end.at)
             case "signal":
                 return TaskEnd("failed", end.code, f"ended by signal {end.signal}", end.at)
             case "output":

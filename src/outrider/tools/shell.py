@@ -228,17 +228,30 @@ async def _detached(tasks: Tasks, task: Task, can_notify: bool, seconds: float) 
 
 async def finished_result(tasks: Tasks, task: Task) -> Result:
     """The result of a command that has ended."""
+    output = await output_of(tasks, task)
     outcome = ShellResult(
         status="done" if task.state in ("succeeded", "failed") else task.state,
         task=task.id,
         exit_code=task.exit_code,
         reason=task.why,
-        output=await output_of(tasks, task),
+        output=output,
         output_file=tasks.commands.output_file(task),
+        message=git_hint(output, task.workspace) if task.exit_code else "",
     )
     code = "" if task.exit_code is None else f"exit {task.exit_code}, "
     return _render(
         outcome, f"{code}{duration(task.ended - task.created)}", failed=task.state not in ("succeeded", "failed")
+    )
+
+
+def git_hint(output: str, workspace: str) -> str:
+    """What to do when a command failed because git's settings or hooks are protected; empty for another output."""
+    is_refused = any(words in output for words in ("Device or resource busy", "Read-only file system"))
+    if not is_refused or not any(words in output for words in (".git", "config file", "hooks")):
+        return ""
+    return (
+        "Git's settings and hooks are read-only here, since they run for the person later; the rest of git works. "
+        f"If this change is needed, run the command again with needs=['write:{workspace}/.git'], and say why."
     )
 
 

@@ -22,8 +22,14 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
-from outrider.core.types import WorkspaceIdentity
 from outrider.workspaces import process_end, supervisor, task_folder
+from outrider.workspaces.git_protection import (
+    KnownRepositories,
+    Repository,
+    is_protected,
+    protected_paths,
+    remove_redirections,
+)
 from outrider.workspaces.held_paths import (
     HeldPath,
     HeldPaths,
@@ -70,6 +76,7 @@ class LocalCommands:
         self._home_tag = blake2b(os.fsencode(settings.folder), digest_size=5).hexdigest()
         self._open_tasks: Sequence[str] | None = None
         """The tasks that had not ended at the last `prune`."""
+        self.repositories = KnownRepositories()
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
@@ -97,7 +104,7 @@ class LocalCommands:
         argv = ("/bin/sh", "-c", spec.command)
         try:
             with (
-                self._hold_paths(task.workspace, task.identity, spec.workdir, spec.grants) as paths,
+                self._hold_paths(task, spec.workdir, spec.grants) as paths,
                 closing(self._wrap(task, argv, paths)) as wrapped,
             ):
                 folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -122,9 +129,10 @@ class LocalCommands:
 
     def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
         resolved = tuple(dict.fromkeys(map(_resolve_need, needs)))
-        with self._hold_paths(session.workspace, session.identity, "", resolved) as paths:
+        with self._hold_paths(session, "", resolved) as paths:
+            repositories = self.repositories.of_session(session.id, paths.root.descriptor)
             for need in resolved:
-                _require_outside(need, paths)
+                _require_outside(need, paths.root, repositories)
             if not isinstance(self.sandbox, NoSandbox):
                 self.sandbox.wrap(("true",), paths, {}).close()
         return resolved
@@ -213,21 +221,23 @@ class LocalCommands:
         return self.sandbox
 
     @contextmanager
-    def _hold_paths(
-        self, workspace: str, identity: WorkspaceIdentity | None, workdir: str, grants: Sequence[str]
-    ) -> Generator[HeldPaths]:
+    def _hold_paths(self, of: Task | Session, workdir: str, grants: Sequence[str]) -> Generator[HeldPaths]:
         """Open all that a command may use, until the context ends. Raises Refused when one of these has changed."""
         parts = [grant.partition(":") for grant in grants]
         write = [path for kind, _, path in parts if kind == "write"]
         read = [*self._settings.read, *(path for kind, _, path in parts if kind == "read")]
         with ExitStack() as stack:
-            root = stack.enter_context(closing(hold_workspace(workspace, identity)))
+            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
+            session = of.session if isinstance(of, Task) else of.id
+            protected = protected_paths(root.descriptor, self.repositories.of_session(session, root.descriptor))
+            remove_redirections(root.descriptor, protected)
             yield HeldPaths(
                 root=root,
                 cwd=stack.enter_context(closing(_hold_workdir(root, workdir))),
                 write=tuple(stack.enter_context(closing(_hold_granted(path))) for path in write),
                 read=tuple(stack.enter_context(closing(_hold_granted(path))) for path in read),
                 hidden=HiddenFiles(self._settings.hidden).tops(),
+                protected=tuple(each for each in protected if not _is_granted(f"{root.path}/{each}", write)),
                 network=self._settings.network or NETWORK in grants,
             )
 
@@ -248,8 +258,21 @@ class LocalCommands:
     async def _finish(self, task: Task, end: task_folder.Exit) -> CommandEnd:
         # The kernel may take a while to remove a group; do not block the event loop.
         ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
+        note = await anyio.to_thread.run_sync(self._restore_repositories, task)
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
-        return CommandEnd(end.code, reason, end.signal, end.at)
+        return CommandEnd(end.code, reason, end.signal, end.at, note)
+
+    def _restore_repositories(self, task: Task) -> str:
+        """Remove what would make git obey other settings than the protected ones; what was done, for people."""
+        if HOST in task.spec.grants:
+            return ""
+        try:
+            with closing(hold_workspace(task.workspace, task.identity)) as root:
+                repositories = self.repositories.of_session(task.session, root.descriptor)
+                removed = remove_redirections(root.descriptor, protected_paths(root.descriptor, repositories))
+        except Refused:  # the workspace is gone
+            return ""
+        return f"removed {', '.join(removed)}, which would make git obey other settings" if removed else ""
 
     def _remove_cgroups(self, task: Task) -> bool:
         """Remove the task's control groups; whether it had run out of memory."""
@@ -289,15 +312,19 @@ def _resolve_need(need: str) -> str:
         raise Refused(f"{path} cannot be made visible to a command: {reason}") from error
 
 
-def _require_outside(need: str, paths: HeldPaths) -> None:
+def _require_outside(need: str, root: HeldPath, repositories: Sequence[Repository]) -> None:
     """Raises Refused for a path that every command may use anyway. Protected ones may be asked for, to write them."""
     kind, mark, path = need.partition(":")
-    root = paths.root.path
-    if not mark or not _within(path, root):
+    if not mark or not _within(path, root.path):
         return
-    if kind == "write" and any(_within(path, f"{root}/{each}") for each in paths.protected):
+    relative = path[len(root.path) :].strip("/")
+    if kind == "write" and is_protected(relative, repositories, protected_paths(root.descriptor, repositories)):
         return
     raise Refused(f"{path} is in the workspace, where a command may read and write anyway; leave this need out")
+
+
+def _is_granted(path: str, granted: Sequence[str]) -> bool:
+    return any(_within(path, each) for each in granted)
 
 
 def _within(path: str, folder: str) -> bool:

@@ -20,6 +20,8 @@ from threading import Lock
 
 from msgspec import Struct
 
+from outrider.workspaces.held_paths import HeldPath
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,8 +29,9 @@ _MAX_FOLDERS = 20_000
 _MAX_ENTRIES = 20_000
 """Names that are read of one folder."""
 _MAX_DEPTH = 12
-_MAX_REPOSITORIES = 100
-_MAX_PATHS = 400
+_MAX_REPOSITORIES = 50
+_MAX_PATHS = 200
+"""Each is held open while a command is started."""
 _MAX_TEXT = 256 * 1024
 """Bytes of a settings file that are searched for the paths of others."""
 _MAX_INCLUDES = 8
@@ -40,7 +43,7 @@ _SECTION = re.compile(r'\s*\[\s*([\w.-]+)[^\]"]*(?:"(?:[^"\\]|\\.)*")?[^\]]*\](.
 
 
 class Repository(Struct, frozen=True):
-    """A git repository in a workspace. Paths are relative to the workspace, with `/`; empty for the workspace itself."""
+    """A git repository in a workspace. Paths are relative to the workspace; empty for the workspace itself."""
 
     git: str
     """Its `.git`, a folder or a file that names one; for a bare repository, its folder."""
@@ -101,8 +104,8 @@ def is_below(path: str, folder: str) -> bool:
 def remove_redirections(root: int, protected: Sequence[str]) -> tuple[str, ...]:
     """Remove files that would make git take settings and hooks from another folder; their paths.
 
-    Git obeys a file `commondir` in any git folder. It belongs only into those of linked work trees, and a sandbox cannot
-    keep a file from being created.
+    Git obeys a file `commondir` in any git folder. It belongs only into those of linked work trees, and a sandbox
+    cannot keep a file from being created.
     """
     removed: list[str] = []
     for path in protected:
@@ -117,6 +120,11 @@ def remove_redirections(root: int, protected: Sequence[str]) -> tuple[str, ...]:
 def _may_redirect(git: str) -> bool:
     """Whether this can be the git folder of a linked work tree."""
     return PurePosixPath(git).parent.name == "worktrees"
+
+
+def is_protected(path: str, repositories: Sequence[Repository], protected: Sequence[str]) -> bool:
+    """Whether a person can allow writing this path, relative to the workspace: it is in a git folder, or protected."""
+    return any(is_below(path, each) for each in (*(repository.git for repository in repositories), *protected))
 
 
 class KnownRepositories:
@@ -139,6 +147,23 @@ class KnownRepositories:
                     self._found.popitem(last=False)
             self._found.move_to_end(session)
             return self._found[session]
+
+
+class ProtectedFiles(Struct, frozen=True):
+    """What the file tools of one session may not write unasked."""
+
+    known: KnownRepositories
+    session: str
+
+    def write_need(self, root: HeldPath, path: str) -> str:
+        """The need that a person must allow before this path, relative to the workspace, is written; empty for none."""
+        repositories = self.known.of_session(self.session, root.descriptor)
+        if not repositories:
+            return ""
+        git = git_folder_of(path, repositories)
+        protected = [each for each in protected_paths(root.descriptor, repositories) if is_below(path, each)]
+        covered = [git] if git is not None else protected[:1]
+        return f"write:{_join(root.path, covered[0]).rstrip('/')}" if covered else ""
 
 
 def _paths_of(root: int, repository: Repository) -> Iterator[str]:
@@ -270,7 +295,7 @@ def _open_folder(root: int, path: str) -> Generator[int]:
 
 
 def _names(root: int, path: str) -> dict[str, bool]:
-    """The names in a folder, and whether each is a folder itself. Links are left out; empty where there is no folder."""
+    """The names in a folder without those of links, and whether each is a folder; empty where there is no folder."""
     try:
         with _open_folder(root, path) as folder, os.scandir(folder) as entries:
             return {
@@ -285,9 +310,11 @@ def _names(root: int, path: str) -> dict[str, bool]:
 def _read(root: int, path: str) -> str:
     """The beginning of a text file; empty when it cannot be read."""
     try:
-        with _open_folder(root, path.rpartition("/")[0]) as folder:
-            with open(os.open(path.rpartition("/")[2], _FILE, dir_fd=folder), "rb") as file:
-                return file.read(_MAX_TEXT).decode("utf-8", "replace")
+        with (
+            _open_folder(root, path.rpartition("/")[0]) as folder,
+            open(os.open(path.rpartition("/")[2], _FILE, dir_fd=folder), "rb") as file,
+        ):
+            return file.read(_MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -106,11 +106,11 @@ echo "exit $outrider_code ${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" >>"$1/r
 """Records its identity, creates `started`, then runs the command to its end and records its status.
 
 fd 1 is the pipe for the output, fd 2 at first its other end. Two processes run beside the command: the copier, bounded
-by its own file size limit, whose file only its owner can read; and, while stdin is open, a holder, which keeps stdin from ending between two writers. The
-command runs in the foreground, since a shell makes background commands ignore SIGINT, and in its own session, so that
-signals to it do not reach the supervisor. The status is recorded after the copier has read the last byte. Traps, unlike
-ignored signals, are not inherited. Variables begin with `outrider_`, since setting a variable of the command's
-environment here would change it there."""
+by its own file size limit, whose file only its owner can read; and, while stdin is open, a holder, which keeps stdin
+from ending between two writers. The command runs in the foreground, since a shell makes background commands ignore
+SIGINT, and in its own session, so that signals to it do not reach the supervisor. The status is recorded after the
+copier has read the last byte. Traps, unlike ignored signals, are not inherited. Variables begin with `outrider_`,
+since setting a variable of the command's environment here would change it there."""
 
 
 def supervisor_argv(spec: CommandSpec) -> Sequence[str]:
