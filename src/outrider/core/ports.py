@@ -27,6 +27,15 @@ class CommandEnd(Struct, frozen=True):
     """What was done about its effects, for people and the model; empty for nothing."""
 
 
+class UsageCheck(Struct, frozen=True):
+    """Which running commands use more than they may."""
+
+    exceeded: Mapping[str, str]
+    """The reason to stop a command, by task."""
+    seconds: float
+    """Until the next check."""
+
+
 class Commands(Protocol):
     """Commands on disk and in the process table. They run whether or not Outrider does."""
 
@@ -61,6 +70,10 @@ class Commands(Protocol):
 
     async def kill(self, task: Task) -> CommandEnd:
         """End it and everything it started. They are gone when this returns."""
+        ...
+
+    def check_usage(self, tasks: Sequence[Task]) -> UsageCheck:
+        """Find those of the running commands that use more than they may. Blocks briefly; one check at a time."""
         ...
 
     def interrupt(self, task: Task) -> None: ...

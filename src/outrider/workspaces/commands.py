@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from outrider.config.redact import Redactor
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.ports import CommandEnd
+from outrider.core.ports import CommandEnd, UsageCheck
 from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process_end, supervisor, task_folder
+from outrider.workspaces.command_usage import RunningCommand, UsageLimits, UsageMonitor, require_free_space
 from outrider.workspaces.git_protection import (
     KnownRepositories,
     Repository,
@@ -63,6 +64,7 @@ class CommandSettings(Struct, frozen=True):
     """Ended tasks whose output is kept."""
     max_ended_bytes: int = 1024**3
     """Bytes of output kept of all ended tasks together."""
+    usage: UsageLimits = UsageLimits(cpu=86_400, reserve=512 << 20)
     redactor: Redactor = Redactor(())
     """Replaces secrets wherever output is read. The file itself has what the command wrote."""
 
@@ -77,6 +79,7 @@ class LocalCommands:
         self._open_tasks: Sequence[str] | None = None
         """The tasks that had not ended at the last `prune`."""
         self.repositories = KnownRepositories()
+        self._usage = UsageMonitor(settings.usage)
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
@@ -107,6 +110,8 @@ class LocalCommands:
                 self._hold_paths(task, spec.workdir, spec.grants) as paths,
                 closing(self._wrap(task, argv, paths)) as wrapped,
             ):
+                if HOST not in spec.grants:
+                    require_free_space(paths.root.descriptor, self._settings.usage.reserve)
                 folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 return supervisor.start_detached(
                     task_folder.CommandSpec(
@@ -154,6 +159,24 @@ class LocalCommands:
     async def kill(self, task: Task) -> CommandEnd:
         end = await process_end.kill(self._folder(task), _process_of(task))
         return await self._finish(task, end)
+
+    def check_usage(self, tasks: Sequence[Task]) -> UsageCheck:
+        commands = [
+            RunningCommand(
+                task.id,
+                task.workspace,
+                first_pid=partial(process_end.first_pid, self._folder(task)),
+                group_cpu=partial(self._group_cpu, task),
+            )
+            for task in tasks
+            if HOST not in task.spec.grants
+        ]
+        exceeded, seconds = self._usage.check(commands)
+        return UsageCheck(exceeded, seconds)
+
+    def _group_cpu(self, task: Task) -> float | None:
+        cgroups = None if isinstance(self.sandbox, NoSandbox) else self.sandbox.cgroups
+        return cgroups.cpu_seconds(self._group_name(task.id)) if cgroups else None
 
     def interrupt(self, task: Task) -> None:
         """Send SIGINT to the command itself: sent to the sandbox, it would end everything at once."""
