@@ -26,8 +26,12 @@ from outrider.workspaces.sandbox import BubblewrapSandbox
 from tests.support.outer import held, require_sandbox, start
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.needs("git")]
-WHO = {"GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.com"}
-WHO |= {"GIT_COMMITTER_NAME": "Ann", "GIT_COMMITTER_EMAIL": "ann@example.com"}
+WHO = {
+    "GIT_AUTHOR_NAME": "Ann",
+    "GIT_AUTHOR_EMAIL": "ann@example.com",
+    "GIT_COMMITTER_NAME": "Ann",
+    "GIT_COMMITTER_EMAIL": "ann@example.com",
+}
 
 
 def git(folder: Path, *words: str) -> str:
@@ -55,7 +59,7 @@ def sandbox() -> BubblewrapSandbox:
 
 
 @contextmanager
-def opened(folder: Path) -> Generator[int]:
+def open_folder(folder: Path) -> Generator[int]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor
@@ -64,7 +68,7 @@ def opened(folder: Path) -> Generator[int]:
 
 
 def protected(folder: Path) -> tuple[str, ...]:
-    with opened(folder) as root:
+    with open_folder(folder) as root:
         return protected_paths(root)
 
 
@@ -91,7 +95,7 @@ class TestWhatIsFound:
         git(folder, "init", "-q", "--bare", "mirror.git")
         shutil.copytree(folder / ".git", folder / "node_modules" / "x" / ".git")
         (folder / "link").symlink_to(folder / "libs")
-        with opened(folder) as root:
+        with open_folder(folder) as root:
             assert find_repositories(root) == (
                 Repository(".git", ""),
                 Repository("mirror.git"),
@@ -247,7 +251,7 @@ class TestCommands:
     def test_a_redirection_is_removed(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         script = "mkdir -p evil; cp -r .git/objects .git/refs evil; echo '[alias] st = !touch pwned' >evil/config"
         run(sandbox, folder, f"{script}; echo ../evil >.git/commondir; touch .git/gitdir")
-        with opened(folder) as root:
+        with open_folder(folder) as root:
             assert remove_redirections(root, protected_paths(root)) == (".git/commondir",)
             assert remove_redirections(root, protected_paths(root)) == ()
         git(folder, "status")

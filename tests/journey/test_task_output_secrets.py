@@ -16,7 +16,7 @@ from outrider.channels.http import sessions, tasks
 from outrider.config.load import load
 from outrider.config.redact import Redactor
 from outrider.core.events import Input
-from outrider.testing.scripted_model import ScriptedModel, ScriptedReply, call, says
+from outrider.testing.scripted_model import ReplySource, ScriptedModel, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
@@ -29,7 +29,7 @@ MASKED = "[secret" + "*" * (len(SECRET) - 8) + "]"
 
 
 @asynccontextmanager
-async def home(folder: Path, *replies: ScriptedReply) -> AsyncGenerator[Agent]:
+async def home(folder: Path, *replies: ReplySource) -> AsyncGenerator[Agent]:
     work = folder / "work"
     work.mkdir(exist_ok=True)
     (work / "key").write_text(SECRET)

@@ -135,29 +135,29 @@ class KnownRepositories:
 
     def __init__(self, max_sessions: int = 1_000) -> None:
         self._max_sessions = max_sessions
-        self._found: OrderedDict[str, tuple[Repository, ...]] = OrderedDict()
+        self._by_session: OrderedDict[str, tuple[Repository, ...]] = OrderedDict()
         self._lock = Lock()
 
     def of_session(self, session: str, root: int) -> tuple[Repository, ...]:
         """Those in this open folder, found on the first call for the session."""
         with self._lock:
-            if session not in self._found:
-                self._found[session] = find_repositories(root)
-                if len(self._found) > self._max_sessions:
-                    self._found.popitem(last=False)
-            self._found.move_to_end(session)
-            return self._found[session]
+            if session not in self._by_session:
+                self._by_session[session] = find_repositories(root)
+                if len(self._by_session) > self._max_sessions:
+                    self._by_session.popitem(last=False)
+            self._by_session.move_to_end(session)
+            return self._by_session[session]
 
 
 class ProtectedFiles(Struct, frozen=True):
     """What the file tools of one session may not write unasked."""
 
-    known: KnownRepositories
+    repositories: KnownRepositories
     session: str
 
     def write_need(self, root: HeldPath, path: str) -> str:
         """The need that a person must allow before this path, relative to the workspace, is written; empty for none."""
-        repositories = self.known.of_session(self.session, root.descriptor)
+        repositories = self.repositories.of_session(self.session, root.descriptor)
         if not repositories:
             return ""
         git = git_folder_of(path, repositories)
