@@ -17,7 +17,7 @@ from outrider.core.types import Call
 from outrider.engine.approval_timeouts import ApprovalTimeouts
 from outrider.engine.task_supervisor import TaskSupervisor
 from outrider.workspaces.git_protection import ProtectedFiles
-from outrider.workspaces.held_paths import PathChanged, hold_workspace, workspace_identity
+from outrider.workspaces.held_paths import hold_workspace, workspace_identity
 from outrider.workspaces.local import LocalWorkspace
 
 
@@ -47,14 +47,9 @@ class HomeToolEnvironment:
         self._timeouts = timeouts
 
     async def check_workspace(self, session: Session) -> Session:
-        try:
-            identity = workspace_identity(session.workspace, session.identity)
-        except PathChanged:
-            # A person may have chosen the folder that is there now since this turn began.
-            current = await self._store.find(session.person, session.id)
-            if current is None or current.identity == session.identity:
-                raise
-            identity, session = workspace_identity(current.workspace, current.identity), current
+        # A person may have chosen another folder since this turn began.
+        session = await self._store.find(session.person, session.id) or session
+        identity = workspace_identity(session.workspace, session.identity)
         if identity != session.identity:
             # Its first use, or the first one since the machine was started. Another call may be faster.
             session = await self._store.record_identity(session.id, identity, replaces=session.identity)

@@ -32,6 +32,9 @@ _SELECT_SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions "
 # A session of this person by its id.
 SESSION_BY_ID = _SELECT_SESSION + "WHERE person = ?1 AND id = ?2"
 
+# Whether this person has a session with this id, in a store of any version.
+HAS_SESSION = "SELECT 1 FROM sessions WHERE person = ?1 AND id = ?2"
+
 # A session of this person by its name.
 SESSION_BY_NAME = _SELECT_SESSION + "WHERE person = ?1 AND name = ?2"
 
@@ -122,7 +125,7 @@ def sessions_with_work(db: sqlite3.Connection, person: str) -> Sequence[str]:
 
 def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
     """Delete a session with all that belongs to it; its searchable entries, or None if this person has none such."""
-    if not db.execute(SESSION_BY_ID, (person, session)).fetchone():
+    if not db.execute(HAS_SESSION, (person, session)).fetchone():
         return None
     searchable = db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
     for statement in (DELETE_TASKS, DELETE_SESSION_PERMISSIONS, DELETE_WEBHOOKS, DELETE_ENTRIES):

@@ -123,11 +123,11 @@ def workspace_identity(path: str, identity: WorkspaceIdentity | None = None) -> 
     return WorkspaceIdentity(held.identity.device, held.identity.inode, boot_id())
 
 
-def _is_same_folder(identity: WorkspaceIdentity, found: FileIdentity) -> bool:
+def _is_same_folder(identity: WorkspaceIdentity, current: FileIdentity) -> bool:
     """After a reboot, only the inode is compared: a device may have another number then."""
-    if identity.inode != found.inode:
+    if identity.inode != current.inode:
         return False
-    return identity.device == found.device or identity.boot != boot_id()
+    return identity.device == current.device or identity.boot != boot_id()
 
 
 def _workspace_changed(path: str) -> PathChanged:
@@ -174,7 +174,7 @@ class HiddenFiles:
 
     def _linked_files(self) -> Sequence[FileIdentity]:
         """The files inside that have another name somewhere. Workspaces inside are not Outrider's own."""
-        found: list[FileIdentity] = []
+        linked: list[FileIdentity] = []
         for top, _ in self.tops():
             for folder, folders, files in os.walk(top):
                 if folder == top and "workspaces" in folders:
@@ -185,5 +185,5 @@ class HiddenFiles:
                     except FileNotFoundError:
                         continue
                     if status.st_nlink > 1:
-                        found.append(identity_of_status(status))
-        return found
+                        linked.append(identity_of_status(status))
+        return linked

@@ -174,7 +174,7 @@ def bwrap_arguments(
     mounts = [*_system_mounts(system, paths), *_scratch_mounts(limits), *_path_mounts(paths), *guards]
     blanks = [*filter(os.path.isdir, _covered_paths(paths)), *_scratch_parents(paths)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
-    for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
+    for mount in sorted(mounts, key=lambda each: (each.at.count("/"), each.rank)):
         words += mount.words  # parents first: a deeper mount covers part of the one above it
     for path in (*blanks, *system.blank_folders, "/proc", "/dev", "/"):
         words += ["--remount-ro", path]
