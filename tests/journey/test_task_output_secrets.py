@@ -44,14 +44,17 @@ async def test_results_reads_notices_and_the_api_have_no_secret(tmp_path: Path) 
     replies = (
         says("", call("shell", command=command)),
         with_task_id(lambda task: says("", call("tasks", action="read", task=task, start=10, most=20))),
-        says("", call("shell", command=f"{command}; sleep 1; cat key; echo", background=True, watch="end|sk-proj")),
+        says("", call("shell", command=f"{command}; cat fifo; cat key; echo", background=True, watch="end|sk-proj")),
         says("fine"),
         says("seen"),
         says("seen again"),
     )
     async with home(tmp_path, *replies) as agent, serving(agent, (*tasks.ENDPOINTS, *sessions.ENDPOINTS)) as url:
+        os.mkfifo(tmp_path / "work" / "fifo")
         session = await say_and_wait(agent, "go")
         shown, part, started = await results(agent, session)
+        await wait_for_notices(agent, session, 1)
+        (tmp_path / "work" / "fifo").write_text("")
         notices = await wait_for_notices(agent, session, 2)
         events = [event.body.text for event in await agent.journal(session) if isinstance(event.body, Input)]
         async with client(url) as owner:
