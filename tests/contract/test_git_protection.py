@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -186,6 +188,17 @@ HOSTILE = [
 ]
 
 
+SWAPPER = """
+import os, sys
+path, target = sys.argv[1:]
+while True:
+    os.rename(path, path + "-away")
+    os.symlink(target, path)
+    os.unlink(path)
+    os.rename(path + "-away", path)
+"""
+
+
 class TestCommands:
     @pytest.mark.parametrize("script", HOSTILE)
     def test_no_command_changes_what_git_obeys_later(
@@ -247,6 +260,34 @@ class TestCommands:
         with held(folder) as visible, pytest.raises(Refused, match="changed while the command was started"):
             sandbox.wrap(["true"], replace(visible, protected=found), {})
         assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_a_race_for_a_folder_above_a_repository_never_shows_another_one(
+        self, sandbox: BubblewrapSandbox, folder: Path, tmp_path: Path
+    ) -> None:
+        """A folder with a repository is swapped for a link to the person's, over and over, while commands are built."""
+        (folder / "sub").mkdir()
+        git(folder / "sub", "init", "-q")
+        person = tmp_path / "person"
+        person.mkdir()
+        git(person, "init", "-q")
+        swapper = subprocess.Popen([sys.executable, "-I", "-S", "-c", SWAPPER, str(folder / "sub"), str(person)])
+        outcomes: Counter[str] = Counter()
+        try:
+            with held(folder) as visible:
+                for _ in range(20_000):
+                    found = protected_paths(visible.root.descriptor)
+                    try:
+                        with closing(sandbox.wrap(["true"], replace(visible, protected=found), {})) as wrapped:
+                            paths = [os.readlink(f"/proc/self/fd/{each}") for each in wrapped.descriptors]
+                    except Refused:
+                        outcomes["refused"] += 1
+                        continue
+                    outcomes["outside" if any(str(person) in path for path in paths) else "inside"] += 1
+        finally:
+            swapper.kill()
+            swapper.wait()
+        assert (outcomes["outside"], outcomes.total(), outcomes["inside"] > 0) == (0, 20_000, True)
+        assert sorted(os.listdir(person)) == [".git"]
 
     def test_a_redirection_is_removed(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
         script = "mkdir -p evil; cp -r .git/objects .git/refs evil; echo '[alias] st = !touch pwned' >evil/config"
