@@ -4,12 +4,19 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked
 from outrider.core.store_port import Session
-from outrider.testing.scripted_model import call
+from outrider.testing.scripted_model import call, says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import open_scripted_server
+from tests.journey.support import Person
+from tests.support.acp import World as AcpWorld
+from tests.support.acp import do
+from tests.support.codex import open_codex
 from tests.support.commanded import act, finish, next_question, open_commanded, outcome, post
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("S8"), pytest.mark.promise("S10")]
@@ -194,6 +201,25 @@ class TestNeeds:
         await world.agent.answer(session, second, "no")
         assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
 
+    @pytest.mark.parametrize("is_link", [True, False])
+    async def test_a_path_that_leads_elsewhere_while_the_question_waits_is_asked_for_again(
+        self, world: World, is_link: bool
+    ) -> None:
+        link, plain = world.data / "link", world.data / "plain"
+        link.symlink_to(plain)
+        session = await world.session("a", world.outer)
+        asked_for = link if is_link else plain
+        command = f"cat {plain}/config.toml {world.ssh}/config.toml"
+        posted = await post(world.agent, session, call("shell", command=command, needs=[f"read:{asked_for}"]))
+        first = await next_question(world.agent, session)
+        os.rename(asked_for, world.data / "moved")
+        asked_for.symlink_to(world.ssh)
+        await world.agent.answer(session, first, "once")
+        second = await next_question(world.agent, session, 2)
+        assert (first.needs, second.needs) == ((f"read:{plain}",), (f"read:{world.ssh}",))
+        await world.agent.answer(session, second, "no")
+        assert CANARY not in outcome(await finish(world.agent, session, posted.seq))
+
     async def test_a_path_that_became_a_link_after_a_yes_is_not_used(self, world: World) -> None:
         plain = world.data / "plain"
         session = await world.session("a", world.outer)
@@ -244,3 +270,52 @@ async def test_a_command_inherits_no_descriptor_of_a_folder(world: World) -> Non
     posted = await post(world.agent, session, call("shell", command=command, needs=needs))
     await world.agent.answer(session, await next_question(world.agent, session), "once")
     assert r'"output":"0\n3\n"' in outcome(await finish(world.agent, session, posted.seq))
+
+
+async def test_an_acp_agent_gets_no_turn_in_a_folder_that_was_replaced(tmp_path: Path) -> None:
+    world = AcpWorld(tmp_path)
+    async with world.open_agent() as agent:
+        session = await agent.session("s")
+        assert (await agent.say(do(["say", "hello"]), session="s")).text == "hello"
+        os.rename(world.work, tmp_path / "moved")
+        world.work.symlink_to(world.home)
+        refused = await agent.say(do(["say", "hello again"]), session="s")
+        assert (refused.outcome, CHANGED in refused.error, len(world.prompts())) == ("failed", True, 1)
+        world.work.unlink()
+        os.rename(tmp_path / "moved", world.work)
+        assert (await agent.say(do(["say", "back"]), session="s")).text == "back"
+        assert (await agent.find("s")).identity == session.identity
+
+
+@pytest.mark.timeout(120)
+async def test_codex_gets_no_turn_in_a_folder_that_was_replaced(tmp_path: Path) -> None:
+    async with (
+        open_scripted_server(script(says("hello"), says("never"))) as server,
+        open_codex(tmp_path, server.url) as agent,
+    ):
+        with anyio.fail_after(60):
+            assert (await agent.say("hi", session="s")).text == "hello"
+            os.rename(tmp_path / "work", tmp_path / "moved")
+            (tmp_path / "work").symlink_to(tmp_path / "home")
+            refused = await agent.say("hi", session="s")
+    assert (refused.outcome, CHANGED in refused.error) == ("failed", True)
+
+
+def test_a_command_in_a_new_folder_at_the_path_of_a_session_continues_the_session_there(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (person.project / "a.txt").write_text("first\n")
+    (person.home.parent / "elsewhere").mkdir()
+    assert "first" in person.types("run", "-s", "s", "read a.txt").out
+    os.rename(person.project, tmp_path / "moved")
+    person.project.mkdir()
+    (person.project / "a.txt").write_text("second\n")
+    elsewhere = person.types("run", "-s", "s", "read a.txt", cwd=person.home.parent / "elsewhere")
+    assert (elsewhere.code, CHANGED in elsewhere.err, "second" in elsewhere.out) == (1, True, False)
+    assert "second" in person.types("run", "-s", "s", "read a.txt").out
+    os.rename(person.project, tmp_path / "second")
+    os.rename(tmp_path / "moved", person.project)
+    assert CHANGED in person.types("run", "-s", "s", "read a.txt", cwd=person.home.parent / "elsewhere").err
+    named = person.types(
+        "run", "-w", str(person.project), "-s", "s", "read a.txt", cwd=person.home.parent / "elsewhere"
+    )
+    assert "first" in named.out

@@ -55,7 +55,7 @@ class World:
         return self.outer if name == "ann-outer" else self.inner
 
     def agent_of(self, name: str) -> Agent:
-        return self.agent.for_person("bob") if name.startswith("bob") else self.agent
+        return self.agent.for_person("bob", can_approve=True) if name.startswith("bob") else self.agent
 
     def guarded(self) -> dict[str, str]:
         """What nobody may change."""

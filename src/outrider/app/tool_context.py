@@ -6,7 +6,7 @@ from outrider.app.addresses import CHANNELS
 from outrider.app.child_sessions import SessionTasks, TaskPolicy
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
-from outrider.core.approvals import NO, ApprovalRequest, Verdict, decide_access
+from outrider.core.approvals import NO, AccessDecision, ApprovalRequest, decide_access
 from outrider.core.delivery import channel_of, check_delivery
 from outrider.core.events import Answered, Asked
 from outrider.core.plan import State
@@ -73,7 +73,7 @@ class HomeToolEnvironment:
             delivery=check_delivery(state.address, CHANNELS),
         )
 
-    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
+    async def decide_access(self, request: ApprovalRequest, session: Session) -> AccessDecision:
         if not request.needs:  # nothing that a permission could cover
             return decide_access(request, self._rules, frozenset())
         permissions = await self._store.list_permissions(session.person)

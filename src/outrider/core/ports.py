@@ -5,7 +5,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approvals import ApprovalRequest, Verdict
+from outrider.core.approvals import AccessDecision, ApprovalRequest
 from outrider.core.delivery import Deliverability
 from outrider.core.events import Answered, Asked, Body, Delta, Entry, Reply, Result, Started
 from outrider.core.plan import State
@@ -310,7 +310,7 @@ class ToolEnvironment(Protocol):
         """Raises Refused as `check_workspace` does."""
         ...
 
-    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
+    async def decide_access(self, request: ApprovalRequest, session: Session) -> AccessDecision:
         """Whether rules and permissions allow this, deny it, or leave it to a person."""
         ...
 

@@ -1,6 +1,6 @@
 """The store port: sessions and their journals, tasks, permissions, API keys and blobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -10,8 +10,10 @@ from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
 from outrider.core.types import WorkspaceIdentity
 
-KeyScope = Literal["chat", "read", "admin"]
-"""`chat` may start turns, `read` may read, `admin` may do everything."""
+OWNER = "owner"
+"""The person whose home this is. Questions of everyone go to the owner."""
+KeyScope = Literal["chat", "read", "approve", "admin"]
+"""`chat` may start turns, `read` may read, `approve` may answer questions, `admin` may do everything."""
 SpendPeriod = Literal["day", "month", "total"]
 
 
@@ -226,6 +228,10 @@ class Store(Protocol):
         """Latest first."""
         ...
 
+    async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        """The settings of the sessions that `list` returns, by session; none for a session without settings."""
+        ...
+
     async def rename(self, person: str, session: str, name: str) -> Session:
         """Raises NameTaken when another session of this person has this name."""
         ...
@@ -273,6 +279,10 @@ class Store(Protocol):
         ...
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
+
+    async def asking_sessions(self) -> Sequence[Session]:
+        """The sessions of every person with an open turn and an unanswered question, longest waiting first."""
+        ...
 
     async def sessions_with_work(self, person: str = "") -> Sequence[str]:
         """The sessions that have work, of one person or of everyone, longest waiting first."""

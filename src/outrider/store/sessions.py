@@ -6,7 +6,7 @@ an exception undoes it.
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,7 +18,15 @@ from outrider.core.store_port import Claim, Session
 from outrider.core.types import WorkspaceIdentity
 from outrider.store.database import MIN_ID_PREFIX, Clock, parse_identity, render_identity
 from outrider.store.errors import no_such_session
-from outrider.store.journal import COUNT_UNSEEN, ENTRY_BY_KEY, Journal, SessionRow, encode_body, read_entries
+from outrider.store.journal import (
+    COUNT_UNSEEN,
+    ENTRY_BY_KEY,
+    Journal,
+    SessionRow,
+    encode_body,
+    parse_entry,
+    read_entries,
+)
 from outrider.store.keys import add_spend
 from outrider.store.tasks import DELETE_SESSION_PERMISSIONS, DELETE_TASKS
 from outrider.store.webhooks import DELETE_WEBHOOKS
@@ -44,6 +52,13 @@ SESSIONS_BY_PREFIX = _SELECT_SESSION + "WHERE person = ?1 AND id >= ?2 AND id < 
 # This person's sessions, the latest first.
 SESSIONS_OF = _SELECT_SESSION + "WHERE person = ?1 ORDER BY touched DESC LIMIT ?2"
 
+# The settings of these sessions, oldest first.
+SETTINGS_OF = """
+SELECT session, seq, at, body FROM entries
+WHERE kind = 'changed' AND session IN (SELECT id FROM sessions WHERE person = ?1 ORDER BY touched DESC LIMIT ?2)
+ORDER BY session, seq
+"""
+
 # How many sessions a person has: where the search for a free name begins.
 COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
 
@@ -57,6 +72,16 @@ VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL, ?8)
 # The sessions that have work, longest waiting first: of everyone, and of one person.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
 SESSIONS_WITH_WORK_OF = "SELECT id FROM sessions WHERE waits_since IS NOT NULL AND person = ?1 ORDER BY waits_since, id"
+
+# The sessions of everyone with an open turn and a question without an answer, longest waiting first. A question and its
+# answer are found by their keys: `ask/NAME` and `answer/ask-NAME`.
+ASKING_SESSIONS = (
+    _SELECT_SESSION
+    + """WHERE waits_since IS NOT NULL AND is_open AND EXISTS (
+    SELECT 1 FROM entries e WHERE e.session = sessions.id AND e.key >= 'ask/' AND e.key < 'ask0' AND NOT EXISTS (
+        SELECT 1 FROM entries a WHERE a.session = e.session AND a.key = 'answer/ask-' || substr(e.key, 5)))
+ORDER BY waits_since, id"""
+)
 
 # Claim a session: a new generation, and whether the previous owner handed it over.
 SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
@@ -116,6 +141,19 @@ def look_up_session(db: sqlite3.Connection, person: str, session: str) -> Sessio
 
 def list_sessions(db: sqlite3.Connection, person: str, limit: int) -> Sequence[Session]:
     return [session_of(row) for row in db.execute(SESSIONS_OF, (person, limit))]
+
+
+def list_settings(db: sqlite3.Connection, person: str, limit: int) -> Mapping[str, Mapping[str, str]]:
+    settings: dict[str, dict[str, str]] = {}
+    for session, seq, at, body in db.execute(SETTINGS_OF, (person, limit)):
+        changed = parse_entry(session, seq, at, body).body
+        if isinstance(changed, Changed):
+            settings.setdefault(session, {})[changed.name] = changed.value
+    return settings
+
+
+def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:
+    return [session_of(row) for row in db.execute(ASKING_SESSIONS)]
 
 
 def sessions_with_work(db: sqlite3.Connection, person: str) -> Sequence[str]:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -122,6 +122,9 @@ class SqliteStore:
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         return await self._read(sessions.list_sessions, person, limit)
 
+    async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        return await self._read(sessions.list_settings, person, limit)
+
     async def rename(self, person: str, session: str, name: str) -> Session:
         return await self._write(self._sessions.rename, person, session, name)
 
@@ -163,6 +166,9 @@ class SqliteStore:
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(journal.read_entries, session, after, limit)
+
+    async def asking_sessions(self) -> Sequence[Session]:
+        return await self._read(sessions.asking_sessions)
 
     async def sessions_with_work(self, person: str = "") -> Sequence[str]:
         return await self._read(sessions.sessions_with_work, person)

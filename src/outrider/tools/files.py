@@ -1,9 +1,10 @@
 """The built-in tools `read`, `write`, `edit` and `list`."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import BinaryIO
 
-from outrider.core.approvals import ApprovalRequest
+from outrider.core.approvals import ApprovalRequest, argument_details
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import ToolContext, WorkspaceItem
@@ -81,7 +82,7 @@ def write(context: ToolContext, path: str, content: str) -> Result:
 
 @write.requests_approval
 async def _request_write(context: ToolContext, path: str, content: str) -> ApprovalRequest | None:
-    return await _request(context, "write", path, f"{path}:\n{content}")
+    return await _request(context, "write", {"path": path, "content": content})
 
 
 @write.reconciles
@@ -115,14 +116,14 @@ def edit(context: ToolContext, path: str, old: str, new: str, all: bool = False)
 async def _request_edit(
     context: ToolContext, path: str, old: str, new: str, all: bool = False
 ) -> ApprovalRequest | None:
-    replaced = "every occurrence of" if all else "the passage"
-    return await _request(context, "edit", path, f"{path}: replace {replaced}\n{old}\nby\n{new}")
+    return await _request(context, "edit", {"path": path, "old": old, "new": new, "all": all})
 
 
-async def _request(context: ToolContext, tool: str, path: str, text: str) -> ApprovalRequest | None:
+async def _request(context: ToolContext, tool: str, arguments: Mapping[str, object]) -> ApprovalRequest | None:
     """What a person is asked for a file that git obeys later, outside any sandbox."""
-    need = await in_thread(partial(context.workspace.write_need, path))
-    return ApprovalRequest(tool, text, (need,), context.session.workspace) if need else None
+    need = await in_thread(partial(context.workspace.write_need, str(arguments["path"])))
+    workspace, details = context.session.workspace, argument_details(arguments)
+    return ApprovalRequest(tool, "", (need,), workspace, details=details) if need else None
 
 
 @edit.reconciles

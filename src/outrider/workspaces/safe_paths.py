@@ -146,7 +146,7 @@ def missing_error(safe_path: SafePath, kind: str = "file") -> Refused:
         names = [printable_name(entry.name) for entry in islice(entries, _MAX_COMPARED)]
     missing = printable_name(safe_path.name)
     same = (name for name in names if name.lower() == missing.lower())
-    alike = next(same, "") or closest_match(missing[:255], names)
+    alike = next(same, "") or closest_match(missing[:255], names, 0.6)
     above = safe_path.path.rpartition("/")[0]
     suggestion = "/".join(filter(None, [above, alike])) if alike else ""
     return Refused(

@@ -46,7 +46,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
     session = await _find_session(agent, options, root)
     with unwrap_errors():
         async with anyio.create_task_group() as group:
-            name = "" if session else options.session
+            name = "" if session else options.session or ""
             chat = ChatConversation(agent, ui, group, root=root, settings=settings, session_name=name)
             own_settings = settings_of(await agent.journal(session) if session and agent.owner_mismatch({}) else ())
             mismatch = agent.owner_mismatch({**own_settings, **settings})
@@ -57,6 +57,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
                 group.start_soon(chat.open_when_created, options.session)
             for task in (chat.process_input, chat.resume_unfinished, chat.watch_owner, chat.task_panel.watch_calls):
                 group.start_soon(task)
+            group.start_soon(chat.background.watch_other_people)
             group.start_soon(_suggest_models, chat)
             await group.start(signals.watch, ui)
             await ui.run(chat)
