@@ -20,7 +20,7 @@ from threading import Lock
 
 from msgspec import Struct
 
-from outrider.workspaces.held_paths import HeldPath
+from outrider.workspaces.held_paths import FileIdentity, HeldPath, identity_of_status
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -135,18 +135,19 @@ class KnownRepositories:
 
     def __init__(self, max_sessions: int = 1_000) -> None:
         self._max_sessions = max_sessions
-        self._by_session: OrderedDict[str, tuple[Repository, ...]] = OrderedDict()
+        self._by_session: OrderedDict[tuple[str, FileIdentity], tuple[Repository, ...]] = OrderedDict()
         self._lock = Lock()
 
     def of_session(self, session: str, root: int) -> tuple[Repository, ...]:
-        """Those in this open folder, found on the first call for the session."""
+        """Those in this open folder, found on the first call for the session and the folder."""
+        key = (session, identity_of_status(os.fstat(root)))
         with self._lock:
-            if session not in self._by_session:
-                self._by_session[session] = find_repositories(root)
+            if key not in self._by_session:
+                self._by_session[key] = find_repositories(root)
                 if len(self._by_session) > self._max_sessions:
                     self._by_session.popitem(last=False)
-            self._by_session.move_to_end(session)
-            return self._by_session[session]
+            self._by_session.move_to_end(key)
+            return self._by_session[key]
 
 
 class ProtectedFiles(Struct, frozen=True):
