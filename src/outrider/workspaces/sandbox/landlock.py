@@ -1,0 +1,168 @@
+"""The Landlock sandbox, for machines that refuse user namespaces, and commands without any sandbox.
+
+Both are started by the launcher, in a process tree that ends with the command, with a home and temporary folder of
+their own. docs/sandbox.md compares what this sandbox holds with what bubblewrap holds.
+"""
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from outrider.core.errors import Refused
+from outrider.workspaces.held_paths import HeldPaths
+from outrider.workspaces.sandbox.bubblewrap import (
+    SystemPaths,
+    VisiblePaths,
+    check_visible_paths,
+    sandbox_environment,
+)
+from outrider.workspaces.sandbox.cgroups import Cgroups
+from outrider.workspaces.sandbox.landlock_filter import CALLS, NOTIFIED, assemble_filter
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxLimits
+
+LAUNCHER = Path(__file__).parent / "landlock_launcher.py"
+MIN_ABI, MAX_ABI = 3, 7
+"""Before version 3, a command could empty files that it may only read. Version 7 is the newest that was tested."""
+NOT_HELD = (
+    "the names and attributes of files outside can be tested one by one, not their content",
+    "no private /tmp, /dev/shm or /proc of its own: programs that insist on them fail",
+    "no listeners of its own, and no unix sockets between its processes",
+    "files below .git are not protected from a command that runs",
+    "the space in its temporary folder is not limited",
+)
+"""What it does not hold, in comparison with bubblewrap, for `outrider doctor`."""
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_ETC = ("/etc/passwd", "/etc/group")
+"""Without them, git, npm and ssh do not work. Inside bubblewrap there are others in their place."""
+_PROC = (
+    *("meminfo", "cpuinfo", "stat", "uptime", "loadavg", "version", "filesystems"),
+    *("sys/kernel/osrelease", "sys/kernel/ostype", "sys/kernel/pid_max", "sys/kernel/cap_last_cap"),
+    *("sys/kernel/random/boot_id", "sys/kernel/random/uuid", "sys/kernel/ngroups_max", "sys/kernel/threads-max"),
+    *("sys/vm/overcommit_memory", "sys/vm/max_map_count", "sys/fs/file-max", "sys/fs/nr_open", "sys/fs/pipe-max-size"),
+)
+"""Of /proc only these: the folders of processes would show the arguments of every process of the machine."""
+_OTHER_ACCOUNT = 65534
+
+
+def landlock_abi() -> int | NoSandbox:
+    """The version of Landlock that the kernel offers, or why it offers none."""
+    import ctypes
+    import errno
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = int(libc.syscall(ctypes.c_long(444), None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+    if version >= MIN_ABI:
+        return min(version, MAX_ABI)
+    if version > 0:
+        return NoSandbox(
+            f"this kernel's Landlock is version {version}, and {MIN_ABI} is needed", "use Linux 6.2 or newer"
+        )
+    if ctypes.get_errno() == errno.EOPNOTSUPP:
+        return NoSandbox("Landlock is disabled on this machine", "add landlock to the kernel's boot parameter lsm=")
+    if ctypes.get_errno() == errno.EPERM:
+        return NoSandbox("the rules of this container forbid Landlock", "update Docker, or allow its system calls")
+    return NoSandbox("this kernel has no Landlock", "use Linux 6.2 or newer")
+
+
+def scratch_folder() -> str:
+    """The parent of the folders that commands get for their home and temporary files."""
+    return os.path.join(os.path.realpath(tempfile.gettempdir()), f"outrider-commands-{os.geteuid()}")
+
+
+class LandlockSandbox(Struct, frozen=True):
+    """Runs commands that can open their workspace and nothing else of the person's files."""
+
+    abi: int
+    system: SystemPaths
+    filter: str
+    """The file with the seccomp filter that every sandbox has."""
+    limits: SandboxLimits = SandboxLimits()
+    hidden: tuple[str, ...] = ()
+    """Outrider's own files. No grant shows them and no workspace may contain them, but it may be inside one."""
+    cgroups: Cgroups | None = None
+    why: str = ""
+    instead: NoSandbox | None = None
+    """Why it is not bubblewrap."""
+    kind: Literal["landlock"] = "landlock"
+
+    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+        hidden = [path for path, _ in paths.hidden]
+        check_visible_paths(_visible_paths(paths))
+        machine = platform.machine()
+        system = (*self.system.folders, *self.system.etc, *_ETC, *(f"/proc/{name}" for name in _PROC))
+        if paths.network:
+            system = (*system, *self.system.network)
+        calls = ",".join(f"{name}:{number}" for name, number in CALLS[machine].items() if name in NOTIFIED)
+        words = [
+            f"abi={self.abi}",
+            f"network={int(paths.network)}",
+            *(f"write={held.descriptor}" for held in (paths.root, *paths.write)),
+            *(f"read={held.descriptor}" for held in paths.read),
+            *(f"system={path}" for path in system),
+            *(f"device=/dev/{name}" for name in _DEVICES),
+            *(f"hidden={path}" for path in hidden),
+            f"filter={self.filter}",
+            f"notify={assemble_filter(machine, self.abi, network=paths.network).hex()}",
+            f"calls={calls}",
+        ]
+        if os.geteuid() == 0:
+            # Root without capabilities cannot give files away, and tar fails when it tries.
+            environ = {"TAR_OPTIONS": "--no-same-owner", **environ}
+        return _launch(argv, words, paths, environ, self.limits, self.cgroups)
+
+
+class UnconfinedCommands(Struct, frozen=True):
+    """Runs commands without a sandbox, for machines that are themselves disposable.
+
+    As root, they run as another account, which cannot read Outrider's home. Any other account cannot become another.
+    """
+
+    limits: SandboxLimits = SandboxLimits()
+    hidden: tuple[str, ...] = ()
+    cgroups: Cgroups | None = None
+    why: str = ""
+    kind: Literal["off"] = "off"
+
+    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+        words = ["abi=0", *([f"account={_OTHER_ACCOUNT}"] if os.geteuid() == 0 else [])]
+        return _launch(argv, words, paths, environ, self.limits, self.cgroups)
+
+
+def _launch(
+    argv: Sequence[str],
+    words: Sequence[str],
+    paths: HeldPaths,
+    environ: Mapping[str, str],
+    limits: SandboxLimits,
+    cgroups: Cgroups | None,
+) -> SandboxedCommand:
+    if not argv or any("\0" in word for word in argv):
+        raise Refused("a command needs at least one word, and no word may contain a NUL character")
+    bounds = [] if cgroups else [f"memory={limits.memory}", f"processes={limits.processes}"]
+    variables = [f"env={name}={value}" for name, value in sandbox_environment(environ).items()]
+    own = [*words, f"cwd={paths.cwd.descriptor}", f"scratch={scratch_folder()}", *bounds, *variables]
+    held = (paths.root, paths.cwd, *paths.write, *paths.read)
+    return SandboxedCommand(
+        (sys.executable, "-I", "-S", str(LAUNCHER), *own, "--", *argv),
+        rlimits={"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files},
+        descriptors=tuple(each.descriptor for each in held),
+    )
+
+
+def _visible_paths(paths: HeldPaths) -> VisiblePaths:
+    hidden = [path for path, _ in paths.hidden]
+    return VisiblePaths(
+        root=paths.root.path,
+        cwd=paths.cwd.path,
+        write=tuple(held.path for held in paths.write),
+        read=tuple(held.path for held in paths.read),
+        hidden=tuple(path for path in hidden if not os.path.isfile(path)),
+        hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
+        network=paths.network,
+    )
