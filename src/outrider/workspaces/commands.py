@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -19,8 +19,10 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process_end, supervisor, task_folder
-from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, command_group
-from outrider.workspaces.sandbox.types import NoSandbox, SandboxGrant
+from outrider.workspaces.held_paths import hold_paths
+from outrider.workspaces.sandbox.bubblewrap import command_group
+from outrider.workspaces.sandbox.port import Sandbox
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand
 
 
 class CommandSettings(Struct, frozen=True):
@@ -28,7 +30,7 @@ class CommandSettings(Struct, frozen=True):
 
     folder: Path
     """The parent of the tasks' folders."""
-    detect: Callable[[], BubblewrapSandbox | NoSandbox]
+    detect: Callable[[], Sandbox | NoSandbox]
     environ: Mapping[str, str]
     """The environment of a command outside any sandbox."""
     max_output: int
@@ -36,6 +38,8 @@ class CommandSettings(Struct, frozen=True):
     network: bool = False
     read: tuple[str, ...] = ()
     """Folders that every command may read, in addition to the system's."""
+    hidden: tuple[str, ...] = ()
+    """Outrider's own files and folders, which no command may see."""
     max_ended_tasks: int = 500
     """Ended tasks whose output is kept."""
     max_ended_bytes: int = 1024**3
@@ -53,10 +57,10 @@ class LocalCommands:
         """The tasks that had not ended at the last `prune`."""
 
     @cached_property
-    def sandbox(self) -> BubblewrapSandbox | NoSandbox:
+    def sandbox(self) -> Sandbox | NoSandbox:
         """Detected on first use, which takes a moment. Then control groups that a crash left behind are removed."""
         sandbox = self._settings.detect()
-        if isinstance(sandbox, BubblewrapSandbox) and sandbox.cgroups and self._open_tasks is not None:
+        if not isinstance(sandbox, NoSandbox) and sandbox.cgroups and self._open_tasks is not None:
             alive = [self._group_name(task) for task in self._open_tasks]
             for group in sandbox.cgroups.leftover_tasks(alive):
                 if group.startswith(self._home_tag):
@@ -80,9 +84,11 @@ class LocalCommands:
         argv: tuple[str, ...] = ("/bin/sh", "-c", spec.command)
         environ, rlimits = self._settings.environ, dict[str, int]()
         if HOST not in spec.grants:
-            wrapped = self._require_sandbox().wrap(argv, root, cwd, {}, self._sandbox_grant(spec.grants))
+            wrapped = self._wrap(argv, root, cwd, spec.grants)
             argv = (*self._cgroup_argv(task), *wrapped.argv)
             environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
+        else:
+            wrapped = SandboxedCommand(argv)
         try:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             return supervisor.start_detached(
@@ -94,6 +100,7 @@ class LocalCommands:
                     stdin=_stdin_of(spec),
                     max_output=self._settings.max_output,
                     rlimits=rlimits,
+                    descriptors=wrapped.descriptors,
                 )
             )
         except (Refused, Unavailable):
@@ -102,10 +109,12 @@ class LocalCommands:
         except OSError as error:
             self._remove_cgroups(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
+        finally:
+            wrapped.close()
 
     def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
         root = Path(workspace)
-        self._require_sandbox().wrap(("true",), root, root, {}, self._sandbox_grant(tuple(needs)))
+        self._wrap(("true",), root, root, tuple(needs)).close()
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
         return supervisor.adopt(self._folder(task))
@@ -176,19 +185,24 @@ class LocalCommands:
     def _group_name(self, task: str) -> str:
         return f"{self._home_tag}-{task}"
 
-    def _require_sandbox(self) -> BubblewrapSandbox:
+    def _require_sandbox(self) -> Sandbox:
         if isinstance(self.sandbox, NoSandbox):
             why = self.sandbox.why
             raise Refused(f"there is no sandbox here ({why}), so a person has to allow every command")
         return self.sandbox
 
-    def _sandbox_grant(self, grants: tuple[str, ...]) -> SandboxGrant:
-        parts = [grant.partition(":") for grant in grants]
-        return SandboxGrant(
+    def _wrap(self, argv: Sequence[str], root: Path, cwd: Path, grants: tuple[str, ...]) -> SandboxedCommand:
+        sandbox, parts = self._require_sandbox(), [grant.partition(":") for grant in grants]
+        held = hold_paths(
+            str(root),
+            str(cwd),
+            write=[path for kind, _, path in parts if kind == "write"],
+            read=[*self._settings.read, *(path for kind, _, path in parts if kind == "read")],
+            hidden=self._settings.hidden,
             network=self._settings.network or NETWORK in grants,
-            write=tuple(path for kind, _, path in parts if kind == "write"),
-            read=(*self._settings.read, *(path for kind, _, path in parts if kind == "read")),
         )
+        with closing(held) as paths:
+            return sandbox.wrap(argv, paths, {})
 
     def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
         sandbox = self._require_sandbox()

@@ -78,3 +78,41 @@ def _names(path: str) -> Sequence[str]:
     if any(name in (".", "..") for name in names):
         raise Refused(f"{path} is not a resolved path")
     return names
+
+
+def hold_paths(
+    root: str,
+    cwd: str,
+    write: Sequence[str] = (),
+    read: Sequence[str] = (),
+    hidden: Sequence[str] = (),
+    network: bool = False,
+) -> HeldPaths:
+    """Resolve and hold all that one command sees. Raises Refused when a path does not exist or cannot be granted."""
+    own = [os.path.realpath(path) for path in hidden if os.path.exists(path)]
+    return HeldPaths(
+        root=hold_path(_resolve(root)),
+        cwd=hold_path(_resolve(cwd)),
+        write=tuple(map(_hold_granted, write)),
+        read=tuple(map(_hold_granted, read)),
+        hidden=tuple((path, identity_of_status(os.stat(path))) for path in own),
+        network=network,
+    )
+
+
+def _resolve(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise Refused(f"{path!r} is not an absolute path")
+    try:
+        return os.path.realpath(path, strict=True)
+    except OSError as error:
+        raise Refused(f"{path} cannot be made visible to a command: {error.strerror}") from error
+
+
+def _hold_granted(path: str) -> HeldPath:
+    held = hold_path(_resolve(path))
+    mode = os.fstat(held.descriptor).st_mode
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        held.close()
+        raise Refused(f"{path} is neither a folder nor a file; sockets and devices cannot be granted")
+    return held

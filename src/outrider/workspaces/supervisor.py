@@ -203,6 +203,7 @@ def _spawn(spec: CommandSpec, argv: Sequence[str]) -> ProcessIdentity:
             cwd=spec.cwd,
             env={**spec.environ, TASK_VARIABLE: str(spec.folder)},
             start_new_session=True,
+            pass_fds=spec.descriptors,
         )
     finally:
         for descriptor in (stdin, reads, writes):

@@ -55,6 +55,8 @@ class CommandSpec(Struct, frozen=True):
     """The most bytes of output, rounded to 512. A command that writes more is killed."""
     rlimits: Mapping[str, int] = {}
     """Resource limits by the names of `LIMITS`, sizes in bytes."""
+    descriptors: tuple[int, ...] = ()
+    """Open descriptors that it inherits, with these numbers."""
 
 
 class Exit(Struct, frozen=True):

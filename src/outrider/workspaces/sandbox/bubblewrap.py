@@ -5,7 +5,6 @@ before it decides.
 """
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -14,8 +13,9 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.system.processes import process_table
+from outrider.workspaces.held_paths import HeldPaths
 from outrider.workspaces.sandbox.cgroups import Cgroups
-from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxGrant, SandboxLimits
+from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxLimits
 
 SANDBOX_ETC = Path(__file__).parent / "etc"
 """Files for the sandbox in place of the machine's, so that commands cannot see its accounts."""
@@ -254,32 +254,21 @@ def command_group(pid: int) -> int | None:
     return first.group if first and first.group == first.pid else None
 
 
-NO_GRANT = SandboxGrant()
-
-
 class BubblewrapSandbox(Struct, frozen=True):
     """Runs commands that reach their workspace and nothing else of the person's files."""
 
     program: str
     system: SystemPaths
     limits: SandboxLimits = SandboxLimits()
-    hidden: tuple[str, ...] = ()
-    """Outrider's own files. No grant shows them and no workspace may contain them, but it may be inside one."""
     cgroups: Cgroups | None = None
     filter: str | None = None
     why: str = ""
     kind: Literal["bubblewrap"] = "bubblewrap"
 
-    def wrap(
-        self, argv: Sequence[str], root: Path, cwd: Path, environ: Mapping[str, str], grant: SandboxGrant = NO_GRANT
-    ) -> SandboxedCommand:
-        """What to start so that `argv` runs confined to `root`. Reads the named paths and changes nothing.
-
-        `environ` is added to the basic variables. Raises Refused when a path does not exist or must stay hidden.
-        """
-        paths = self._visible_paths(root, cwd, grant)
-        check_visible_paths(paths)
-        arguments = bwrap_arguments(self.system, paths, self.limits, sandbox_environment(environ))
+    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+        visible = visible_paths(paths)
+        check_visible_paths(visible)
+        arguments = bwrap_arguments(self.system, visible, self.limits, sandbox_environment(environ))
         limits = None if self.cgroups else self.limits
         outer = ["/bin/sh", "-c", _OUTER_SCRIPT, self.filter or "/dev/null"]
         seccomp = ["--seccomp", str(_SECCOMP_FD)] if self.filter else []
@@ -293,39 +282,15 @@ class BubblewrapSandbox(Struct, frozen=True):
             (*outer, self.program, *arguments, *seccomp, "--", *inner_argv(limits, argv)), rlimits=rlimits
         )
 
-    def _visible_paths(self, root: Path, cwd: Path, grant: SandboxGrant) -> VisiblePaths:
-        hidden = [os.path.realpath(path) for path in self.hidden]
-        return VisiblePaths(
-            root=_real_folder(root),
-            cwd=_real_folder(cwd),
-            write=tuple(map(_granted_path, grant.write)),
-            read=tuple(map(_granted_path, grant.read)),
-            hidden=tuple(path for path in hidden if os.path.isdir(path)),
-            hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
-            network=grant.network,
-        )
 
-
-def _real_folder(path: Path) -> str:
-    real = _real_path(str(path))
-    if not os.path.isdir(real):
-        raise Refused(f"{path} is not a folder")
-    return real
-
-
-def _granted_path(path: str) -> str:
-    """The real path, resolved before it is checked, so that what is checked is what becomes visible."""
-    real = _real_path(path)
-    kind = os.stat(real).st_mode
-    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
-        raise Refused(f"{path} is neither a folder nor a file; sockets and devices cannot be granted")
-    return real
-
-
-def _real_path(path: str) -> str:
-    if not path.startswith("/") or "\0" in path:
-        raise Refused(f"{path!r} is not an absolute path")
-    try:
-        return os.path.realpath(path, strict=True)
-    except OSError as error:
-        raise Refused(f"{path} cannot be made visible to a command: {error.strerror}") from error
+def visible_paths(paths: HeldPaths) -> VisiblePaths:
+    hidden = [path for path, _ in paths.hidden]
+    return VisiblePaths(
+        root=paths.root.path,
+        cwd=paths.cwd.path,
+        write=tuple(held.path for held in paths.write),
+        read=tuple(held.path for held in paths.read),
+        hidden=tuple(path for path in hidden if not os.path.isfile(path)),
+        hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
+        network=paths.network,
+    )

@@ -4,6 +4,7 @@ Both are started by the launcher, in a process tree that ends with the command, 
 their own. docs/sandbox.md compares what this sandbox holds with what bubblewrap holds.
 """
 
+import fcntl
 import os
 import platform
 import sys
@@ -14,13 +15,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.core.errors import Refused
-from outrider.workspaces.held_paths import HeldPaths
+from outrider.core.errors import Refused, Unavailable
+from outrider.workspaces.held_paths import HeldPath, HeldPaths
 from outrider.workspaces.sandbox.bubblewrap import (
     SystemPaths,
-    VisiblePaths,
     check_visible_paths,
     sandbox_environment,
+    visible_paths,
 )
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.landlock_filter import CALLS, NOTIFIED, assemble_filter
@@ -38,8 +39,9 @@ NOT_HELD = (
 )
 """What it does not hold, in comparison with bubblewrap, for `outrider doctor`."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_ETC = ("/etc/passwd", "/etc/group")
-"""Without them, git, npm and ssh do not work. Inside bubblewrap there are others in their place."""
+_ETC = ("/etc/passwd", "/etc/group", "/etc/ssh/ssh_config", "/etc/ssh/ssh_config.d", "/etc/wgetrc")
+"""Without accounts, git, npm and ssh do not work; inside bubblewrap there are others in their place. Without these
+settings, which exist, ssh and wget do not."""
 _PROC = (
     *("meminfo", "cpuinfo", "stat", "uptime", "loadavg", "version", "filesystems"),
     *("sys/kernel/osrelease", "sys/kernel/ostype", "sys/kernel/pid_max", "sys/kernel/cap_last_cap"),
@@ -83,8 +85,6 @@ class LandlockSandbox(Struct, frozen=True):
     filter: str
     """The file with the seccomp filter that every sandbox has."""
     limits: SandboxLimits = SandboxLimits()
-    hidden: tuple[str, ...] = ()
-    """Outrider's own files. No grant shows them and no workspace may contain them, but it may be inside one."""
     cgroups: Cgroups | None = None
     why: str = ""
     instead: NoSandbox | None = None
@@ -93,7 +93,7 @@ class LandlockSandbox(Struct, frozen=True):
 
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
         hidden = [path for path, _ in paths.hidden]
-        check_visible_paths(_visible_paths(paths))
+        check_visible_paths(visible_paths(paths))
         machine = platform.machine()
         system = (*self.system.folders, *self.system.etc, *_ETC, *(f"/proc/{name}" for name in _PROC))
         if paths.network:
@@ -102,8 +102,6 @@ class LandlockSandbox(Struct, frozen=True):
         words = [
             f"abi={self.abi}",
             f"network={int(paths.network)}",
-            *(f"write={held.descriptor}" for held in (paths.root, *paths.write)),
-            *(f"read={held.descriptor}" for held in paths.read),
             *(f"system={path}" for path in system),
             *(f"device=/dev/{name}" for name in _DEVICES),
             *(f"hidden={path}" for path in hidden),
@@ -111,6 +109,8 @@ class LandlockSandbox(Struct, frozen=True):
             f"notify={assemble_filter(machine, self.abi, network=paths.network).hex()}",
             f"calls={calls}",
         ]
+        # The machine's settings of git exist but cannot be read, which git does not accept.
+        environ = {"GIT_CONFIG_NOSYSTEM": "1", **environ}
         if os.geteuid() == 0:
             # Root without capabilities cannot give files away, and tar fails when it tries.
             environ = {"TAR_OPTIONS": "--no-same-owner", **environ}
@@ -124,7 +124,6 @@ class UnconfinedCommands(Struct, frozen=True):
     """
 
     limits: SandboxLimits = SandboxLimits()
-    hidden: tuple[str, ...] = ()
     cgroups: Cgroups | None = None
     why: str = ""
     kind: Literal["off"] = "off"
@@ -146,23 +145,24 @@ def _launch(
         raise Refused("a command needs at least one word, and no word may contain a NUL character")
     bounds = [] if cgroups else [f"memory={limits.memory}", f"processes={limits.processes}"]
     variables = [f"env={name}={value}" for name, value in sandbox_environment(environ).items()]
-    own = [*words, f"cwd={paths.cwd.descriptor}", f"scratch={scratch_folder()}", *bounds, *variables]
-    held = (paths.root, paths.cwd, *paths.write, *paths.read)
+    own = [*words, f"scratch={scratch_folder()}", *bounds, *variables]
+    descriptors: list[int] = []
+    try:
+        for name, held in _named(paths):
+            # Numbers from 20 on, since a shell between here and the launcher uses smaller ones itself.
+            descriptors.append(fcntl.fcntl(held.descriptor, fcntl.F_DUPFD_CLOEXEC, 20))
+            own.append(f"{name}={descriptors[-1]}")
+    except OSError as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise Unavailable(f"no descriptor is free: {error.strerror}") from error
     return SandboxedCommand(
         (sys.executable, "-I", "-S", str(LAUNCHER), *own, "--", *argv),
         rlimits={"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files},
-        descriptors=tuple(each.descriptor for each in held),
+        descriptors=tuple(descriptors),
     )
 
 
-def _visible_paths(paths: HeldPaths) -> VisiblePaths:
-    hidden = [path for path, _ in paths.hidden]
-    return VisiblePaths(
-        root=paths.root.path,
-        cwd=paths.cwd.path,
-        write=tuple(held.path for held in paths.write),
-        read=tuple(held.path for held in paths.read),
-        hidden=tuple(path for path in hidden if not os.path.isfile(path)),
-        hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
-        network=paths.network,
-    )
+def _named(paths: HeldPaths) -> list[tuple[str, HeldPath]]:
+    write = [("write", held) for held in (paths.root, *paths.write)]
+    return [("cwd", paths.cwd), *write, *(("read", held) for held in paths.read)]

@@ -467,7 +467,9 @@ class Monitor:
         return place == top or place.startswith(f"{top}/")
 
     def _is_hidden(self, place: str) -> bool:
-        return any(place == each or place.startswith(f"{each}/") or each.startswith(f"{place}/") for each in self._hidden)
+        return any(
+            place == each or place.startswith(f"{each}/") or each.startswith(f"{place}/") for each in self._hidden
+        )
 
     def _check_signal(self, target: int) -> int:
         """`kill` reaches the command's own processes, by pid or group. To all processes of the account it is refused."""

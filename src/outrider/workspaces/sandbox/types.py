@@ -1,5 +1,6 @@
-"""Grants and limits of a sandboxed command, and the command line that they result in."""
+"""Limits of a sandboxed command, and the command line that they result in."""
 
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -9,14 +10,6 @@ from msgspec import Struct
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 SandboxKind = Literal["bubblewrap", "landlock", "off"]
-
-
-class SandboxGrant(Struct, frozen=True):
-    """What an approval adds to the sandbox of one call. Paths are absolute and must exist."""
-
-    network: bool = False
-    write: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
 
 
 class SandboxLimits(Struct, frozen=True):
@@ -42,6 +35,10 @@ class SandboxedCommand(Struct, frozen=True):
     """By the names of the resource module, in lower case and without RLIMIT_: "cpu", "nofile" …"""
     descriptors: tuple[int, ...] = ()
     """Open descriptors that the command line names. The child inherits them; the caller closes them after the start."""
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 class NoSandbox(Struct, frozen=True):
