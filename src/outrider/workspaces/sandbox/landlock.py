@@ -72,11 +72,6 @@ def landlock_abi() -> int | NoSandbox:
     return NoSandbox("this kernel has no Landlock", "use Linux 6.2 or newer")
 
 
-def scratch_folder() -> str:
-    """The parent of the folders that commands get for their home and temporary files."""
-    return os.path.join(os.path.realpath(tempfile.gettempdir()), f"outrider-commands-{os.geteuid()}")
-
-
 class LandlockSandbox(Struct, frozen=True):
     """Runs commands that can open their workspace and nothing else of the person's files."""
 
@@ -145,7 +140,7 @@ def _launch(
         raise Refused("a command needs at least one word, and no word may contain a NUL character")
     bounds = [] if cgroups else [f"memory={limits.memory}", f"processes={limits.processes}"]
     variables = [f"env={name}={value}" for name, value in sandbox_environment(environ).items()]
-    own = [*words, f"scratch={scratch_folder()}", *bounds, *variables]
+    own = [*words, f"scratch={os.path.realpath(tempfile.gettempdir())}", *bounds, *variables]
     descriptors: list[int] = []
     try:
         for name, held in _named(paths):

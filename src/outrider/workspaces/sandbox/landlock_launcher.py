@@ -103,8 +103,9 @@ def prctl(option: int, *arguments: int) -> None:
 # Scratch space
 
 
-def make_scratch(parent: str, owner: int) -> str:
+def make_scratch(top: str, owner: int) -> str:
     """Create the private folder of one command, with `home` and `tmp`. Removes those of commands that have ended."""
+    parent = f"{top}/outrider-commands-{os.geteuid()}"
     os.makedirs(parent, mode=0o711, exist_ok=True)
     status = os.lstat(parent)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
