@@ -6,6 +6,7 @@ What one of the sandboxes does not hold is written down here, command by command
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.workspaces.sandbox import Sandbox, detect
+from outrider.workspaces.sandbox import BubblewrapSandbox, LandlockSandbox, Sandbox, detect
 from outrider.workspaces.sandbox.types import NoSandbox
 from tests.support.hostile import SECTIONS, hostile
 from tests.support.outer import (
@@ -29,7 +30,41 @@ from tests.support.outer import (
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.promise("S8")]
 
-NOT_HELD_BY_LANDLOCK: Mapping[str, Sequence[str]] = {}
+NOT_HELD_BY_LANDLOCK: Mapping[str, Sequence[str]] = {
+    "names and attributes can be tested one by one: Landlock controls opening and changing, not looking up": (
+        'stat "$PERSON/.ssh/id_ed25519"',
+        'test -e "$OUTRIDER/store.db"',
+        'test -d "$OTHER"',
+        'readlink -f "$PERSON/.bashrc" && test -f "$PERSON/.bashrc"',
+        "ls -d /var/spool/cron",
+        "ls /sys/kernel/uevent_helper",
+        "test -S /run/dbus/system_bus_socket",
+        "test -S /var/run/docker.sock",
+        "test -e /tmp/.X11-unix",
+        "ls /dev/fuse",
+        "ls /dev/kvm",
+        "ls /dev/vsock",
+        "ls /dev/loop-control",
+        "losetup -f",
+    ),
+    "whether a process number is in use can be tested: there is one process table": (
+        "python3 -c 'import os; os.pidfd_open(int(os.environ[\"VICTIM\"]))'",
+    ),
+    "the command keeps its account, so that becoming it, or giving it a file, is no change": (
+        "python3 -c 'import os; os.setuid(0)'",
+        "setpriv --reuid 0 true",
+        "setpriv --reuid 65534 true",
+        "touch owned && chown 65534 owned",
+        "touch owned && chown root owned",
+    ),
+    "an ordinary account cannot empty its bounding set; since it gets no new privileges, the set has no effect": (
+        "capsh --has-b=cap_net_raw",
+    ),
+}
+"""Why, and the commands that succeed for that reason. None of them may show the content of a file."""
+SANDBOXES = ("bundled bubblewrap", "system bubblewrap", "landlock")
+OLD_LANDLOCK = "landlock as of version 4"
+"""What Linux 6.7 offers: it does not confine signals, which the launcher then does."""
 
 SCAN_SCRIPT = """
 import os, stat, sys
@@ -71,7 +106,7 @@ class Place:
         )
 
     def escapes(self, commands: Sequence[str]) -> dict[str, str]:
-        """The commands that got somewhere, with their output, except those that are disclaimed. All of them are tried."""
+        """The commands that got somewhere, with their output, except those that are disclaimed. All were tried."""
         status, output = self.run(guarded(commands, self.sandbox.kind))
         assert status == 0, output
         tried = re.findall(r"(?ms)^=== (\d+)\n(.*?)(?=^=== )", output)
@@ -103,7 +138,7 @@ def _sandbox(name: str) -> Sandbox:
             return msgspec.structs.replace(require_landlock(), abi=int(name.split()[-1]))
 
 
-@pytest.fixture(params=["bundled bubblewrap", "system bubblewrap", "landlock", "landlock as of version 4"])
+@pytest.fixture(params=SANDBOXES)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     return _sandbox(request.param)
 
@@ -116,13 +151,34 @@ def place(request: pytest.FixtureRequest, sandbox: Sandbox, tmp_path: Path) -> G
         return
     if os.geteuid() != 0:
         pytest.skip("only root can become another account; the other tests ran as an ordinary one")
-    # Only root can use the devices and control groups that were made for root.
-    plain = msgspec.structs.replace(sandbox, system=msgspec.structs.replace(sandbox.system, devices=()), cgroups=None)
-    with (
-        tempfile.TemporaryDirectory(prefix="outrider-test-", dir="/var/tmp") as name,
-        outer_world(Path(name), ORDINARY) as outer,
-    ):
-        yield Place(plain, outer, ORDINARY)
+    with tempfile.TemporaryDirectory(prefix="outrider-test-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "world").mkdir()
+        with outer_world(folder / "world", ORDINARY) as outer:
+            yield Place(_for_ordinary_account(sandbox, folder), outer, ORDINARY)
+
+
+def _for_ordinary_account(sandbox: Sandbox, folder: Path) -> Sandbox:
+    """The same sandbox, with copies of what may be in root's home, and without root's devices and control groups."""
+    assert isinstance(sandbox, BubblewrapSandbox | LandlockSandbox)
+    filters = [path for path in (sandbox.filter,) if path]
+    if isinstance(sandbox, BubblewrapSandbox):
+        try:
+            subprocess.run([sandbox.program, "--version"], check=True, capture_output=True, user=ORDINARY)
+        except PermissionError:
+            pytest.skip(f"an ordinary account cannot run {sandbox.program}")
+        system = msgspec.structs.replace(sandbox.system, devices=())
+        copied = _copy(folder, *filters)
+        return msgspec.structs.replace(sandbox, filter=copied[0] if copied else None, system=system, cgroups=None)
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or pytest.skip("root's Python only")
+    copied = _copy(folder, sandbox.program[-1], *filters)
+    program = (python, *sandbox.program[1:-1], copied[0])
+    return msgspec.structs.replace(sandbox, program=program, filter=copied[-1], cgroups=None)
+
+
+def _copy(folder: Path, *files: str) -> list[str]:
+    return [shutil.copy(file, folder) for file in files]
 
 
 def test_the_list_of_hostile_commands_is_long_enough() -> None:
@@ -149,6 +205,7 @@ def test_a_command_changes_nothing_but_its_workspace(place: Place) -> None:
     assert place.outer.state() == before
 
 
+@pytest.mark.parametrize("sandbox", [*SANDBOXES, OLD_LANDLOCK], indirect=True)
 def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(place: Place) -> None:
     before = place.outer.state()
     assert place.escapes(hostile("kernel")) == {}
@@ -162,6 +219,7 @@ def test_a_command_reaches_no_listener_and_no_network(place: Place) -> None:
 
 
 @pytest.mark.promise("S10")
+@pytest.mark.parametrize("sandbox", [*SANDBOXES, OLD_LANDLOCK], indirect=True)
 def test_a_destructive_command_destroys_only_its_workspace(place: Place) -> None:
     before = place.outer.state()
     for command in hostile("ruinous"):

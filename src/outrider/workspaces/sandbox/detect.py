@@ -134,7 +134,7 @@ def detect(
 def _unconfined(limits: SandboxLimits) -> UnconfinedCommands:
     account = "as nobody, who cannot read Outrider's home" if os.geteuid() == 0 else "as you, with all your files"
     why = f"commands run without a sandbox, {account} (sandbox.mode is off)"
-    return UnconfinedCommands(limits, find_cgroups() if sys.platform == "linux" else None, why)
+    return UnconfinedCommands(limits=limits, cgroups=find_cgroups() if sys.platform == "linux" else None, why=why)
 
 
 def _find_bubblewrap(

@@ -27,7 +27,7 @@ from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.landlock_filter import CALLS, NOTIFIED, assemble_filter
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxLimits
 
-LAUNCHER = Path(__file__).parent / "landlock_launcher.py"
+LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).parent / "landlock_launcher.py"))
 MIN_ABI, MAX_ABI = 3, 7
 """Before version 3, a command could empty files that it may only read. Version 7 is the newest that was tested."""
 NOT_HELD = (
@@ -79,6 +79,7 @@ class LandlockSandbox(Struct, frozen=True):
     system: SystemPaths
     filter: str
     """The file with the seccomp filter that every sandbox has."""
+    program: tuple[str, ...] = LAUNCHER
     limits: SandboxLimits = SandboxLimits()
     cgroups: Cgroups | None = None
     why: str = ""
@@ -109,7 +110,7 @@ class LandlockSandbox(Struct, frozen=True):
         if os.geteuid() == 0:
             # Root without capabilities cannot give files away, and tar fails when it tries.
             environ = {"TAR_OPTIONS": "--no-same-owner", **environ}
-        return _launch(argv, words, paths, environ, self.limits, self.cgroups)
+        return _launch(self, words, argv, paths, environ)
 
 
 class UnconfinedCommands(Struct, frozen=True):
@@ -118,6 +119,7 @@ class UnconfinedCommands(Struct, frozen=True):
     As root, they run as another account, which cannot read Outrider's home. Any other account cannot become another.
     """
 
+    program: tuple[str, ...] = LAUNCHER
     limits: SandboxLimits = SandboxLimits()
     cgroups: Cgroups | None = None
     why: str = ""
@@ -125,20 +127,20 @@ class UnconfinedCommands(Struct, frozen=True):
 
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
         words = ["abi=0", *([f"account={_OTHER_ACCOUNT}"] if os.geteuid() == 0 else [])]
-        return _launch(argv, words, paths, environ, self.limits, self.cgroups)
+        return _launch(self, words, argv, paths, environ)
 
 
 def _launch(
-    argv: Sequence[str],
+    sandbox: LandlockSandbox | UnconfinedCommands,
     words: Sequence[str],
+    argv: Sequence[str],
     paths: HeldPaths,
     environ: Mapping[str, str],
-    limits: SandboxLimits,
-    cgroups: Cgroups | None,
 ) -> SandboxedCommand:
     if not argv or any("\0" in word for word in argv):
         raise Refused("a command needs at least one word, and no word may contain a NUL character")
-    bounds = [] if cgroups else [f"memory={limits.memory}", f"processes={limits.processes}"]
+    limits = sandbox.limits
+    bounds = [] if sandbox.cgroups else [f"memory={limits.memory}", f"processes={limits.processes}"]
     variables = [f"env={name}={value}" for name, value in sandbox_environment(environ).items()]
     own = [*words, f"scratch={os.path.realpath(tempfile.gettempdir())}", *bounds, *variables]
     descriptors: list[int] = []
@@ -152,7 +154,7 @@ def _launch(
             os.close(descriptor)
         raise Unavailable(f"no descriptor is free: {error.strerror}") from error
     return SandboxedCommand(
-        (sys.executable, "-I", "-S", str(LAUNCHER), *own, "--", *argv),
+        (*sandbox.program, *own, "--", *argv),
         rlimits={"core": 0, "cpu": limits.cpu, "fsize": limits.file_size, "nofile": limits.open_files},
         descriptors=tuple(descriptors),
     )
