@@ -252,13 +252,14 @@ def restrict_files(options: Options, scratch: str) -> None:
         syscall(_ADD_RULE, ruleset, 1, rule, 0)
 
     hidden = options.all("hidden")
-    for path in options.all("system"):
-        try:
-            allow_reading(path, os.open(path, os.O_PATH), hidden, allow)
-        except FileNotFoundError:
-            continue  # this system has none
-    for path in options.all("device"):
-        allow(os.open(path, os.O_PATH), _DEVICE)
+    for path in filter(os.path.exists, options.all("system")):
+        opened = os.open(path, os.O_PATH)
+        allow_reading(path, opened, hidden, allow)
+        os.close(opened)
+    for path in filter(os.path.exists, options.all("device")):
+        opened = os.open(path, os.O_PATH)
+        allow(opened, _DEVICE)
+        os.close(opened)
     for word in options.all("read"):
         allow_reading(os.readlink(f"/proc/self/fd/{word}"), int(word), hidden, allow)
     for descriptor in (*map(int, options.all("write")), os.open(scratch, os.O_PATH)):
@@ -304,8 +305,8 @@ class Monitor:
         pairs = [word.partition(":") for word in options.one("calls").split(",")]
         self._names = {int(number): name for name, _, number in pairs}
         self._writable = [*map(int, options.all("write")), scratch]
-        system = [os.open(path, os.O_PATH) for path in options.all("system") if os.path.isdir(path)]
-        self._readable = [*self._writable, *map(int, options.all("read")), *system]
+        self._readable = [*self._writable, *map(int, options.all("read"))]
+        self._system = [os.path.realpath(path) for path in options.all("system")]
         self._hidden = options.all("hidden")
 
     def answer(self) -> None:
@@ -411,10 +412,10 @@ class Monitor:
             os.close(found)
             raise
 
-    def _inside(self, roots: list[int], found: int) -> int:
+    def _inside(self, roots: list[int], found: int, *more: str) -> int:
         """This descriptor, if its file is in one of these folders. What it refers to cannot change any more."""
         path = os.readlink(f"/proc/self/fd/{found}")
-        tops = [os.readlink(f"/proc/self/fd/{root}") for root in roots]
+        tops = [*(os.readlink(f"/proc/self/fd/{root}") for root in roots), *more]
         if not any(path == top or path.startswith(f"{top}/") for top in tops):
             os.close(found)
             raise PermissionError(errno.EACCES, "")
@@ -445,7 +446,7 @@ class Monitor:
         mask = words[2] & 0xFFFFFFFF
         path = self._read_path(pid, words[1])
         found = self._lookup(id, pid, _AT_FDCWD, path, bool(mask & _IN_DONT_FOLLOW))
-        found = self._inside(self._readable, found)
+        found = self._inside(self._readable, found, *self._system)
         try:
             place = os.readlink(f"/proc/self/fd/{found}")
             if not any(self._contains(root, place) for root in self._writable) and self._is_hidden(place):
@@ -724,11 +725,15 @@ def run_command(options: Options, scratch: str, channel: _socket.socket) -> None
     environ = dict(word.partition("=")[::2] for word in options.all("env"))
     environ |= {"HOME": f"{scratch}/home", "TMPDIR": f"{scratch}/tmp"}
     syscall(_CLOSE_RANGE, 3, 0x7FFFFFFF, 0)
-    try:
-        os.execvpe(options.argv[0], options.argv, environ)
-    except FileNotFoundError:
-        report(f"{options.argv[0]}: not found")
-        os._exit(127)
+    name = options.argv[0]
+    # Without `os.execvpe`, which imports modules that cannot be read any more.
+    for folder in [""] if "/" in name else environ.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(f"{folder}/{name}" if folder else name, options.argv, environ)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    report(f"{name}: not found")
+    os._exit(127)
 
 
 def read_program(path: str) -> bytes:
