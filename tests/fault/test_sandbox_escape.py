@@ -178,7 +178,7 @@ def _for_ordinary_account(sandbox: Sandbox, folder: Path) -> Sandbox:
 
 
 def _copy(folder: Path, *files: str) -> list[str]:
-    return [shutil.copy(file, folder) for file in files]
+    return [str(shutil.copy(file, folder)) for file in files]
 
 
 def test_the_list_of_hostile_commands_is_long_enough() -> None:

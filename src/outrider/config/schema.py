@@ -219,8 +219,9 @@ class SandboxSettings(Section, frozen=True):
     mode: Annotated[
         Literal["auto", "required", "bubblewrap", "landlock", "off"],
         Meta(
-            description="auto uses bubblewrap, else Landlock, and asks before every command where neither works; required "
-            "refuses commands there; bubblewrap and landlock require that one; off runs commands without a sandbox."
+            description="auto uses bubblewrap, else Landlock, and asks before every command where neither works; "
+            "required refuses commands there; bubblewrap and landlock require that one; off runs commands without a "
+            "sandbox."
         ),
     ] = "auto"
     read: Annotated[Folders, Meta(description="Folders that commands may read in addition to system folders.")] = ()

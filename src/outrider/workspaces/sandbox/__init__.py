@@ -8,10 +8,10 @@ from outrider.workspaces.sandbox.port import Sandbox
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxLimits
 
 __all__ = [
-    "Cgroups",
-    "NoSandbox",
     "BubblewrapSandbox",
+    "Cgroups",
     "LandlockSandbox",
+    "NoSandbox",
     "Sandbox",
     "SandboxLimits",
     "SandboxedCommand",

@@ -126,6 +126,11 @@ class UnconfinedCommands(Struct, frozen=True):
     kind: Literal["off"] = "off"
 
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+        if sys.platform != "linux":
+            if os.geteuid() == 0:
+                raise Refused("sandbox.mode is off: run Outrider as a normal user, whose account commands then have")
+            own = {"HOME": tempfile.gettempdir(), "TMPDIR": tempfile.gettempdir()}
+            return SandboxedCommand(tuple(argv), {**sandbox_environment(environ), **own})
         words = ["abi=0", *([f"account={_OTHER_ACCOUNT}"] if os.geteuid() == 0 else [])]
         return _launch(self, words, argv, paths, environ)
 

@@ -14,20 +14,21 @@ _LOAD, _AND, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x06
 _NUMBER, _ARGUMENTS = 0, 16
 
 _X86 = (
-    "ioctl 16 shmget 29 shmat 30 shmctl 31 socket 41 socketpair 53 clone 56 kill 62 semget 64 semop 65 semctl 66 msgget 68 "
-    "msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 chmod 90 fchmod 91 chown 92 fchown 93 lchown 94 rt_sigqueueinfo 129 utime 132 "
-    "setpriority 141 sched_setparam 142 sched_setscheduler 144 setxattr 188 lsetxattr 189 fsetxattr 190 removexattr 197 "
-    "lremovexattr 198 fremovexattr 199 tkill 200 sched_setaffinity 203 semtimedop 220 tgkill 234 utimes 235 mq_open 240 "
-    "mq_unlink 241 ioprio_set 251 inotify_add_watch 254 fchownat 260 futimesat 261 fchmodat 268 unshare 272 utimensat 280 "
+    "ioctl 16 shmget 29 shmat 30 shmctl 31 socket 41 socketpair 53 clone 56 kill 62 semget 64 semop 65 "
+    "semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 chmod 90 fchmod 91 chown 92 fchown 93 "
+    "lchown 94 rt_sigqueueinfo 129 utime 132 setpriority 141 sched_setparam 142 sched_setscheduler 144 "
+    "setxattr 188 lsetxattr 189 fsetxattr 190 removexattr 197 lremovexattr 198 fremovexattr 199 tkill 200 "
+    "sched_setaffinity 203 semtimedop 220 tgkill 234 utimes 235 mq_open 240 mq_unlink 241 ioprio_set 251 "
+    "inotify_add_watch 254 fchownat 260 futimesat 261 fchmodat 268 unshare 272 utimensat 280 "
     "rt_tgsigqueueinfo 297 fanotify_init 300 prlimit64 302 sched_setattr 314"
 )
 _ARM = (
-    "setxattr 5 lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16 fcntl 25 inotify_add_watch 27 ioctl 29 "
-    "ioprio_set 30 fchmod 52 fchmodat 53 fchownat 54 fchown 55 utimensat 88 unshare 97 sched_setparam 118 "
-    "sched_setscheduler 119 sched_setaffinity 122 kill 129 tkill 130 tgkill 131 rt_sigqueueinfo 138 setpriority 140 "
-    "mq_open 180 mq_unlink 181 msgget 186 msgctl 187 msgrcv 188 msgsnd 189 semget 190 semctl 191 semtimedop 192 semop 193 "
-    "shmget 194 shmctl 195 shmat 196 socket 198 socketpair 199 clone 220 rt_tgsigqueueinfo 240 prlimit64 261 "
-    "fanotify_init 262 sched_setattr 274"
+    "setxattr 5 lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16 fcntl 25 "
+    "inotify_add_watch 27 ioctl 29 ioprio_set 30 fchmod 52 fchmodat 53 fchownat 54 fchown 55 utimensat 88 "
+    "unshare 97 sched_setparam 118 sched_setscheduler 119 sched_setaffinity 122 kill 129 tkill 130 tgkill 131 "
+    "rt_sigqueueinfo 138 setpriority 140 mq_open 180 mq_unlink 181 msgget 186 msgctl 187 msgrcv 188 msgsnd 189 "
+    "semget 190 semctl 191 semtimedop 192 semop 193 shmget 194 shmctl 195 shmat 196 socket 198 socketpair 199 "
+    "clone 220 rt_tgsigqueueinfo 240 prlimit64 261 fanotify_init 262 sched_setattr 274"
 )
 _NEW = "pidfd_send_signal 424 clone3 435 fchmodat2 452 setxattrat 463 removexattrat 466 file_setattr 469"
 

@@ -1,8 +1,9 @@
 """The launcher of a command without namespaces: confines itself with Landlock and seccomp, then becomes the command.
 
-The Python interpreter runs this file by its path, without the package, so it uses only the standard library, and only
-the parts of it that are quick to import. Three processes run: the first one, which a caller can kill; the monitor,
-which inherits every process that the command leaves behind and ends them all; and the command.
+The Python interpreter runs this file by its path, without the package. That is why it is one long file, which uses only
+the standard library, and only the parts of it that are quick to import. Three processes run: the first one, which a
+caller can kill; the monitor, which inherits every process that the command leaves behind and ends them all; and the
+command.
 
 Landlock does not control permissions, owners, times and watches of files, and old versions not signals. The monitor
 performs those calls for the command (seccomp user notification), on a file that it has opened itself and found inside a
@@ -29,7 +30,9 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PIDFD_GETFD, _CLOSE_RANGE = 438, 436
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
-_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
+_SET_MODE_FILTER = 1
+_NEW_LISTENER = 1 << 3 | 1 << 5
+"""With a listener, and with waiting for its answer that only a fatal signal ends."""
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """The ioctls of a seccomp listener."""
 _CONTINUE = 1
@@ -106,7 +109,11 @@ def prctl(option: int, *arguments: int) -> None:
 def make_scratch(top: str, owner: int) -> str:
     """Create the private folder of one command, with `home` and `tmp`. Removes those of commands that have ended."""
     parent = f"{top}/outrider-commands-{os.geteuid()}"
-    os.makedirs(parent, mode=0o711, exist_ok=True)
+    try:
+        os.mkdir(parent, 0o700)
+        os.chmod(parent, 0o711)
+    except FileExistsError:
+        pass
     status = os.lstat(parent)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(errno.EPERM, f"{parent} belongs to another account")
@@ -135,8 +142,8 @@ def remove_unless_used(folder: str) -> None:
     try:
         fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_folder(folder)
-    except BlockingIOError:
-        return
+    except OSError:
+        return  # it is in use, or cannot be removed, which must not keep this command from starting
     finally:
         os.close(used)
 
@@ -186,10 +193,8 @@ def drop_privileges() -> None:
         if error.errno not in (errno.EINVAL, errno.EPERM):  # the last one, or there is nothing to give up
             raise
     for option, value in ((_PR_SET_SECUREBITS, _NO_ROOT_LOCKED), (_PR_CAP_AMBIENT, 4)):
-        try:
-            prctl(option, value)
-        except PermissionError:
-            pass
+        # Refused to those who have no capabilities anyway.
+        _LIBC.prctl(ctypes.c_int(option), *(ctypes.c_ulong(each) for each in (value, 0, 0, 0)))
     header, data = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     syscall(_CAPSET[os.uname().machine], header, data)
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
@@ -297,6 +302,23 @@ def load_filter(code: bytes, flags: int = 0) -> int:
     return syscall(_SECCOMP[os.uname().machine], _SET_MODE_FILTER, flags, ctypes.byref(program))
 
 
+_FILE_CALLS: dict[str, tuple[str, int | None, int | None, int, int | None]] = {
+    "chmod": ("mode", None, 0, 1, None),
+    "fchmod": ("mode", 0, None, 1, None),
+    "fchmodat": ("mode", 0, 1, 2, None),
+    "fchmodat2": ("mode", 0, 1, 2, 3),
+    "chown": ("owner", None, 0, 1, None),
+    "lchown": ("owner", None, 0, 1, None),
+    "fchown": ("owner", 0, None, 1, None),
+    "fchownat": ("owner", 0, 1, 2, 4),
+    "utime": ("seconds", None, 0, 1, None),
+    "utimes": ("microseconds", None, 0, 1, None),
+    "futimesat": ("microseconds", 0, 1, 2, None),
+    "utimensat": ("nanoseconds", 0, 1, 2, 3),
+}
+"""What each call changes, and the numbers of its arguments: folder, path, value, flags."""
+
+
 class Monitor:
     """Answers the system calls that Landlock does not control, for one command."""
 
@@ -329,46 +351,40 @@ class Monitor:
 
     def _perform(self, id: int, pid: int, name: str, words: list[int]) -> tuple[int, int]:
         """Perform the call; its value, or the flag with which the kernel continues it."""
-        match name:
-            case "chmod":
-                self._chmod(self._open(id, pid, _AT_FDCWD, words[0]), words[1])
-            case "fchmod":
-                self._chmod(self._open_descriptor(id, pid, words[0]), words[1])
-            case "fchmodat":
-                self._chmod(self._open(id, pid, words[0], words[1]), words[2])
-            case "fchmodat2":
-                self._chmod(self._open(id, pid, words[0], words[1], words[3]), words[2])
-            case "chown":
-                self._chown(self._open(id, pid, _AT_FDCWD, words[0]), words[1:3])
-            case "lchown":
-                self._chown(self._open(id, pid, _AT_FDCWD, words[0], _AT_SYMLINK_NOFOLLOW), words[1:3])
-            case "fchown":
-                self._chown(self._open_descriptor(id, pid, words[0]), words[1:3])
-            case "fchownat":
-                self._chown(self._open(id, pid, words[0], words[1], words[4]), words[2:4])
-            case "utimensat":
-                times = self._read(pid, words[2], 32) if words[2] else None
-                self._set_times(self._open(id, pid, words[0], words[1], words[3]), times)
-            case "utime":
-                times = self._read(pid, words[1], 16) if words[1] else None
-                self._set_times(self._open(id, pid, _AT_FDCWD, words[0]), _from_seconds(times))
-            case "utimes":
-                times = self._read(pid, words[1], 32) if words[1] else None
-                self._set_times(self._open(id, pid, _AT_FDCWD, words[0]), _from_microseconds(times))
-            case "futimesat":
-                times = self._read(pid, words[2], 32) if words[2] else None
-                self._set_times(self._open(id, pid, words[0], words[1]), _from_microseconds(times))
-            case "inotify_add_watch":
-                return self._watch(id, pid, words), 0
-            case "kill":
-                return self._check_signal(_signed(words[0])), _CONTINUE
-            case "setpriority" | "ioprio_set":
-                return self._check_process(_signed(words[1])), _CONTINUE
-            case _:  # the other calls name a process or thread in their first argument
-                return self._check_process(_signed(words[0])), _CONTINUE
-        return 0, 0
+        if name in _FILE_CALLS:
+            self._change_file(id, pid, name, words)
+            return 0, 0
+        if name == "inotify_add_watch":
+            return self._watch(id, pid, words), 0
+        if name == "kill":
+            return self._check_signal(_signed(words[0])), _CONTINUE
+        # Only numbers decide here, which the process cannot change while it waits.
+        which = 1 if name in ("setpriority", "ioprio_set") else 0
+        return self._check_process(_signed(words[which])), _CONTINUE
 
-    def _open(self, id: int, pid: int, folder: int, pointer: int, flags: int = 0) -> int:
+    def _change_file(self, id: int, pid: int, name: str, words: list[int]) -> None:
+        kind, folder, path, value, flags = _FILE_CALLS[name]
+        start = _AT_FDCWD if folder is None else words[folder]
+        if path is None:
+            found = self._open_descriptor(id, pid, start)
+        else:
+            is_own_link = _AT_SYMLINK_NOFOLLOW if name == "lchown" else 0
+            found = self._open(id, pid, start, words[path], is_own_link if flags is None else words[flags])
+        try:
+            if kind == "mode":
+                if words[value] & _SET_ID_BITS:
+                    raise PermissionError(errno.EPERM, "")
+                os.chmod(f"/proc/self/fd/{found}", words[value] & 0o7777)
+            elif kind == "owner":
+                user, group = (ctypes.c_uint(each & 0xFFFFFFFF) for each in words[value : value + 2])
+                checked(_LIBC.fchownat(found, b"", user, group, _AT_EMPTY_PATH))
+            else:
+                times = self._read(pid, words[value], 16 if kind == "seconds" else 32) if words[value] else None
+                checked(_LIBC.utimensat(found, b"", times and _nanoseconds(kind, times), _AT_EMPTY_PATH))
+        finally:
+            os.close(found)
+
+    def _open(self, id: int, pid: int, folder: int, pointer: int, flags: int) -> int:
         """A descriptor of the file that these arguments name, found inside a folder that may be written."""
         if not pointer:
             return self._open_descriptor(id, pid, folder)
@@ -421,27 +437,6 @@ class Monitor:
             raise PermissionError(errno.EACCES, "")
         return found
 
-    def _chmod(self, found: int, mode: int) -> None:
-        try:
-            if mode & _SET_ID_BITS:
-                raise PermissionError(errno.EPERM, "")
-            os.chmod(f"/proc/self/fd/{found}", mode & 0o7777)
-        finally:
-            os.close(found)
-
-    def _chown(self, found: int, owners: list[int]) -> None:
-        try:
-            user, group = (ctypes.c_uint(each & 0xFFFFFFFF) for each in owners)
-            checked(_LIBC.fchownat(found, b"", user, group, _AT_EMPTY_PATH))
-        finally:
-            os.close(found)
-
-    def _set_times(self, found: int, times: bytes | None) -> None:
-        try:
-            checked(_LIBC.utimensat(found, b"", times, _AT_EMPTY_PATH))
-        finally:
-            os.close(found)
-
     def _watch(self, id: int, pid: int, words: list[int]) -> int:
         mask = words[2] & 0xFFFFFFFF
         path = self._read_path(pid, words[1])
@@ -474,7 +469,7 @@ class Monitor:
         )
 
     def _check_signal(self, target: int) -> int:
-        """`kill` reaches the command's own processes, by pid or group. To all processes of the account it is refused."""
+        """`kill` reaches the command's own processes, by pid or group. Killing all of the account is refused."""
         if target == -1:
             raise PermissionError(errno.EPERM, "")
         if target > 0:
@@ -486,7 +481,7 @@ class Monitor:
         return 0
 
     def _check_process(self, pid: int) -> int:
-        """Only numbers decide here, which the process cannot change while it waits."""
+        """Raises PermissionError for a process or thread that does not descend from the command."""
         while pid not in (0, 1, os.getpid()):
             try:
                 parent = int(read_stat(pid)[1])
@@ -522,16 +517,13 @@ def _signed(word: int) -> int:
     return ctypes.c_int(word & 0xFFFFFFFF).value
 
 
-def _from_seconds(times: bytes | None) -> bytes | None:
-    if times is None:
-        return None
-    accessed, modified = struct.unpack("=qq", times)
-    return struct.pack("=qqqq", accessed, 0, modified, 0)
-
-
-def _from_microseconds(times: bytes | None) -> bytes | None:
-    if times is None:
-        return None
+def _nanoseconds(kind: str, times: bytes) -> bytes:
+    """Times of access and change as `utimensat` takes them."""
+    if kind == "nanoseconds":
+        return times
+    if kind == "seconds":
+        accessed, modified = struct.unpack("=qq", times)
+        return struct.pack("=qqqq", accessed, 0, modified, 0)
     words = struct.unpack("=qqqq", times)
     if not all(0 <= each < 1_000_000 for each in words[1::2]):
         raise OSError(errno.EINVAL, "")
@@ -544,12 +536,18 @@ def _from_microseconds(times: bytes | None) -> bytes | None:
 def read_stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat after the name: state, parent, group, session …"""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b") ")[2].split()
+        fields = file.read().rpartition(b") ")[2].split()
+    if len(fields) < 18:
+        raise ProcessLookupError(errno.ESRCH, "")  # it ended between opening and reading
+    return fields
 
 
 def thread_group(thread: int) -> int:
     with open(f"/proc/{thread}/status", "rb") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(b"Tgid:"))
+        for line in file:
+            if line.startswith(b"Tgid:"):
+                return int(line.split()[1])
+    raise ProcessLookupError(errno.ESRCH, "")
 
 
 def process_rows() -> list[tuple[int, list[bytes]]]:
@@ -593,12 +591,12 @@ def kill_descendants() -> None:
         except ChildProcessError:
             return
         signal_descendants(signal.SIGKILL)
-        time.sleep(0.002)
+        select.select([], [], [], 0.002)
     report("some processes of the command could not be ended")
 
 
 def replace_streams() -> None:
-    """Let go of the command's input and output. Standard error stays, for messages and so that the output stays open."""
+    """Let go of the command's input and output. Standard error stays open, for messages."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)
@@ -722,7 +720,7 @@ def run_command(options: Options, scratch: str, channel: _socket.socket) -> None
             load_filter(program)
         listener = load_filter(bytes.fromhex(options.one("notify")), _NEW_LISTENER)
         channel.sendmsg([b"l"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", listener))])
-    environ = dict(word.partition("=")[::2] for word in options.all("env"))
+    environ = {word.partition("=")[0]: word.partition("=")[2] for word in options.all("env")}
     environ |= {"HOME": f"{scratch}/home", "TMPDIR": f"{scratch}/tmp"}
     syscall(_CLOSE_RANGE, 3, 0x7FFFFFFF, 0)
     name = options.argv[0]
