@@ -88,7 +88,7 @@ print("done")
 
 
 @dataclass(frozen=True)
-class Place:
+class ConfinedAccount:
     """A sandbox, and the account that it is used by."""
 
     sandbox: Sandbox
@@ -144,10 +144,10 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 
 
 @pytest.fixture(params=["own account", "ordinary account"])
-def place(request: pytest.FixtureRequest, sandbox: Sandbox, tmp_path: Path) -> Generator[Place]:
+def confined(request: pytest.FixtureRequest, sandbox: Sandbox, tmp_path: Path) -> Generator[ConfinedAccount]:
     if request.param == "own account":
         with outer_world(tmp_path) as outer:
-            yield Place(sandbox, outer, None)
+            yield ConfinedAccount(sandbox, outer, None)
         return
     if os.geteuid() != 0:
         pytest.skip("only root can become another account; the other tests ran as an ordinary one")
@@ -156,7 +156,7 @@ def place(request: pytest.FixtureRequest, sandbox: Sandbox, tmp_path: Path) -> G
         folder.chmod(0o755)
         (folder / "world").mkdir()
         with outer_world(folder / "world", ORDINARY) as outer:
-            yield Place(_for_ordinary_account(sandbox, folder), outer, ORDINARY)
+            yield ConfinedAccount(_for_ordinary_account(sandbox, folder), outer, ORDINARY)
 
 
 def _for_ordinary_account(sandbox: Sandbox, folder: Path) -> Sandbox:
@@ -192,52 +192,54 @@ def test_what_is_disclaimed_is_in_the_list() -> None:
 
 @pytest.mark.promise("S11")
 @pytest.mark.promise("S10")
-def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(place: Place) -> None:
-    before = place.outer.state()
-    assert place.escapes(hostile("reading")) == {}
-    assert place.outer.state() == before
+def test_a_command_sees_nothing_of_the_person_of_outrider_or_of_other_sessions(confined: ConfinedAccount) -> None:
+    before = confined.outer.state()
+    assert confined.escapes(hostile("reading")) == {}
+    assert confined.outer.state() == before
 
 
 @pytest.mark.promise("S10")
-def test_a_command_changes_nothing_but_its_workspace(place: Place) -> None:
-    before = place.outer.state()
-    assert place.escapes(hostile("writing")) == {}
-    assert place.outer.state() == before
+def test_a_command_changes_nothing_but_its_workspace(confined: ConfinedAccount) -> None:
+    before = confined.outer.state()
+    assert confined.escapes(hostile("writing")) == {}
+    assert confined.outer.state() == before
 
 
 @pytest.mark.parametrize("sandbox", [*SANDBOXES, OLD_LANDLOCK], indirect=True)
-def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(place: Place) -> None:
-    before = place.outer.state()
-    assert place.escapes(hostile("kernel")) == {}
-    assert place.outer.state() == before
+def test_a_command_gets_no_more_access_to_the_kernel_than_it_was_given(confined: ConfinedAccount) -> None:
+    before = confined.outer.state()
+    assert confined.escapes(hostile("kernel")) == {}
+    assert confined.outer.state() == before
 
 
 @pytest.mark.promise("S12")
-def test_a_command_reaches_no_listener_and_no_network(place: Place) -> None:
-    assert place.escapes(hostile("network")) == {}
-    assert place.outer.reached_listeners() == []
+def test_a_command_reaches_no_listener_and_no_network(confined: ConfinedAccount) -> None:
+    assert confined.escapes(hostile("network")) == {}
+    assert confined.outer.reached_listeners() == []
 
 
 @pytest.mark.promise("S10")
 @pytest.mark.parametrize("sandbox", [*SANDBOXES, OLD_LANDLOCK], indirect=True)
-def test_a_destructive_command_destroys_only_its_workspace(place: Place) -> None:
-    before = place.outer.state()
+def test_a_destructive_command_destroys_only_its_workspace(confined: ConfinedAccount) -> None:
+    before = confined.outer.state()
     for command in hostile("ruinous"):
-        status, output = place.run(guarded([command], place.sandbox.kind))
-        assert (status != 99, place.outer.canary in output) == (True, False), command
-        assert place.outer.state() == before, command
+        status, output = confined.run(guarded([command], confined.sandbox.kind))
+        assert (status != 99, confined.outer.canary in output) == (True, False), command
+        assert confined.outer.state() == before, command
 
 
-def test_a_command_can_change_only_its_own_files(place: Place) -> None:
+def test_a_command_can_change_only_its_own_files(confined: ConfinedAccount) -> None:
     """Whatever root owns, root may change, unless it is shown read-only: so all is tried, to be what it already is."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has no /usr/bin/python3")
-    (place.outer.workspace / "sweep.py").write_text(SCAN_SCRIPT)
-    folders = ["/", "/etc", "/dev", "/proc", "/usr", "/usr/bin", "/home", "/var", f"/proc/{place.outer.victim}"]
+    (confined.outer.workspace / "sweep.py").write_text(SCAN_SCRIPT)
+    folders = ["/", "/etc", "/dev", "/proc", "/usr", "/usr/bin", "/home", "/var", f"/proc/{confined.outer.victim}"]
     names = [str(path) for folder in folders for path in Path(folder).iterdir()]
-    own_files = [str(path) for path in place.outer.folder.rglob("*") if not path.is_relative_to(place.outer.workspace)]
-    (place.outer.workspace / "names").write_text("\0".join([*folders, *names, *own_files]))
-    status, output = place.run("python3 sweep.py")
+    own_files = [
+        str(path) for path in confined.outer.folder.rglob("*") if not path.is_relative_to(confined.outer.workspace)
+    ]
+    (confined.outer.workspace / "names").write_text("\0".join([*folders, *names, *own_files]))
+    status, output = confined.run("python3 sweep.py")
     own = ("/tmp", "/var/tmp", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/stdout", "/dev/stderr")
     changed = [line for line in output.splitlines() if not line.startswith(own) and "/pipe:[" not in line]
     assert (status, changed) == (0, ["done"])

@@ -99,7 +99,8 @@ async def test_without_a_sandbox_nothing_is_asked(folder: Path) -> None:
 async def test_without_a_sandbox_a_command_of_root_cannot_read_outriders_home(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another account")
-    model = ScriptedModel(says("", call("shell", command=f"cat {folder}/home/store.db; ls {folder}/home")), says("ok"))
+    home = folder / "home"
+    model = ScriptedModel(says("", call("shell", command=f"cat {home}/store.db; ls {home}")), says("ok"))
     async with open_scripted(folder, model, sandbox_mode="off") as agent:
         (ran,) = await results(agent, await say_and_wait(agent, "go"))
     assert ran["output"].count("Permission denied") == 2

@@ -150,7 +150,7 @@ def _launch(
     own = [*words, f"scratch={os.path.realpath(tempfile.gettempdir())}", *bounds, *variables]
     descriptors: list[int] = []
     try:
-        for name, held in _named(paths):
+        for name, held in _names_of(paths):
             # Numbers from 20 on, since a shell between here and the launcher uses smaller ones itself.
             descriptors.append(fcntl.fcntl(held.descriptor, fcntl.F_DUPFD_CLOEXEC, 20))
             own.append(f"{name}={descriptors[-1]}")
@@ -165,6 +165,6 @@ def _launch(
     )
 
 
-def _named(paths: HeldPaths) -> list[tuple[str, HeldPath]]:
+def _names_of(paths: HeldPaths) -> list[tuple[str, HeldPath]]:
     write = [("write", held) for held in (paths.root, *paths.write)]
     return [("cwd", paths.cwd), *write, *(("read", held) for held in paths.read)]

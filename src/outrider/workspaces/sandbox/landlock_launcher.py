@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.syscall.restype = ctypes.c_long
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PIDFD_GETFD, _CLOSE_RANGE = 438, 436
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -258,13 +257,13 @@ def restrict_files(options: Options, scratch: str) -> None:
 
     hidden = options.all("hidden")
     for path in filter(os.path.exists, options.all("system")):
-        opened = os.open(path, os.O_PATH)
-        allow_reading(path, opened, hidden, allow)
-        os.close(opened)
+        descriptor = os.open(path, os.O_PATH)
+        allow_reading(path, descriptor, hidden, allow)
+        os.close(descriptor)
     for path in filter(os.path.exists, options.all("device")):
-        opened = os.open(path, os.O_PATH)
-        allow(opened, _DEVICE)
-        os.close(opened)
+        descriptor = os.open(path, os.O_PATH)
+        allow(descriptor, _DEVICE)
+        os.close(descriptor)
     for word in options.all("read"):
         allow_reading(os.readlink(f"/proc/self/fd/{word}"), int(word), hidden, allow)
     for descriptor in (*map(int, options.all("write")), os.open(scratch, os.O_PATH)):
@@ -366,23 +365,23 @@ class Monitor:
         kind, folder, path, value, flags = _FILE_CALLS[name]
         start = _AT_FDCWD if folder is None else words[folder]
         if path is None:
-            found = self._open_descriptor(id, pid, start)
+            descriptor = self._open_descriptor(id, pid, start)
         else:
             is_own_link = _AT_SYMLINK_NOFOLLOW if name == "lchown" else 0
-            found = self._open(id, pid, start, words[path], is_own_link if flags is None else words[flags])
+            descriptor = self._open(id, pid, start, words[path], is_own_link if flags is None else words[flags])
         try:
             if kind == "mode":
                 if words[value] & _SET_ID_BITS:
                     raise PermissionError(errno.EPERM, "")
-                os.chmod(f"/proc/self/fd/{found}", words[value] & 0o7777)
+                os.chmod(f"/proc/self/fd/{descriptor}", words[value] & 0o7777)
             elif kind == "owner":
                 user, group = (ctypes.c_uint(each & 0xFFFFFFFF) for each in words[value : value + 2])
-                checked(_LIBC.fchownat(found, b"", user, group, _AT_EMPTY_PATH))
+                checked(_LIBC.fchownat(descriptor, b"", user, group, _AT_EMPTY_PATH))
             else:
                 times = self._read(pid, words[value], 16 if kind == "seconds" else 32) if words[value] else None
-                checked(_LIBC.utimensat(found, b"", times and _nanoseconds(kind, times), _AT_EMPTY_PATH))
+                checked(_LIBC.utimensat(descriptor, b"", times and _nanoseconds(kind, times), _AT_EMPTY_PATH))
         finally:
-            os.close(found)
+            os.close(descriptor)
 
     def _open(self, id: int, pid: int, folder: int, pointer: int, flags: int) -> int:
         """A descriptor of the file that these arguments name, found inside a folder that may be written."""
@@ -399,11 +398,11 @@ class Monitor:
         number = _signed(number)
         where = f"/proc/{pid}/cwd" if number == _AT_FDCWD else f"/proc/{pid}/fd/{number}"
         try:
-            found = os.open(where, os.O_PATH)
+            descriptor = os.open(where, os.O_PATH)
         except FileNotFoundError:
             raise OSError(errno.EBADF, "") from None
-        self._check_alive(id, found)
-        return self._inside(self._writable, found)
+        self._check_alive(id, descriptor)
+        return self._inside(self._writable, descriptor)
 
     def _lookup(self, id: int, pid: int, folder: int, path: bytes, is_link: bool) -> int:
         folder = _signed(folder)
@@ -414,37 +413,37 @@ class Monitor:
             path = b"/proc/%d/fd/" % pid + path[8:]
         start = os.open(f"/proc/{pid}/cwd" if folder == _AT_FDCWD else f"/proc/{pid}/fd/{folder}", os.O_PATH)
         try:
-            found = os.open(path, os.O_PATH | (os.O_NOFOLLOW if is_link else 0), dir_fd=start)
+            descriptor = os.open(path, os.O_PATH | (os.O_NOFOLLOW if is_link else 0), dir_fd=start)
         finally:
             os.close(start)
-        self._check_alive(id, found)
-        return found
+        self._check_alive(id, descriptor)
+        return descriptor
 
-    def _check_alive(self, id: int, found: int) -> None:
+    def _check_alive(self, id: int, descriptor: int) -> None:
         """The process that waits is still the one that was looked at, not a later one with its pid."""
         try:
             fcntl.ioctl(self.listener, _IS_VALID, struct.pack("=Q", id))
         except OSError:
-            os.close(found)
+            os.close(descriptor)
             raise
 
-    def _inside(self, roots: list[int], found: int, *more: str) -> int:
+    def _inside(self, roots: list[int], descriptor: int, *more: str) -> int:
         """This descriptor, if its file is in one of these folders. What it refers to cannot change any more."""
-        path = os.readlink(f"/proc/self/fd/{found}")
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
         tops = [*(os.readlink(f"/proc/self/fd/{root}") for root in roots), *more]
         if not any(path == top or path.startswith(f"{top}/") for top in tops):
-            os.close(found)
+            os.close(descriptor)
             raise PermissionError(errno.EACCES, "")
-        return found
+        return descriptor
 
     def _watch(self, id: int, pid: int, words: list[int]) -> int:
         mask = words[2] & 0xFFFFFFFF
         path = self._read_path(pid, words[1])
-        found = self._lookup(id, pid, _AT_FDCWD, path, bool(mask & _IN_DONT_FOLLOW))
-        found = self._inside(self._readable, found, *self._system)
+        descriptor = self._lookup(id, pid, _AT_FDCWD, path, bool(mask & _IN_DONT_FOLLOW))
+        descriptor = self._inside(self._readable, descriptor, *self._system)
         try:
-            place = os.readlink(f"/proc/self/fd/{found}")
-            if not any(self._contains(root, place) for root in self._writable) and self._is_hidden(place):
+            path_inside = os.readlink(f"/proc/self/fd/{descriptor}")
+            if not any(self._contains(root, path_inside) for root in self._writable) and self._is_hidden(path_inside):
                 raise PermissionError(errno.EACCES, "")
             process = os.pidfd_open(thread_group(pid))
             try:
@@ -452,20 +451,21 @@ class Monitor:
             finally:
                 os.close(process)
             try:
-                target = f"/proc/self/fd/{found}".encode()
+                target = f"/proc/self/fd/{descriptor}".encode()
                 return checked(_LIBC.inotify_add_watch(watcher, target, ctypes.c_uint(mask & ~_IN_DONT_FOLLOW)))
             finally:
                 os.close(watcher)
         finally:
-            os.close(found)
+            os.close(descriptor)
 
-    def _contains(self, root: int, place: str) -> bool:
+    def _contains(self, root: int, path_inside: str) -> bool:
         top = os.readlink(f"/proc/self/fd/{root}")
-        return place == top or place.startswith(f"{top}/")
+        return path_inside == top or path_inside.startswith(f"{top}/")
 
-    def _is_hidden(self, place: str) -> bool:
+    def _is_hidden(self, path_inside: str) -> bool:
         return any(
-            place == each or place.startswith(f"{each}/") or each.startswith(f"{place}/") for each in self._hidden
+            path_inside == each or path_inside.startswith(f"{each}/") or each.startswith(f"{path_inside}/")
+            for each in self._hidden
         )
 
     def _check_signal(self, target: int) -> int:
@@ -565,12 +565,12 @@ def descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, row in process_rows():
         children.setdefault(int(row[1]), []).append(pid)
-    found, waiting = list[int](), [os.getpid()]
+    all_below, waiting = list[int](), [os.getpid()]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        all_below += below
         waiting += below
-    return found
+    return all_below
 
 
 def signal_descendants(number: int) -> None:
