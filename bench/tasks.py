@@ -180,7 +180,9 @@ async def _foreground(times: int) -> list[Row]:
                 await agent.say("1 true", session=f"w{n}", address="terminal:bench")
                 taken.append(time.perf_counter() - begun)
         work, home = folder / "work", folder / "home"
-        commands = LocalCommands(CommandSettings(home / "bare", detect, child_environment(), 1 << 20))
+        commands = LocalCommands(
+            CommandSettings(home / "bare", detect, child_environment(), 1 << 20, hidden=(str(home),))
+        )
         bare = [_bare() for _ in range(times)]
         rows.append(Row("tasks", "true, by subprocess.run", spread(bare), "/bin/sh -c"))
         host = [await _one(commands, work, n, (HOST,)) for n in range(times)]

@@ -17,7 +17,7 @@ from outrider.workspaces.sandbox import BubblewrapSandbox, Cgroups, LandlockSand
 from outrider.workspaces.sandbox.bubblewrap import find_system_paths
 from outrider.workspaces.sandbox.detect import SandboxMode
 from outrider.workspaces.sandbox.types import MIB, SandboxLimits
-from tests.support.outer import ORDINARY, require_bubblewrap, require_sandbox, run, wrap
+from tests.support.outer import ORDINARY, require_bubblewrap, require_sandbox, run, start, wrap
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
@@ -127,9 +127,7 @@ class TestAnOrdinaryAccount:
         plain = msgspec.structs.replace(sandbox, system=find_system_paths(), cgroups=None, limits=TestBounds.LIMITS)
         script = "for i in $(seq 200); do sleep 30 & echo $i >started; done"
         argv = ["/bin/sh", "-c", f"id -u; (sh -c '{script}') 2>/dev/null; kill -9 -1"]
-        wrapped = wrap(plain, argv, theirs)
-        ran = subprocess.run(
-            wrapped.argv, env={}, cwd="/", user=ORDINARY, group=ORDINARY, capture_output=True, text=True, timeout=60
-        )
-        assert ran.stdout == "1000\n", ran.stderr
+        with start(wrap(plain, argv, theirs), account=ORDINARY) as process:
+            output, _ = process.communicate(timeout=60)
+        assert output == "1000\n"
         assert (int((theirs / "started").read_text()) < 64, (theirs / "started").stat().st_uid) == (True, ORDINARY)

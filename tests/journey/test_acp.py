@@ -13,14 +13,17 @@ from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Re
 from outrider.core.types import Call, Usage
 from outrider.runtimes.acp.errors import STOP_REASONS
 from outrider.runtimes.external.recorder import external_call_id
-from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import ScriptedModel, says
 from tests.support.acp import PIPE, TERMINAL, World, deltas, do, finished_journal, post, text, tool
-from tests.support.questions import asked
+from tests.support.questions import DENIED, asked
 
 pytestmark = pytest.mark.anyio
 RM = {"toolCallId": "c1", "title": "rm x", "kind": "execute", "rawInput": {"command": "rm x"}}
-QUESTION = "Allow this command without a sandbox, in {}?\n| rm x"
+QUESTION = (
+    "Allow this command without a sandbox, in {}?\n| rm x\n"
+    "A yes for the session or the workspace covers every later command there that needs the same. "
+    "Without a sandbox, a command can do all that the user who runs Outrider can."
+)
 
 
 @pytest.fixture

@@ -15,14 +15,13 @@ from outrider.config.schema import Config
 from outrider.core.events import Answered, Asked, Begun, Bound, Ended, Input, Reply, Result, Started
 from outrider.core.prompt import UNKNOWN
 from outrider.runtimes.external.process_pool import PoolKey, marker_of
-from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Person
 from tests.support.acp import deltas, finished_journal, post
 from tests.support.npm import installed
-from tests.support.questions import asked
+from tests.support.questions import DENIED, asked
 
 pytestmark = pytest.mark.timeout(240)  # the first time, 289 MB are installed
 RING = "echo rang >> bell; echo rang"

@@ -40,6 +40,11 @@ def test_an_option_with_an_invalid_value(person: Person) -> None:
     assert_refused(person.types("run", "--timeout", "soon", "hi"), 2, "--timeout", "'soon'")
 
 
+@pytest.mark.parametrize("option", ["--session", "--key"])
+def test_an_option_with_an_empty_value(person: Person, option: str) -> None:
+    assert_refused(person.types("run", option, "", "hi"), 2, f"{option} is empty")
+
+
 def test_settings_that_are_not_toml(person: Person) -> None:
     person.home.mkdir()
     (person.home / "config.toml").write_text("[model\nname = 1")
@@ -169,8 +174,8 @@ def test_a_home_that_is_a_file(person: Person) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a path that nobody can write to")
 def test_a_home_that_cannot_be_written(person: Person) -> None:
     ran = person.types("run", "hi", environ={"OUTRIDER_HOME": "/proc/self/outrider"})
-    assert ran.code in (2, 75)
-    assert_refused(ran, ran.code, "/proc/self/outrider")
+    assert_refused(ran, 2, "/proc/self/outrider cannot be written to", "name another home with OUTRIDER_HOME")
+    assert_refused(person.types("sessions", "list", environ={"OUTRIDER_HOME": "/proc/x"}), 2, "/proc/x cannot be")
 
 
 def test_a_home_in_which_up_cannot_write_its_errors(person: Person) -> None:

@@ -162,7 +162,7 @@ def test_tasks_can_be_listed_shown_followed_written_to_and_killed(person: Person
         terminal.says(f"/kill {task}")
         terminal.sees(f"Killed {task} and all its processes: killed")
         terminal.says(f"/write {task} more")
-        terminal.sees(f"{task} takes no input")
+        terminal.sees(f"{task} takes no input: it has ended (killed")
         terminal.says("/stop all")
         terminal.sees("Nothing is running in this session")
         screen = terminal.rests()

@@ -151,6 +151,7 @@ def test_a_mistake_in_a_rule_is_reported_with_its_number(shell: Shell) -> None:
     problem = f"outrider: {path}: rule 2: there is no key verdikt; did you mean verdict?\n"
     assert shell.types("get", "rules") == (2, "", problem)
     assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
+    assert shell.types("unset", "limits.queue") == (0, f"limits.queue is no longer set in {path}\n", problem)
 
 
 def test_a_secret_from_stdin_is_stored_privately_and_never_printed(shell: Shell) -> None:
@@ -179,7 +180,7 @@ def test_a_written_value_that_the_environment_overrides_is_reported(shell: Shell
     [
         (("get", "limits.step"), "there is no setting limits.step; did you mean limits.steps?"),
         (("set", "limit.steps", "1"), "there is no setting limit.steps; did you mean limits.steps?"),
-        (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
+        (("set", "limits.steps", "0"), "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10,000"),
         (("set", "limits.spend", "-1"), "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
         (("set", "model", "gpt-5.5"), "'gpt-5.5' is a model without a provider: write openai:gpt-5.5"),
         (("set", "runtime", "native:x"), "a model cannot be chosen for native here: write native alone"),
@@ -196,10 +197,13 @@ def test_an_invalid_name_or_value_is_reported_in_one_line(shell: Shell, words: t
 def test_a_mistake_in_the_file_is_reported_and_can_be_corrected(shell: Shell) -> None:
     path = shell.home / "config.toml"
     path.write_text("[limits]\nsteps = 0\n")
-    problem = f"outrider: {path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000\n"
+    problem = f"outrider: {path}: limits.steps = 0 is not valid; allowed: a whole number from 1 to 10,000\n"
     assert shell.types("list") == (2, "", problem)
     assert shell.types("set", "limits.queue", "5") == (0, f"limits.queue is set in {path}\n", problem)
     assert shell.types("set", "limits.steps", "6") == (0, f"limits.steps is set in {path}\n", "")
+    path.write_text('model = "anthropix:x"\n')
+    code, _, err = shell.types("set", "limits.steps", "6")
+    assert (code, err) == (0, "outrider: there is no provider or wire 'anthropix'; did you mean anthropic:x?\n")
 
 
 def test_a_variable_that_is_no_setting_is_warned_about(shell: Shell) -> None:

@@ -87,6 +87,8 @@ async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tm
         "| touch yes; echo done",
         "The model's reason:",
         "| to look around",
+        "A yes for the session or the workspace covers every later command there that needs the same. "
+        "Without a sandbox, a command can do all that the user who runs Outrider can.",
     ]
     assert journal[4:] == [
         "reply shell",
@@ -97,6 +99,12 @@ async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tm
         "reply ok",
         "ended done",
     ]
+
+
+NO_REASONS = {
+    TERMINAL: "the person did not allow it",
+    PIPE: "it needs approval, and nobody was there to give it",
+}
 
 
 @pytest.mark.parametrize("address", [TERMINAL, PIPE])
@@ -112,7 +120,7 @@ async def test_a_command_does_not_run_after_a_no_or_when_nobody_can_answer(tmp_p
         "reply shell",
         "asked",
         "answered no",
-        "result not run: the person did not allow it",
+        f"result not run: {NO_REASONS[address]}",
         "reply then not",
         "ended done",
     ]
@@ -154,7 +162,12 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
         journal = await ended(agent, session)
     path = tmp_path / "work" / "a.txt"
     assert path.read_text() == "hello\n"
-    assert question.question.splitlines()[1:] == [f"| add {path}", "| hello"]
+    assert question.question.splitlines()[1:] == [
+        f"| add {path}",
+        "| hello",
+        "| ",
+        "A yes for the session or the workspace covers every later command there that needs the same.",
+    ]
     assert journal[4:] == [
         "reply patch",
         "asked",

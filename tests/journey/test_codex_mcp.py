@@ -8,11 +8,11 @@ import pytest
 
 from outrider.app.agent import Agent
 from outrider.core.events import Asked, Entry, Result
-from outrider.runtimes.tool_runner import DENIED
 from outrider.testing.scripted_model import ScriptedCall, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import open_scripted_server
 from tests.support.codex import codex_binary, open_codex, summarize, texts
+from tests.support.questions import DENIED
 from tests.support.scripted_codex import ScriptedCodex, at
 from tests.support.tuned_codex import tune_codex
 

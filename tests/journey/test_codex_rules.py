@@ -43,7 +43,7 @@ async def test_a_denied_command_does_not_run_and_one_that_no_rule_matches_runs_w
     ]
     assert journal[4:] == [
         "reply shell",
-        "result not run: the person did not allow it",
+        "result not run: a rule denies it (rule 1: deny shell: touch no …)",
         "reply shell",
         "begun",
         "result ",

@@ -133,6 +133,7 @@ async def test_a_session_is_created_with_a_runtime_and_switched_to_another(tmp_p
     with ScriptedServer(script(says("unused"))) as server:
         async with open_client(tmp_path, server) as owner:
             begun = await owner.post("/v1/sessions", json={"name": "s", "model": "codex:gpt-5.4"})
+            listed = (await owner.get("/v1/sessions")).json()["sessions"]
             patched = await owner.patch("/v1/sessions/s", json={"name": "t", "model": "native"})
             same = await owner.patch("/v1/sessions/t", json={})
             wrong = [
@@ -141,6 +142,7 @@ async def test_a_session_is_created_with_a_runtime_and_switched_to_another(tmp_p
             ]
             left = [one["name"] for one in (await owner.get("/v1/sessions")).json()["sessions"]]
     assert (begun.status_code, begun.json()["runtime"]) == (201, "codex:gpt-5.4")
+    assert listed == [begun.json()]
     assert (patched.json()["name"], patched.json()["runtime"]) == ("t", "native")
     assert (same.status_code, same.json()) == (200, patched.json())
     assert [(one.status_code, one.json()["error"]["code"]) for one in wrong] == [(404, "model_not_found")] * 2

@@ -89,6 +89,8 @@ async def test_a_command_has_no_network_unless_a_person_allows_it_for_this_call(
         f"| {reach(port)}",
         "The model's reason:",
         "| to fetch a file",
+        "A yes for the session or the workspace covers every later command there that needs the same. "
+        "The network is every host, including services on this machine's loopback.",
     ]
 
 
@@ -210,7 +212,9 @@ async def test_what_a_rule_denies_is_not_run_wherever_it_would(tmp_path: Path, r
         tmp_path, ScriptedModel(says("", *calls), says("ok")), f'[[rules]]\nverdict = "deny"\n{rule}\n'
     ) as agent:
         await begin(agent)
-        await rest(agent)
+        journal = await rest(agent)
+    denied = [entry.body.text for entry in journal if isinstance(entry.body, Result) and entry.body.failed]
+    assert all(text.startswith("not run: a rule denies it (rule 1: deny ") for text in denied)
     left = {path.name for path in (tmp_path / "work").iterdir()}
     assert left == {"made", "ran"} - ({"made"} if "write" in rule or not rule else set[str]()) - (
         set[str]() if "write" in rule else {"ran"}
@@ -223,6 +227,8 @@ async def test_a_question_has_a_time_limit_only_where_one_is_set(tmp_path: Path,
         await begin(agent)
         journal = await rest(agent)
     assert outputs(journal) == ["failed: not run"]
+    (reason,) = [entry.body.text for entry in journal if isinstance(entry.body, Result)]
+    assert reason.startswith("not run: it needs approval, and nobody was there to give it.")
 
 
 async def test_a_path_outside_the_workspace_is_asked_for_and_then_only_read(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ def test_a_session_is_exported_as_one_document(writer: Person) -> None:
     assert page.read_text().startswith("# what does a.txt say?\n")
     assert "```\na.txt: lines 1–1 of 1\nhello\n```" in page.read_text()
     assert page.stat().st_mode & 0o777 == 0o600
+    page.write_text("mine")
+    again = writer.types("sessions", "export", "first", "-o", "first.md")
+    assert (again.code, page.read_text(), "add --force" in again.err) == (2, "mine", True)
+    assert writer.types("sessions", "export", "first", "-o", "first.md", "--force") == Ran(0, "", "")
+    assert page.read_text().startswith("# what does a.txt say?\n")
     assert writer.types("sessions", "export", "first", "-o", "no/such/folder").code == 2
 
 

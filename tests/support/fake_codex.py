@@ -291,6 +291,17 @@ class Server:
         status = "failed" if code else "completed"
         self._ended(turn, {**item, "status": status, "aggregatedOutput": out, "exitCode": code, "durationMs": 1})
 
+    def do_ask(self, turn: Turn, method: str, step: Json) -> None:
+        """Send these requests, all about one item if there is one. It runs nothing."""
+        item: Json = {**step["item"], "id": turn.name("call"), "status": "inProgress"} if "item" in step else {}
+        if item:
+            self._notify(turn, "item/started", item=item, startedAtMs=1)
+        of_item: Json = {"itemId": item["id"], "startedAtMs": 1} if item else {}
+        for request in step["requests"]:
+            self._ask(turn, method, {**of_item, **request})
+        if item:
+            self._ended(turn, {**item, "status": "completed", "exitCode": 0, "aggregatedOutput": ""})
+
     def do_patch(self, turn: Turn, changes: Json, _: Json) -> None:
         file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
         item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}

@@ -109,7 +109,7 @@ class _Growing:
         self.add(Reply(text, saw, calls, reasoning, "scripted", Usage(10, 5)))
 
     def run(self, call: Call) -> None:
-        if call.id not in fold(self.journal).answers and self.chance(6):
+        if not fold(self.journal).answers_about(call.id) and self.chance(6):
             self.add(Asked(f"ask-{call.id}", "may it?", call.id))
             return
         if REPLAY.get(call.tool) is Replay.NEVER:

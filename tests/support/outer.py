@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.held_paths import hold_paths
+from outrider.workspaces.held_paths import HeldPath, HeldPaths, HiddenFiles, hold_path
 from outrider.workspaces.sandbox import BubblewrapSandbox, LandlockSandbox, Sandbox, detect
 from outrider.workspaces.sandbox.detect import SandboxMode
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxKind, SandboxLimits
@@ -122,11 +122,29 @@ def wrap(
     hidden: Sequence[Path] = (),
 ) -> SandboxedCommand:
     """Wrap a command for this workspace. `start` closes what it holds."""
-    own = grant or Grant()
-    with closing(
-        hold_paths(str(folder), str(cwd or folder), own.write, own.read, list(map(str, hidden)), own.network)
-    ) as paths:
+    with held(folder, grant, cwd, hidden) as paths:
         return sandbox.wrap(argv, paths, environ or {})
+
+
+@contextmanager
+def held(
+    folder: Path, grant: Grant | None = None, cwd: Path | None = None, hidden: Sequence[Path] = ()
+) -> Generator[HeldPaths]:
+    """What a command sees, held open until the context ends."""
+    own = grant or Grant()
+    with ExitStack() as stack:
+
+        def hold(path: Path | str) -> HeldPath:
+            return stack.enter_context(closing(hold_path(os.path.realpath(path))))
+
+        yield HeldPaths(
+            root=hold(folder),
+            cwd=hold(cwd or folder),
+            write=tuple(map(hold, own.write)),
+            read=tuple(map(hold, own.read)),
+            hidden=HiddenFiles(tuple(map(str, hidden))).tops(),
+            network=own.network,
+        )
 
 
 def start(wrapped: SandboxedCommand, prefix: Sequence[str] = (), account: int | None = None) -> subprocess.Popen[str]:

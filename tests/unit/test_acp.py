@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approvals import ApprovalRequest
+from outrider.core.approvals import ApprovalRequest, RequestDetail
 from outrider.core.events import Begun, Bound, Ended, Entry, Input, Reply, Result, Resumed, Started
 from outrider.core.plan import fold
 from outrider.core.prompt import Transcript, UserMessage
@@ -36,7 +36,6 @@ from outrider.runtimes.acp.tool_calls import (
     choose_option,
     content_text,
     external_call_of,
-    is_same_call,
     outcome_of,
     render_plan,
 )
@@ -96,11 +95,23 @@ def test_a_person_is_shown_what_a_call_would_do() -> None:
     )
     assert approval_request_of(update, "/w") == ApprovalRequest("shell", "rm x", ("host",), "/w", "tidy")
     fetch = apply_update(None, _tool({"toolCallId": "c", "title": "Fetch", "rawInput": {"url": "http://a"}}))
-    assert approval_request_of(fetch, "/w").command == 'Fetch\n{"url": "http://a"}'
+    assert approval_request_of(fetch, "/w") == ApprovalRequest(
+        "tool", "Fetch", ("host",), "/w", details=(RequestDetail("url", "http://a"),)
+    )
+    secret = {"command": "make", "cwd": "/etc", "env": {"A": "1"}, "timeout": 5}
+    hidden = apply_update(None, _tool({"toolCallId": "c", "kind": "execute", "rawInput": secret}))
+    assert approval_request_of(hidden, "/w").details == (
+        RequestDetail("cwd", "/etc"),
+        RequestDetail("env", '{"A":"1"}'),
+    )
     edit = {"toolCallId": "c", "title": "Edit a", "kind": "edit"}
     change = [{"type": "diff", "path": "a", "oldText": "x", "newText": "y"}]
-    assert approval_request_of(apply_update(None, _tool({**edit, "content": change})), "/w").command == (
-        "Edit a\n--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y"
+    assert approval_request_of(apply_update(None, _tool({**edit, "content": change})), "/w") == ApprovalRequest(
+        "edit",
+        "Edit a",
+        ("host",),
+        "/w",
+        details=(RequestDetail("Shown by the agent", "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y"),),
     )
     assert approval_request_of(AcpToolCall("c"), "/w").command == "(the agent did not say what)"
 
@@ -118,13 +129,6 @@ def test_an_option_is_chosen_by_its_kind(is_allowed: bool, kind: str) -> None:
 def test_an_option_that_means_more_is_not_chosen() -> None:
     assert choose_option(ALL[:2], is_allowed=True) is None
     assert choose_option((), is_allowed=False) is None
-
-
-def test_two_calls_are_the_same_when_tool_and_command_are() -> None:
-    one = Call("x1", "shell", {"command": "ls", "description": "a"})
-    assert is_same_call(one, Call("x2", "shell", {"command": "ls", "description": "b"}))
-    assert not is_same_call(one, Call("x2", "tool", {"command": "ls", "description": "a"}))
-    assert not is_same_call(Call("x1", "read", {"path": "a"}), Call("x2", "read", {"path": "b"}))
 
 
 def test_content_other_than_text_is_shown_by_its_name() -> None:

@@ -32,6 +32,11 @@ def test_a_block_of_markdown_is_rendered_without_blank_lines_around_it(block: st
     assert rendered(ReplyBlock(block)) == lines
 
 
+def test_a_row_of_a_table_is_cut_at_the_width_of_the_terminal() -> None:
+    rows = f"t-1  {'word ' * 20}\nt-2  short"
+    assert rendered(Note(rows, "plain", is_table=True)) == ["t-1  word word word word word word word…", "t-2  short"]
+
+
 def test_blank_lines_separate_items_that_do_not_belong_together() -> None:
     assert rendered(
         UserText("two\nlines"),

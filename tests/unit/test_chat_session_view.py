@@ -107,6 +107,17 @@ def test_a_message_typed_during_a_reply_is_queued_and_printed_after_it() -> None
     assert (items, view.queued) == ([ReplyBlock("Working."), UserText("and tests")], [])
 
 
+def test_a_stop_says_what_becomes_of_a_queued_message() -> None:
+    view = working_view()
+    follow(view, [Delta("Work"), entry(view, Input("and tests"))])
+    assert view.apply(entry(view, Ended("interrupted", saw=view.head, reason="stopped", partial="Work"))) == [
+        ReplyBlock("Work"),
+        UserText("and tests"),
+        Note("■ Stopped", "warn"),
+        Note("The queued message was not answered; the model reads it with your next message", "warn"),
+    ]
+
+
 def test_a_message_typed_between_two_steps_is_printed_before_the_next_reply() -> None:
     view = working_view()
     _, items = follow(view, [entry(view, Reply("Done.", saw=2))])
@@ -203,7 +214,12 @@ def test_a_call_is_shown_as_its_tool_and_main_argument() -> None:
         Call("3", "odd", {"list": [1]}),
         Call("4", "write", {"path": "b" * 99}),
     ]
-    assert [call_line(call, 20) for call in calls] == ["read a.txt", "search x", "odd", "write " + "b" * 13 + "…"]
+    assert [call_line(call, 20) for call in calls] == [
+        "read a.txt",
+        r"search x\x1b[2J",
+        "odd",
+        "write " + "b" * 13 + "…",
+    ]
 
 
 def test_the_recap_shows_the_last_exchanges() -> None:

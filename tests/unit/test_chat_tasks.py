@@ -16,6 +16,7 @@ from outrider.cli.chat.display import (
     ToolLine,
     UserText,
     answer_hint,
+    is_unoffered_answer,
     parse_answer,
 )
 from outrider.cli.chat.renderer import TerminalRenderer
@@ -172,7 +173,8 @@ def test_questions_are_shown_one_by_one_and_the_next_when_one_is_answered() -> N
     first = apply(view, *ASKED)
     assert (first, view.running_calls) == ([QuestionText("ask-a", ASKED[0].question, ANSWERS)], [])
     assert view.live_lines(80, 10) == [
-        ("class:ask", "? your answer: [o]nce · this [s]ession · this [w]orkspace · [n]o")
+        ("class:ask", "? your answer: [o]nce · every later command of this [s]ession · every later"),
+        ("class:ask", "command in this [w]orkspace · [n]o"),
     ]
     second = apply(view, Answered("ask-a", "once", "somebody"))
     assert second == [Note("✓ Allowed once", "good"), QuestionText("ask-b", ASKED[1].question, ANSWERS)]
@@ -217,6 +219,15 @@ def test_only_a_letter_or_word_of_a_choice_is_an_answer(typed: str, answer: str 
     assert parse_answer(typed, ANSWERS) == answer
 
 
+@pytest.mark.parametrize(
+    ("typed", "is_refused"), [("s", True), ("W", True), ("workspace", True), ("o", False), ("no", False), ("go", False)]
+)
+def test_an_answer_that_a_question_does_not_offer_is_recognised(typed: str, is_refused: bool) -> None:
+    assert is_unoffered_answer(typed, ("once", "no")) == is_refused
+    assert not is_unoffered_answer(typed, ANSWERS)
+    assert not is_unoffered_answer(typed, ("accept", "decline"))
+
+
 def test_other_choices_get_a_letter_where_it_is_unique() -> None:
     choices = ("accept", "accept always", "decline")
     assert answer_hint(choices) == "accept · accept always · [d]ecline"
@@ -233,12 +244,12 @@ def test_a_question_is_shown_whole_or_says_how_much_is_missing() -> None:
         text = TerminalRenderer(is_plain=is_plain).render([QuestionText("a", text, ("no",))], 80)
         return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
 
-    assert rendered("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", "", "  [n]o"]
+    assert rendered("May it?\n| rm x\n\x1b[2J", is_plain=True) == ["? May it?", "  │ rm x", r"  \x1b[2J", "  [n]o"]
     assert rendered("May it?\n| rm x", is_plain=False) == ["? May it?", "  │ rm x"]
     assert rendered("May it?\n| " + "x" * 70 + " " * 20 + "[o]nce", is_plain=False) == [
         "? May it?",
         "  │ " + "x" * 70,
-        "  │ " + " " * 13 + "[o]nce",
+        "  │ " + " " * 14 + "[o]nce",
     ]
     long = rendered("May it?\n" + "| x\n" * 500, is_plain=False)
     assert (len(long), "405 more characters are not shown: answer no unless" in long[-1]) == (401, True)

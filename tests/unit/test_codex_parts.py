@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from outrider.core.approvals import ApprovalRequest
+from outrider.core.approvals import ApprovalRequest, RequestDetail
 from outrider.runtimes.codex.approvals import (
     COMMAND,
     ELICITATION,
@@ -80,7 +80,7 @@ def test_a_missing_thread_id_is_empty(answer: object) -> None:
         (
             {"type": "commandExecution", "id": "1", "command": "x", "status": "declined"},
             ExternalCall("1", "shell", {"command": "x", "cwd": ""}),
-            CallOutcome("not run: the person did not allow it", failed=True),
+            CallOutcome("not run: it was not allowed", failed=True),
         ),
         (
             {"type": "fileChange", "id": "2", "status": "completed"}
@@ -189,20 +189,61 @@ def test_a_required_login_is_recognized() -> None:
 def test_a_person_is_shown_a_command_as_it_would_run() -> None:
     params = ServerRequestParams(item_id="1", command="/bin/bash -lc 'rm -rf x'", cwd="/w/sub", reason="to clean")
     asked = parse_approval_request(COMMAND, params, None, ApprovalContext("/w"))
-    assert asked == ApprovalRequest("shell", "(in /w/sub) rm -rf x", ("host",), "/w", "to clean")
+    assert asked == ApprovalRequest(
+        "shell", "rm -rf x", ("host",), "/w", "to clean", (RequestDetail("In the folder", "/w/sub"),)
+    )
     wants_network = ServerRequestParams(
         command="curl x", cwd="/w", additional_permissions={"network": {"enabled": True}}
     )
     assert parse_approval_request(COMMAND, wants_network, None, ApprovalContext("/w")) == ApprovalRequest(
-        "shell", "curl x", ("network",), "/w"
+        "shell",
+        "curl x",
+        ("network",),
+        "/w",
+        details=(RequestDetail("With more permissions", '{"network":{"enabled":true}}'),),
     )
 
 
 def test_a_person_is_shown_every_file_that_a_patch_writes() -> None:
-    changes = [{"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"}]
+    changes = [
+        {"path": "/opt/x", "kind": {"type": "add"}, "diff": "hello\n"},
+        {"path": "/w/y", "kind": {"type": "update", "move_path": "/opt/z"}, "diff": "+a\n"},
+    ]
     item = parse_item(raw({"type": "fileChange", "id": "1", "changes": changes}))
     asked = parse_approval_request(PATCH, ServerRequestParams(item_id="1"), item, ApprovalContext("/w"))
-    assert asked == ApprovalRequest("patch", "add /opt/x\nhello", ("write:/opt/x",), "/w")
+    assert asked == ApprovalRequest(
+        "patch",
+        "add /opt/x\nhello\n\nupdate /w/y, then move it to /opt/z\n+a\n",
+        ("write:/opt/x", "write:/w/y", "write:/opt/z"),
+        "/w",
+        details=(RequestDetail("All files", "/opt/x\n/w/y\n/opt/z"),),
+    )
+
+
+def test_what_codex_asks_for_besides_a_command_is_shown_too() -> None:
+    params = ServerRequestParams(
+        item_id="1",
+        command="/w/bin/bash -lc ls",
+        cwd="/w",
+        kind="writeStdin",
+        network_approval_context={"host": "a.test", "protocol": "https"},
+    )
+    assert parse_approval_request(COMMAND, params, None, ApprovalContext("/w")) == ApprovalRequest(
+        "shell",
+        "/w/bin/bash -lc ls",  # only in a folder of the system it is certainly a shell
+        ("host",),
+        "/w",
+        details=(
+            RequestDetail("This is input to a command that runs already"),
+            RequestDetail("For the network host", '{"host":"a.test","protocol":"https"}'),
+        ),
+    )
+    verify = ServerRequestParams(server_name="pk", message="Visit", url="https://a.test", title="T", description="D")
+    assert parse_approval_request(ELICITATION, verify, None, ApprovalContext("/w")).details == (
+        RequestDetail("title", "T"),
+        RequestDetail("description", "D"),
+        RequestDetail("url", "https://a.test"),
+    )
 
 
 def test_a_form_is_not_a_yes_or_no_question() -> None:

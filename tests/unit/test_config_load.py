@@ -130,9 +130,9 @@ def test_an_unknown_key_is_refused_with_the_closest_match(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("limits.steps = 0", "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10_000"),
-        ('limits.steps = "9"', "limits.steps = '9' is not valid; allowed: a whole number from 1 to 10_000"),
-        ("limits.steps = true", "limits.steps = True is not valid; allowed: a whole number from 1 to 10_000"),
+        ("limits.steps = 0", "limits.steps = 0 is not valid; allowed: a whole number from 1 to 10,000"),
+        ('limits.steps = "9"', "limits.steps = '9' is not valid; allowed: a whole number from 1 to 10,000"),
+        ("limits.steps = true", "limits.steps = True is not valid; allowed: a whole number from 1 to 10,000"),
         ("limits.spend = nan", "limits.spend = nan is not valid; allowed: a number, at least 0"),
         ("limits.spend = -1", "limits.spend = -1.0 is not valid; allowed: a number, at least 0"),
         ("chat.markdown = 1", "chat.markdown = 1 is not valid; allowed: true or false"),
@@ -162,7 +162,7 @@ def test_an_invalid_value_is_refused_with_file_key_and_allowed_values(tmp_path: 
 
 
 def test_an_invalid_value_in_a_variable_or_a_flag_is_refused_with_its_name(tmp_path: Path) -> None:
-    allowed = "is not valid; allowed: a whole number from 1 to 10_000"
+    allowed = "is not valid; allowed: a whole number from 1 to 10,000"
     assert (
         refusal(tmp_path, {"OUTRIDER_LIMITS_STEPS": "many"})
         == f"OUTRIDER_LIMITS_STEPS: limits.steps = 'many' {allowed}"

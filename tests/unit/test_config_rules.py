@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
-from outrider.core.approvals import ApprovalRequest, Rule, decide_access
+from outrider.core.approvals import AccessDecision, ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
 
@@ -69,7 +69,7 @@ def test_a_parsed_rule_decides_about_calls(tmp_path: Path) -> None:
         '[[rules]]\nverdict = "deny"\nargv = ["git", "push"]\n',
     )
     verdicts = {
-        command: decide_access(ApprovalRequest("shell", command, ("network",), "/w"), parsed, frozenset())
+        command: decide_access(ApprovalRequest("shell", command, ("network",), "/w"), parsed, frozenset()).verdict
         for command in ("git fetch origin", "git fetch; git push", "git push", "git pull")
     }
     assert verdicts == {
@@ -78,6 +78,16 @@ def test_a_parsed_rule_decides_about_calls(tmp_path: Path) -> None:
         "git push": "deny",
         "git pull": "ask",
     }
+
+
+def test_a_denial_names_the_rule_and_its_number(tmp_path: Path) -> None:
+    parsed = load_rules(
+        tmp_path,
+        '[[rules]]\nverdict = "ask"\ntool = "write"\n'
+        '[[rules]]\nverdict = "deny"\ntool = "shell"\nargv = ["git", "push"]\nworkspace = "/w"\n',
+    )
+    decision = decide_access(ApprovalRequest("shell", "git push origin", (), "/w"), parsed, frozenset())
+    assert decision == AccessDecision("deny", "a rule denies it (rule 2: deny shell: git push …, in /w)")
 
 
 ARGV = 'the first words of a command without shell syntax, such as ["git", "push"]'

@@ -106,11 +106,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_home_of_0_1_0_opens_without_a_notice_and_holds_everything(home: Path) -> None:
+async def test_a_home_of_0_1_0_is_upgraded_and_holds_everything(home: Path) -> None:
     async with open_store(home) as store:
-        assert (store.notices, await store.check()) == ((), [])
+        upgraded = f"from version 5 to 7; the previous one is kept as {home / 'store.db.before-7'}."
+        assert (store.notices, await store.check()) == ((f"The store was upgraded {upgraded}",), [])
         (session,) = await store.list("ann")
         assert (session.id, session.name, session.workspace, session.head) == (SESSION, "garden", "/garden", 14)
+        assert session.identity is None
         assert [entry.body for entry in await store.read(SESSION)] == JOURNAL
         assert await store.sessions_with_work() == [SESSION]
         assert await store.list_tasks("ann") == [FAILED, INTERACTIVE]
@@ -141,3 +143,28 @@ async def test_a_home_of_0_1_0_is_continued(home: Path) -> None:
         assert (ended.is_delivered, await store.check()) == (True, [])
     async with open_store(home) as store:
         assert await store.find_task("ann", INTERACTIVE.id) == ended
+
+
+async def test_keys_of_the_owner_keep_the_right_to_answer_and_those_of_others_do_not_have_it(tmp_path: Path) -> None:
+    keys = {
+        "own": ("owner", '["chat","read"]'),
+        "reader": ("owner", '["read"]'),
+        "first": ("owner", '["admin"]'),
+        "member": ("ann", '["chat","read"]'),
+    }
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db:
+        db.executescript(DUMP.read_text("utf-8"))
+        db.execute("DELETE FROM keys")
+        for name, (person, scopes) in keys.items():
+            values = (name, name, person, scopes, None, None, b"d", 1, 0, 0, None, "total")
+            db.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(values))})", values)
+        db.commit()
+        db.execute("PRAGMA journal_mode = WAL")
+    async with open_store(tmp_path) as store:
+        scopes = {key.spec.name: key.spec.scopes for key in await store.list_keys()}
+    assert scopes == {
+        "own": ("chat", "read", "approve"),
+        "reader": ("read",),
+        "first": ("admin",),
+        "member": ("chat", "read"),
+    }

@@ -124,24 +124,33 @@ async def test_a_home_without_tasks_is_upgraded_and_can_be_downgraded(tmp_path: 
     home, first = tmp_path / "home", tmp_path / "sql"
     first.mkdir()
     shutil.copy(MIGRATIONS / "0001_journal.sql", first)
-    async with open_store(home, migrations=first) as store:
-        session = await store.create("ann", "garden", "/garden")
-    _write_as_version_1(home, session.id, "hello")
+    async with open_store(home, migrations=first):
+        pass
+    session = _create_as_version_1(home)
+    _write_as_version_1(home, session, "hello")
     spec = TaskSpec(kind="command", call="c1", command="make", notify="always")
     async with open_store(home) as store:
         backup = home / f"store.db.before-{NEWEST}"
         upgraded = f"The store was upgraded from version 1 to {NEWEST}; the previous one is kept as {backup}."
         assert store.notices == (upgraded,)
-        task, _ = await store.create_task(session.id, spec, max_open=1)
+        task, _ = await store.create_task(session, spec, max_open=1)
         await store.end_task_and_notify(task.id, TaskEnd("succeeded", 0, "", 1), "done")
         notice = Input("done", "task", person="ann")
-        assert [entry.body for entry in await store.read(session.id)] == [Input("hello"), notice]
+        assert [entry.body for entry in await store.read(session)] == [Input("hello"), notice]
         assert await store.check() == []
     async with open_store(home) as store:
         assert (store.notices, [each.id for each in await store.list_tasks("ann")]) == ((), [task.id])
     backup.replace(home / "store.db")
     async with open_store(home, migrations=first) as store:
-        assert (store.notices, len(await store.read(session.id))) == ((), 1)
+        assert (store.notices, len(await store.read(session))) == ((), 1)
+
+
+def _create_as_version_1(home: Path) -> str:
+    """Create a session as version 1 of the schema has it; its id."""
+    columns = ("5f" * 16, "ann", "garden", "/garden", "", 1, 1000, 0, 0, 0, 0, 0, 0, None)
+    with closing(sqlite3.connect(home / "store.db", isolation_level=None)) as db:
+        db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns)
+    return columns[0]
 
 
 def _write_as_version_1(home: Path, session: str, text: str) -> None:
@@ -158,8 +167,8 @@ async def test_a_store_without_tasks_is_repaired_only_if_it_is_damaged(tmp_path:
     first.mkdir()
     shutil.copy(MIGRATIONS / "0001_journal.sql", first)
     async with open_store(home, migrations=first) as store:
-        await store.create("ann", "garden", "/garden")
         store.mark_damaged()  # so that the next start checks everything
+    _create_as_version_1(home)
     other = sqlite3.connect(home / "store.db", isolation_level=None)
     other.execute("UPDATE sessions SET head = ?", (5 * is_damaged,))
     other.close()

@@ -107,11 +107,11 @@ TAKES = (
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"name": "a"}, "wrong arguments: Object missing required field `points`"),
-        ({"name": "a", "points": [], "x": 1}, "wrong arguments: Object contains unknown field `x`"),
-        ({"name": 5, "points": []}, "wrong arguments: Expected `str`, got `int` - at `$.name`"),
-        ({"name": "a", "points": [], "colour": "green"}, "wrong arguments: Invalid enum value 'green' - at `$.colour`"),
-        ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: Object missing required field `x` - at `$.points[0]`"),
+        ({"name": "a"}, "wrong arguments: points is missing"),
+        ({"name": "a", "points": [], "x": 1}, "wrong arguments: there is no field x"),
+        ({"name": 5, "points": []}, "wrong arguments: name must be a text, not a whole number"),
+        ({"name": "a", "points": [], "colour": "green"}, "wrong arguments: colour cannot be 'green'"),
+        ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: points[0].x is missing"),
     ],
 )
 async def test_wrong_arguments_fail_with_the_expected_ones(

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.app.addresses import PYTHON
-from outrider.app.api import DEFAULT_PERSON, AgentApi, default_model_name
+from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, default_model_name
 from outrider.app.health import HealthReport, check_health
-from outrider.app.workspaces import create_workspace
+from outrider.app.workspaces import create_workspace, find_identity
 from outrider.config.schema import Config
 from outrider.core.approvals import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
@@ -23,7 +23,7 @@ from outrider.core.ports import Commands
 from outrider.core.store_port import Blobs, FullStore, Key, KeySpec, SearchHit, Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, turn_result
-from outrider.core.types import Image, ToolSpec
+from outrider.core.types import Image, ToolSpec, WorkspaceIdentity
 from outrider.engine.event_hub import EventHub
 from outrider.engine.inbox import Inbox, InboxMessage
 from outrider.engine.task_supervisor import TaskSupervisor
@@ -44,6 +44,8 @@ class Home(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     workspace: Path | None = None
     """The workspace of new sessions; without one, each gets a folder of its own."""
+    identity: WorkspaceIdentity | None = None
+    """Which folder that was when a person named it."""
 
 
 class Agent(AgentApi):
@@ -59,11 +61,14 @@ class Agent(AgentApi):
         task_supervisor: TaskSupervisor,
         person: str = DEFAULT_PERSON,
         payer: str = "",
+        *,
+        can_approve: bool = True,
     ) -> None:
         self.home = home
         self.person = person
         """Whose sessions and tasks the operations see; those of other people do not exist for them."""
         self._payer = payer
+        self._can_approve = can_approve
         self._store = home.store
         self._hub = hub
         self._worker = worker
@@ -101,12 +106,17 @@ class Agent(AgentApi):
 
     def in_workspace(self, workspace: Path | None) -> "Agent":
         """The same home with another workspace for new sessions."""
-        home = replace(self.home, workspace=workspace)
-        return Agent(home, self._hub, self._worker, self._task_supervisor, self.person, self._payer)
+        home = replace(self.home, workspace=workspace, identity=find_identity(workspace))
+        parts = (self._hub, self._worker, self._task_supervisor)
+        return Agent(home, *parts, self.person, self._payer, can_approve=self._can_approve)
 
-    def for_person(self, person: str, payer: str = "") -> "Agent":
-        """The same home as this person sees it. `payer` is the id of the key that pays for what is said."""
-        return Agent(self.home, self._hub, self._worker, self._task_supervisor, person, payer)
+    def for_person(self, person: str, payer: str = "", *, can_approve: bool | None = None) -> "Agent":
+        """The same home as this person sees it. `payer` is the id of the key that pays for what is said.
+
+        Unless `can_approve` says otherwise, only the owner answers questions.
+        """
+        may_answer = person == DEFAULT_PERSON if can_approve is None else can_approve
+        return Agent(self.home, self._hub, self._worker, self._task_supervisor, person, payer, can_approve=may_answer)
 
     async def post(
         self,
@@ -202,14 +212,26 @@ class Agent(AgentApi):
     async def questions(self, session: Session) -> Sequence[Asked]:
         return tuple(fold(await self._store.read(session.id)).questions.values())
 
+    async def pending_questions(self) -> Sequence[PendingQuestion]:
+        sessions = [session for session in await self._store.asking_sessions() if self._sees_questions_of(session)]
+        return [PendingQuestion(session, asked) for session in sessions for asked in await self.questions(session)]
+
+    def _sees_questions_of(self, session: Session) -> bool:
+        return session.person == self.person or (self._can_approve and self.person == DEFAULT_PERSON)
+
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
-        if answer not in asked.choices:
-            raise Refused(f"{answer!r} is not an answer; answer one of: {', '.join(asked.choices)}")
-        entry = await self._store.answer(session.id, asked.ask, answer, session.person)
+        if not self._can_approve or not self._sees_questions_of(session):
+            raise Refused("only the owner of this Outrider, or a key with the scope approve, can answer this question")
+        # The question as it was recorded, not as the caller has it.
+        open_question = next((one for one in await self.questions(session) if one.ask == asked.ask), None)
+        question = open_question or asked
+        if answer not in question.choices:
+            raise Refused(f"{answer!r} is not an answer; answer one of: {', '.join(question.choices)}")
+        entry = await self._store.answer(session.id, question.ask, answer, self.person)
         applies_to = {SESSION: session.id, WORKSPACE: session.workspace}.get(answer)
-        if entry and applies_to:
+        if entry and open_question and applies_to:
             scope = "session" if answer == SESSION else "workspace"
-            for need in asked.needs:
+            for need in question.needs:
                 await self._store.add_permission(session.person, scope, applies_to, need)
         self._worker.wake(session.id)
         return entry is not None
@@ -223,10 +245,21 @@ class Agent(AgentApi):
     async def session(self, name: str = "") -> Session:
         _check_name(name)
         if name and (session := await self._store.find(self.person, name)):
-            return session
+            return await self._confirm_workspace(session)
         _check_not_reserved(name)
-        workspace = self.home.workspace or create_workspace(self.config.home, name)
-        return await self._store.create(self.person, name, str(workspace))
+        if self.home.workspace:
+            workspace, identity = self.home.workspace, self.home.identity
+        else:
+            workspace = create_workspace(self.config.home, name)
+            identity = find_identity(workspace)
+        return await self._store.create(self.person, name, str(workspace), identity)
+
+    async def _confirm_workspace(self, session: Session) -> Session:
+        """A person who names a session in its folder means the folder that is there now."""
+        identity = self.home.identity
+        if identity in (None, session.identity) or str(self.home.workspace) != session.workspace:
+            return session
+        return await self._store.record_identity(session.id, identity, replaces=session.identity)
 
     async def find(self, name: str) -> Session:
         return _require_session(await self._store.find(self.person, name) if name.isprintable() else None, name)
@@ -236,6 +269,10 @@ class Agent(AgentApi):
 
     async def sessions(self, limit: int = 100) -> Sequence[Session]:
         return await self._store.list(self.person, limit)
+
+    async def session_settings(self, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        """The settings of the sessions that `sessions` returns, by id."""
+        return await self._store.list_settings(self.person, limit)
 
     async def journal(self, session: Session, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._store.read(session.id, after, limit)

@@ -16,14 +16,25 @@ from outrider.config.models import choose_models
 from outrider.config.schema import Config
 from outrider.core.approvals import Permission
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Entry, Event
+from outrider.core.events import Asked, Entry, Event, short_question_id
 from outrider.core.ports import Commands
-from outrider.core.store_port import Key, KeySpec, SearchHit, Session
+from outrider.core.store_port import OWNER, Key, KeySpec, SearchHit, Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, collect_result, until_turn_ended
 
-DEFAULT_PERSON = "owner"
-"""The person whose home this is."""
+DEFAULT_PERSON = OWNER
+
+
+class PendingQuestion(Struct, frozen=True):
+    """A question that a session waits to have answered."""
+
+    session: Session
+    asked: Asked
+
+    @property
+    def id(self) -> str:
+        """The id that people type."""
+        return short_question_id(self.session.id, self.asked)
 
 
 class OpenMode(Struct, frozen=True):
@@ -179,9 +190,17 @@ class AgentApi(ABC):
         """The unanswered questions of this session."""
         ...
 
+    @operation("read")
+    async def pending_questions(self) -> Sequence[PendingQuestion]:
+        """The unanswered questions of all your sessions, and for the owner those of everyone; longest waiting first."""
+        ...
+
     @operation("full", reports_change=True)
     async def answer(self, session: Session, asked: Asked, answer: str) -> bool:
-        """Answer a question: `once`, `session`, `workspace` or `no`. False when it was answered before."""
+        """Answer a question: `once`, `session`, `workspace` or `no`. False when it was answered before.
+
+        The owner may answer for everyone; a permission then belongs to the person whose session asks.
+        """
         ...
 
     # Sessions.

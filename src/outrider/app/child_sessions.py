@@ -136,7 +136,7 @@ class ChildSessions:
     async def open(self, task: Task) -> str:
         """Every write is keyed by the task, so repeating this after a crash changes nothing."""
         spec = task.spec
-        child = await self._store.create(task.person, f"child {task.id}", task.workspace)
+        child = await self._store.create(task.person, f"child {task.id}", task.workspace, task.identity)
         settings = {"model": spec.model, "tools": ",".join(spec.tools), "steps": str(spec.steps or "")}
         if not child.head:
             for name, value in settings.items():

@@ -14,6 +14,7 @@ from outrider.app.agent import Agent, Home
 from outrider.app.api import OpenMode
 from outrider.app.child_sessions import ChildSessions, TaskPolicy, open_commands
 from outrider.app.tool_context import HomeToolEnvironment
+from outrider.app.workspaces import find_identity
 from outrider.config.models import choose_models
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
@@ -174,5 +175,6 @@ async def _start(
         runtimes, listener = _Runtimes(context, runtime_group), _SessionListener(supervisor, stalled)
         await group.start(worker.run, runtimes.get, listener)
     await group.start(supervisor.run)
-    home = Home(config, store, store.blobs, commands, inbox, redact, store.notices, workspace)
+    identity = find_identity(workspace)
+    home = Home(config, store, store.blobs, commands, inbox, redact, store.notices, workspace, identity)
     return Agent(home, hub, worker, supervisor)

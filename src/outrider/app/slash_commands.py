@@ -54,6 +54,12 @@ COMMANDS: tuple[SlashCommandSpec, ...] = (
     ),
     SlashCommandSpec("no", "deny the pending call"),
     SlashCommandSpec(
+        "questions",
+        "list the pending questions of all sessions, show all of one, or answer it",
+        "words",
+        argument_hint="ID ANSWER",
+    ),
+    SlashCommandSpec(
         "permissions",
         "list permissions, or revoke one",
         "permission",

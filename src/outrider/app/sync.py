@@ -43,6 +43,7 @@ class BlockingAgent:
     wait = _BlockingMethod(AgentApi.wait)
     stop = _BlockingMethod(AgentApi.stop)
     questions = _BlockingMethod(AgentApi.questions)
+    pending_questions = _BlockingMethod(AgentApi.pending_questions)
     answer = _BlockingMethod(AgentApi.answer)
     session = _BlockingMethod(AgentApi.session)
     sessions = _BlockingMethod(AgentApi.sessions)

@@ -1,23 +1,23 @@
 """The environment of tool calls: the workspace and tasks of a session, and what rules and permissions allow."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from outrider.app.addresses import CHANNELS
 from outrider.app.child_sessions import SessionTasks, TaskPolicy
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
-from outrider.core.approvals import NO, ApprovalRequest, Verdict, decide_access
+from outrider.core.approvals import NO, AccessDecision, ApprovalRequest, decide_access
 from outrider.core.delivery import channel_of, check_delivery
 from outrider.core.events import Answered, Asked
 from outrider.core.plan import State
 from outrider.core.ports import ToolContext
-from outrider.core.store_port import Blobs, Session, TaskStore
+from outrider.core.store_port import Blobs, FullStore, Session
 from outrider.core.tasks import running_summary
 from outrider.core.types import Call
 from outrider.engine.approval_timeouts import ApprovalTimeouts
 from outrider.engine.task_supervisor import TaskSupervisor
-from outrider.workspaces.local import open_local
+from outrider.workspaces.held_paths import hold_workspace, workspace_identity
+from outrider.workspaces.local import LocalWorkspace
 
 
 class HomeToolEnvironment:
@@ -26,7 +26,7 @@ class HomeToolEnvironment:
     def __init__(
         self,
         config: Config,
-        store: TaskStore,
+        store: FullStore,
         blobs: Blobs,
         supervisor: TaskSupervisor,
         policy: TaskPolicy,
@@ -34,6 +34,7 @@ class HomeToolEnvironment:
         now: Callable[[], int],
         timeouts: ApprovalTimeouts | None,
     ) -> None:
+        self._home = str(config.home)
         self._rules = config.rules
         self._redactor = build_redactor(config)
         self._store = store
@@ -44,10 +45,21 @@ class HomeToolEnvironment:
         self._now = now
         self._timeouts = timeouts
 
+    async def check_workspace(self, session: Session) -> Session:
+        # A person may have chosen another folder since this turn began.
+        session = await self._store.find(session.person, session.id) or session
+        identity = workspace_identity(session.workspace, session.identity)
+        if identity != session.identity:
+            # Its first use, or the first one since the machine was started. Another call may be faster.
+            session = await self._store.record_identity(session.id, identity, replaces=session.identity)
+            hold_workspace(session.workspace, session.identity).close()
+        return session
+
     async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext:
+        session = await self.check_workspace(session)
         return ToolContext(
             session=session,
-            workspace=open_local(Path(session.workspace)),
+            workspace=LocalWorkspace(session.workspace, session.identity, (self._home,)),
             blobs=self._blobs,
             call=call.id,
             tasks=SessionTasks(self._store, self._task_supervisor, self._wake, self._policy, session),
@@ -55,7 +67,7 @@ class HomeToolEnvironment:
             delivery=check_delivery(state.address, CHANNELS),
         )
 
-    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
+    async def decide_access(self, request: ApprovalRequest, session: Session) -> AccessDecision:
         if not request.needs:  # nothing that a permission could cover
             return decide_access(request, self._rules, frozenset())
         permissions = await self._store.list_permissions(session.person)

@@ -4,6 +4,8 @@ import secrets
 from pathlib import Path
 
 from outrider.core.errors import Refused
+from outrider.core.types import WorkspaceIdentity
+from outrider.workspaces.held_paths import workspace_identity
 
 
 def terminal_workspace(
@@ -63,6 +65,14 @@ def _exposes_outrider_files(root: Path, outrider_home: Path) -> bool:
     home = outrider_home.resolve()
     inside = home / "workspaces"
     return root == inside or home.is_relative_to(root) or (root.is_relative_to(home) and inside not in root.parents)
+
+
+def find_identity(workspace: Path | None) -> WorkspaceIdentity | None:
+    """Which folder is at this resolved path; None when there is none."""
+    try:
+        return workspace_identity(str(workspace)) if workspace else None
+    except Refused:
+        return None
 
 
 def create_workspace(home: Path, name: str) -> Path:

@@ -7,11 +7,13 @@ from itertools import groupby
 
 import click
 
+from outrider import plugins
 from outrider.cli.commands import JSON_OPTION
 from outrider.cli.output import check_text, format_table, one_line, print_json, print_line, warn
 from outrider.config.edit import set_value, unset_value
 from outrider.config.load import find_home, load
-from outrider.config.rules import count_rules, render_rule
+from outrider.config.models import parse_model_name
+from outrider.config.rules import count_rules
 from outrider.config.schema import (
     CONFIG_FILE,
     RULES_DESCRIPTION,
@@ -26,6 +28,7 @@ from outrider.config.schema import (
     rules_source,
 )
 from outrider.config.secrets import secret_reference
+from outrider.core.approvals import render_rule
 from outrider.core.errors import Refused
 
 _MAX_VALUE_WIDTH = 32
@@ -95,6 +98,7 @@ def unset_(name: str) -> None:
     home = find_home()
     is_removed = unset_value(home, name)
     print_line(f"{name} is {'no longer' if is_removed else 'not'} set in {home / CONFIG_FILE}")
+    _warn_about_mistakes()
 
 
 @command.command("path")
@@ -141,11 +145,19 @@ def _print_warnings(config: Config) -> None:
 
 def _warn_if_overridden(setting: Setting) -> None:
     """Warn about an environment variable that overrides the value just written, and about mistakes in the file."""
+    config = _warn_about_mistakes()
+    if config and config.source(setting.name) != CONFIG_FILE:
+        warn(f"{config.source(setting.name)} overrides it")
+
+
+def _warn_about_mistakes() -> Config | None:
+    """The settings as they are now; None when Outrider cannot start with them. Warns about mistakes."""
     try:
         config = load()
+        for name in filter(None, (config.model.name, *config.model.fallbacks)):
+            parse_model_name(name, bool(config.model.url), plugins.names("models"))
     except Refused as error:
         warn(str(error))
-        return
-    if config.source(setting.name) != CONFIG_FILE:
-        warn(f"{config.source(setting.name)} overrides it")
+        return None
     _print_warnings(config)
+    return config

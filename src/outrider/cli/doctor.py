@@ -34,9 +34,11 @@ from outrider.core.ports import NATIVE
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.core.text import plural
 from outrider.runtimes.base import ProbeResult, ProbeVerdict
+from outrider.system.lock import last_holder
 
 _LOW_DISK_BYTES = 500 * 1024 * 1024
 _MODEL_TIMEOUT = 30.0
+_OWNER_TIMEOUT = 10.0
 _OTHER_HOME_HINT = "set OUTRIDER_HOME to another path"
 
 
@@ -190,7 +192,7 @@ async def check_store(home: Path) -> AsyncGenerator[ProbeResult, None]:
             ]
             waiting, tasks = len(await store.sessions_with_work()), await store.open_tasks()
     except HomeBusy as busy:
-        yield ProbeResult("store", "odd", f"in use, so it was not checked: {one_line(str(busy))}")
+        yield await _check_store_in_use(home, busy)
         return
     except (Refused, Unavailable) as error:
         yield ProbeResult("store", "broken", one_line(str(error)))
@@ -201,6 +203,29 @@ async def check_store(home: Path) -> AsyncGenerator[ProbeResult, None]:
         yield ProbeResult("turns", "odd", f"{waiting} unfinished", "outrider resume")
     if tasks:
         yield ProbeResult("tasks", "fine", f"{len(tasks)} recorded as open; `outrider tasks list` shows them")
+
+
+async def _check_store_in_use(home: Path, busy: HomeBusy) -> ProbeResult:
+    """Whether the process that uses the store can read it. Its file cannot be checked meanwhile."""
+    from outrider.app.operations import OPERATIONS
+    from outrider.ipc.client import connect_to_owner
+    from outrider.ipc.protocol import ConnectionLost
+
+    try:
+        async with connect_to_owner(home) as owner:
+            if owner:
+                with anyio.fail_after(_OWNER_TIMEOUT):
+                    await owner.call(OPERATIONS["sessions"], (1,), {})
+                holder = last_holder(home)
+                text = (
+                    f"{holder.what} (process {holder.pid}) uses it and can read it, so the file itself was not checked"
+                )
+                return ProbeResult("store", "fine", one_line(text))
+    except (HomeBusy, ConnectionLost, TimeoutError):
+        pass  # It is of another version, or has just left, or is stuck.
+    except (Refused, Unavailable) as error:
+        return ProbeResult("store", "broken", f"the process that uses it cannot read it: {one_line(str(error))}")
+    return ProbeResult("store", "odd", f"in use, so it was not checked: {one_line(str(busy))}")
 
 
 def _store_size(home: Path) -> int | None:

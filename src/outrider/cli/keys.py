@@ -17,6 +17,7 @@ from outrider.config.secrets import resolve_secret
 from outrider.core.errors import Refused
 from outrider.core.store_port import Key, KeyScope, KeySpec
 from outrider.store.keys import (
+    default_scopes,
     first_day,
     first_key_file,
     make_key,
@@ -100,9 +101,7 @@ def _no_key_error(keys: Sequence[Key]) -> Refused:
     "scopes",
     multiple=True,
     type=click.Choice(_SCOPES),
-    default=("chat", "read"),
-    show_default=True,
-    help="Allow this kind of request; may be repeated.",
+    help="Allow this kind of request; may be repeated. By default chat and read, and approve for your own keys.",
 )
 @click.option("--rate", type=click.IntRange(1, 1_000_000), help="Limit requests per minute.")
 @click.option("--concurrent", type=click.IntRange(1, 100_000), help="Limit concurrent requests.")
@@ -117,7 +116,8 @@ def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, 
     check_text(person, "the person's name")
     config = open_config()
     spend = parse_spend(limits["spend"]) if limits["spend"] else None
-    spec = KeySpec(name, person, tuple(dict.fromkeys(scopes)), limits["rate"], limits["concurrent"], spend)
+    scopes = tuple(dict.fromkeys(scopes)) or default_scopes(person)
+    spec = KeySpec(name, person, scopes, limits["rate"], limits["concurrent"], spend)
 
     async def act() -> None:
         async with open_home(config, OpenMode(_LABEL, "none")) as agent:

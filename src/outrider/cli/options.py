@@ -21,6 +21,13 @@ _MAX_IMAGE_BYTES = 20 * 1024 * 1024
 _MAX_BYTES_PER_CHARACTER = 4
 
 
+def check_not_blank(value: str | None, option: str) -> str:
+    """The value of an option, empty when it is not there. Raises Refused for a blank one: a variable was not set."""
+    if value is not None and not value.strip():
+        raise Refused(f"{option} is empty; give it a value, or leave it out")
+    return check_text(value or "", option)
+
+
 def read_message(words: Sequence[str], longest: int) -> str:
     """The message: the words, followed by stdin where one of them is `-`; stdin alone when there are no words."""
     text = check_text(" ".join(word for word in words if word != STDIN), "the message")

@@ -5,6 +5,7 @@ Where nobody can answer, the answer is no.
 """
 
 import os
+import shutil
 import sys
 import termios
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -13,12 +14,10 @@ from functools import partial
 
 import anyio
 import click
-import msgspec
-from msgspec import Struct
 
 from outrider.app.addresses import CHANNELS
-from outrider.app.api import AgentApi, OpenMode
-from outrider.cli.chat.display import answer_hint, parse_answer
+from outrider.app.api import DEFAULT_PERSON, AgentApi, OpenMode, PendingQuestion
+from outrider.cli.chat.display import answer_hint, is_view_request, parse_answer
 from outrider.cli.commands import DONE, FAILED, JSON_OPTION, TURN_EXIT_CODES
 from outrider.cli.output import (
     check_text,
@@ -27,7 +26,6 @@ from outrider.cli.output import (
     one_line,
     print_json,
     print_line,
-    printable,
     render_turn_result,
     warn,
 )
@@ -38,35 +36,33 @@ from outrider.core.delivery import channel_of
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
+from outrider.core.question_text import fitted_question, whole_question
 from outrider.core.store_port import Session
+from outrider.core.text import escape_invisible
 from outrider.core.turn_result import TurnResult
 from outrider.system.task_groups import background_group, first_of
 
 _MAX_QUEUED = 1_000
 
 
-class PendingQuestion(Struct, frozen=True):
-    """A question that a session waits to have answered."""
-
-    session: Session
-    asked: Asked
-
-    @property
-    def id(self) -> str:
-        """The id that people type: the beginning of the session's id, and the number of the call."""
-        call = self.asked.call.removeprefix("c").lstrip("0")
-        return f"{self.session.id[:8]}.{call or self.asked.ask}"
-
-    @property
-    def answer_command(self) -> str:
-        return f"outrider questions answer {self.id} {'|'.join(self.asked.choices)}"
+def answer_command(question: PendingQuestion) -> str:
+    return f"outrider questions answer {question.id} {'|'.join(question.asked.choices)}"
 
 
 def print_pending(session: Session, questions: Sequence[Asked]) -> None:
     """Print on stderr the questions that suspend a turn, and the commands that answer them."""
     for asked in questions:
-        sys.stderr.write(f"{printable(asked.question)}\n")
-        warn(f"session {session.name} waits for an answer: {PendingQuestion(session, asked).answer_command}")
+        question = PendingQuestion(session, asked)
+        sys.stderr.write(_render_cut_question(question) + "\n")
+        warn(f"session {session.name} waits for an answer: {answer_command(question)}")
+
+
+def _render_cut_question(question: PendingQuestion) -> str:
+    """The question; if a part of it is left out, with the command that shows all of it."""
+    text = escape_invisible(question.asked.question)
+    if text != whole_question(question.asked):
+        text += f"\n→ outrider questions show {question.id} shows all of it"
+    return text
 
 
 def is_interactive() -> bool:
@@ -107,13 +103,18 @@ class QuestionPrompter:
             await self._agent.answer(self._session, asked, answer)
 
 
+_ROWS_BELOW = 4
+_MIN_ROWS = 12
+
+
 async def _prompt_for_answer(asked: Asked) -> str:
-    sys.stderr.write(f"\n{printable(asked.question)}\n")
+    columns, rows = shutil.get_terminal_size()
+    sys.stderr.write(f"\n{fitted_question(asked, max(_MIN_ROWS, rows - _ROWS_BELOW), columns)}\n")
     with suppress(termios.error):
         # Text typed before the question was visible is no answer to it.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     while True:
-        sys.stderr.write(f"{answer_hint(asked.choices)}? ")
+        sys.stderr.write(f"{answer_hint(asked.choices, can_view=asked.request is not None)}? ")
         sys.stderr.flush()
         line = await _read_line()
         if not line:  # Ctrl-D is no consent.
@@ -121,6 +122,8 @@ async def _prompt_for_answer(asked: Asked) -> str:
             return NO
         if answer := parse_answer(line, asked.choices):
             return answer
+        if is_view_request(line, asked.choices):
+            sys.stderr.write(f"{whole_question(asked)}\n")
 
 
 async def _read_line() -> str:
@@ -140,10 +143,10 @@ async def wait_or_suspend(agent: AgentApi, session: Session, after: int) -> Turn
 
     None when there was nothing to do.
     """
-    return await first_of(partial(agent.wait, session), partial(_wait_until_suspended, agent, session, after))
+    return await first_of(partial(agent.wait, session), partial(wait_until_suspended, agent, session, after))
 
 
-async def _wait_until_suspended(agent: AgentApi, session: Session, after: int) -> Sequence[Asked]:
+async def wait_until_suspended(agent: AgentApi, session: Session, after: int) -> Sequence[Asked]:
     """Wait for questions that suspend the session after this entry, and return them."""
     state = State()
     async with aclosing(agent.follow(session)) as stream:
@@ -157,20 +160,11 @@ async def _wait_until_suspended(agent: AgentApi, session: Session, after: int) -
 
 def _is_suspended(state: State) -> bool:
     """Whether nothing happens until a person answers. Where nobody can, the answer is no and the turn continues."""
-    return isinstance(decide(state, {}), AwaitAnswer) and _can_answer(state.address)
+    return isinstance(decide(state, {}), AwaitAnswer) and can_answer(state.address)
 
 
-async def deny_unanswerable(agent: AgentApi, session: Session, address: str = "") -> int:
-    """Answer no to every question of a turn that continues where nobody can answer; returns their number."""
-    state = fold(await agent.journal(session))
-    if _can_answer(address or state.address):
-        return 0
-    for asked in state.questions.values():
-        await agent.answer(session, asked, NO)
-    return len(state.questions)
-
-
-def _can_answer(address: str) -> bool:
+def can_answer(address: str) -> bool:
+    """Whether a person at this address can answer a question."""
     traits = CHANNELS.get(channel_of(address))
     return bool(traits and traits.can_answer)
 
@@ -183,7 +177,10 @@ _MIN_ID_PREFIX = 6
 @JSON_OPTION
 @click.pass_context
 def command(ctx: click.Context, is_json: bool) -> int:
-    """List pending questions and answer them."""
+    """List pending questions, show one whole, and answer them.
+
+    You also see the questions of other people: those who have a key to your Outrider cannot answer them.
+    """
     return DONE if ctx.invoked_subcommand else _list_questions(is_json)
 
 
@@ -199,28 +196,65 @@ def _list_questions(is_json: bool) -> int:
 
     async def act() -> None:
         async with open_read_only(config, _QUESTIONS_LABEL) as agent:
-            questions = await _pending_questions(agent)
+            questions = await agent.pending_questions()
         if is_json:
             print_json([_question_json(question) for question in questions], is_pretty=True)
         elif not questions:
             print_line("no pending questions")
         for question in () if is_json else questions:
-            lines = [*printable(question.asked.question).splitlines(), f"→ {question.answer_command}"]
-            print_line(f"{question.id}  session {question.session.name}")
+            lines = [*_render_cut_question(question).split("\n"), f"→ {answer_command(question)}"]
+            print_line(f"{question.id}  {question_session(question)}")
             print_line("".join(f"  {line}\n" for line in lines))
 
     return run_async(act)
 
 
+def question_session(question: PendingQuestion) -> str:
+    """The session that asks, and whose it is if it is another person's."""
+    session = question.session
+    name = f"session {one_line(session.name)}"
+    return name if session.person == DEFAULT_PERSON else f"{name} of {one_line(session.person)}"
+
+
+@command.command("show")
+@click.argument("question")
+@JSON_OPTION
+def show_question(question: str, is_json: bool) -> int:
+    """Show all of a question: everything that would run, with nothing left out.
+
+    QUESTION is an id from `outrider questions`, or at least its first six characters.
+    """
+    check_text(question, "the question's id")
+    config = open_config()
+
+    async def act() -> None:
+        async with open_read_only(config, _QUESTIONS_LABEL) as agent:
+            match = find_question(await agent.pending_questions(), question)
+        if is_json:
+            print_json(_question_json(match), is_pretty=True)
+            return
+        print_line(f"{match.id}  {question_session(match)}")
+        print_line(whole_question(match.asked))
+        print_line(f"→ {answer_command(match)}")
+
+    return run_async(act)
+
+
 def _question_json(question: PendingQuestion) -> Json:
-    asked: Json = msgspec.to_builtins(question.asked)
-    asked.pop("type")
-    return {"id": question.id, "session": question.session.id, "name": question.session.name, **asked}
-
-
-async def _pending_questions(agent: AgentApi) -> list[PendingQuestion]:
-    sessions = [session for session in await agent.unfinished() if session.is_open]
-    return [PendingQuestion(session, asked) for session in sessions for asked in await agent.questions(session)]
+    asked = question.asked
+    return {
+        "id": question.id,
+        "session": question.session.id,
+        "name": question.session.name,
+        "person": question.session.person,
+        "ask": asked.ask,
+        "question": escape_invisible(asked.question),
+        "whole": whole_question(asked),
+        "digest": asked.digest,
+        "call": asked.call,
+        "choices": asked.choices,
+        "needs": asked.needs,
+    }
 
 
 @command.command("answer")
@@ -232,7 +266,8 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
     """Answer a question, run its turn to the end and print the reply.
 
     QUESTION is an id from `outrider questions`, or at least its first six characters. The answer allows the call once,
-    for this session or for this workspace, or not at all.
+    for this session or for this workspace, or not at all. `outrider questions` shows which answers a question offers:
+    one that a rule causes for a call inside the sandbox offers only once and no.
     """
     check_text(question, "the question's id")
     config = open_config()
@@ -243,7 +278,7 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
 
 async def _record_answer(config: Config, question_id: str, answer: str) -> None:
     async with open_home(config, OpenMode(_QUESTIONS_LABEL, "none")) as agent:
-        question = _find_question(await _pending_questions(agent), question_id)
+        question = find_question(await agent.pending_questions(), question_id)
         await agent.answer(question.session, question.asked, answer)
         is_running = agent.is_client
     session = question.session.name
@@ -252,8 +287,12 @@ async def _record_answer(config: Config, question_id: str, answer: str) -> None:
 
 async def _answer_and_run(config: Config, question_id: str, answer: str, is_json: bool) -> int:
     async with open_home(config, OpenMode(_QUESTIONS_LABEL, "own")) as agent:
-        question = _find_question(await _pending_questions(agent), question_id)
+        question = find_question(await agent.pending_questions(), question_id)
         await agent.answer(question.session, question.asked, answer)
+        if question.session.person != DEFAULT_PERSON:
+            # What another person's agent says is not for us; `outrider up` continues the turn.
+            warn(f"answered {answer} for {question.session.person}")
+            return DONE
         result = await wait_or_suspend(agent, question.session, question.session.head)
     if result is None:
         return DONE
@@ -269,7 +308,8 @@ async def _answer_and_run(config: Config, question_id: str, answer: str, is_json
     return TURN_EXIT_CODES[result.outcome]
 
 
-def _find_question(questions: Sequence[PendingQuestion], id: str) -> PendingQuestion:
+def find_question(questions: Sequence[PendingQuestion], id: str) -> PendingQuestion:
+    """The question of this id, or of the only id that begins like this. Raises Refused."""
     matches = [question for question in questions if id in (question.id, question.asked.ask)]
     if not matches and len(id) >= _MIN_ID_PREFIX:
         matches = [question for question in questions if question.id.startswith(id)]

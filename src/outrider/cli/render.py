@@ -31,7 +31,7 @@ from outrider.core.events import (
 )
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
-from outrider.core.text import plural
+from outrider.core.text import escape_invisible, plural, visible_line
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.core.types import Call, Usage
 from outrider.system.task_groups import background_group
@@ -141,7 +141,7 @@ class ProgressLine:
 def call_line(call: Call, longest: int = 100) -> str:
     """A call in one line: its tool and the beginning of its arguments."""
     args = call.broken or " ".join(f"{name}={value!r}" for name, value in call.args.items())
-    return one_line(f"{call.tool} {args}", longest)
+    return visible_line(f"{call.tool} {args}", longest)
 
 
 def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
@@ -233,6 +233,9 @@ def _entry_lines(entry: Entry, turns: _TranscriptState) -> Iterator[str]:
             yield _entry_heading(entry, _turn_summary(turns.end_turn()))
             yield from _indented(partial)
             yield ""
+        case Asked(question=question):
+            yield _entry_heading(entry, "asked:")
+            yield from (f"  {line}" for line in escape_invisible(question).split("\n"))
         case _:
             if note := _entry_note(entry):
                 yield _entry_heading(entry, note)
@@ -260,8 +263,6 @@ def _entry_note(entry: Entry) -> str:
             return "earlier messages were summarised"
         case Changed(name=name, value=value):
             return one_line(f"{name} = {value}", 100)
-        case Asked(question=question):
-            return f"asked: {one_line(question, 300)}"
         case Answered():
             return f"answered: {answer_text(entry.body)}"
         case Started(runtime=runtime, model=model) if runtime != NATIVE:
@@ -269,7 +270,7 @@ def _entry_note(entry: Entry) -> str:
         case Bound(runtime=runtime, thread=thread, turn=turn, saw=saw):
             seen = f", has seen the session up to #{saw}" if saw else ""
             return one_line(f"{runtime}: thread {thread}{f', turn {turn}' if turn else ''}{seen}", 200)
-        case Begun() | Started() | Input() | Reply() | Result() | Ended():
+        case Begun() | Started() | Input() | Reply() | Result() | Asked() | Ended():
             return ""
 
 
@@ -296,6 +297,8 @@ def _paragraphs(entry: Entry, turns: _TranscriptState) -> list[str]:
             return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]
         case Ended(partial=partial):
             return [*([partial] if partial else []), f"*{_turn_summary(turns.end_turn())}*"]
+        case Asked(question=question):
+            return ["*asked:*", _fenced(escape_invisible(question))]
         case _:
             note = _entry_note(entry)
             return [f"*{note}*"] if note else []

@@ -8,7 +8,7 @@ import click
 from outrider.app.api import AgentApi, OpenMode
 from outrider.cli.commands import DONE, FAILED
 from outrider.cli.output import check_text, print_json, print_line, render_turn_result, warn
-from outrider.cli.questions import deny_unanswerable, print_pending, wait_or_suspend
+from outrider.cli.questions import print_pending, wait_or_suspend
 from outrider.cli.setup import open_config, open_home, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import Refused, Unavailable
@@ -51,7 +51,6 @@ async def _resume(config: Config, name: str, is_json: bool) -> int:
 
 async def _finish(agent: AgentApi, session: Session, is_json: bool) -> bool:
     try:
-        await deny_unanswerable(agent, session)
         # The last entry counts: beside a running owner, a turn that waits for an answer gets no new one.
         result = await wait_or_suspend(agent, session, session.head - 1)
     except (Refused, Unavailable) as error:

@@ -19,19 +19,26 @@ from outrider.app.addresses import PIPE, PROMPT
 from outrider.app.api import AgentApi, OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
 from outrider.cli.commands import FAILED, TURN_EXIT_CODES
-from outrider.cli.options import read_images, read_message, session_settings
-from outrider.cli.output import check_text, print_json, print_line, printable, render_turn_result, warn
-from outrider.cli.questions import QuestionPrompter, deny_unanswerable, is_interactive
+from outrider.cli.options import check_not_blank, read_images, read_message, session_settings
+from outrider.cli.output import print_json, print_line, printable, render_turn_result, warn
+from outrider.cli.questions import (
+    QuestionPrompter,
+    can_answer,
+    is_interactive,
+    print_pending,
+    wait_until_suspended,
+)
 from outrider.cli.render import ProgressLine, answer_line
 from outrider.cli.setup import SignalWatch, open_config, open_home, resolve_workspace, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event, render_event
+from outrider.core.plan import fold
 from outrider.core.store_port import Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.ipc.client import HomeClient
-from outrider.system.task_groups import background_group
+from outrider.system.task_groups import background_group, first_of
 
 _MAX_KEY_LENGTH = 90
 
@@ -40,12 +47,12 @@ class RunOptions(Struct, frozen=True):
     """The command line. The fields are the names of click's parameters."""
 
     words: tuple[str, ...]
-    session: str = ""
+    session: str | None = None
     model: str = ""
     runtime: str | None = None
     workspace: str = ""
     images: tuple[str, ...] = ()
-    key: str = ""
+    key: str | None = None
     timeout: int | None = None
     is_json: bool = False
     is_quiet: bool = False
@@ -63,17 +70,17 @@ class RunRequest(Struct, frozen=True):
     images: tuple[bytes, ...]
     key: str | None
     address: str
-    """Where the reply goes: to a person who can answer questions, or to a pipe."""
+    """Where the reply goes: to a person who can answer questions, or to a pipe. Empty: where the open turn replies."""
 
 
 @click.command("run")
 @click.argument("words", nargs=-1, metavar="[WORDS]... [-]")
-@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session NAME, or create it.")
+@click.option("--session", "-s", metavar="NAME", help="Continue the session NAME, or create it.")
 @click.option("--model", "-m", default="", metavar="NAME", help="Use this model in the session from now on.")
 @click.option("--runtime", "-r", metavar="NAME", help="Use this runtime in the session from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="Work in this folder (new sessions only).")
 @click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Attach an image; may be repeated.")
-@click.option("--key", default="", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
+@click.option("--key", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
 @click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop the turn after this time.")
 @click.option("--json", "is_json", is_flag=True, help="Print every event as a line of JSON.")
 @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Print only errors on stderr.")
@@ -92,20 +99,19 @@ def command(**parameters: object) -> int:
 
 def _parse_request(options: RunOptions, config: Config) -> RunRequest:
     """Refuse here whatever can be refused without opening the home."""
-    for option, value in (("--session", options.session), ("--key", options.key)):
-        check_text(value, option)
-    if len(options.key) > _MAX_KEY_LENGTH or not options.key.isprintable():
+    session, key = check_not_blank(options.session, "--session"), check_not_blank(options.key, "--key")
+    if len(key) > _MAX_KEY_LENGTH or not key.isprintable():
         raise Refused(f"--key takes at most {_MAX_KEY_LENGTH} printable characters")
     text = read_message(options.words, config.limits.input)
     return RunRequest(
         text=text,
         # A key belongs to a session. Without one it names its own, so that it is found again.
-        session=options.session or (f"key {options.key}" if options.key else ""),
-        settings=session_settings(config, options.model, options.runtime, is_new=not options.session),
+        session=session or (f"key {key}" if key else ""),
+        settings=session_settings(config, options.model, options.runtime, is_new=not session),
         workspace=resolve_workspace(config, options.workspace),
         has_explicit_workspace=bool(options.workspace),
         images=tuple(read_images(options.images)),
-        key=options.key or None,
+        key=key or None,
         address=f"{PROMPT if is_interactive() and not options.is_quiet else PIPE}:run",
     )
 
@@ -115,15 +121,19 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
     async with open_home(config, mode, workspace=request.workspace, is_quiet=options.is_quiet) as agent:
         session = await agent.session(request.session)
         _check_workspace(request, session, options.is_quiet)
+        has_questions = False
+        if session.is_open and not can_answer(request.address):
+            state = fold(await agent.journal(session))
+            if can_answer(state.address):
+                # The open turn keeps its address: its questions stay pending for the person who can answer them.
+                request, has_questions = replace(request, address=""), bool(state.questions)
         if not options.is_quiet:
-            await _warn_unfinished(agent, session)
+            await _warn_unfinished(agent, session, has_questions=has_questions)
         await apply_settings(agent, session, request.settings)
         if not options.is_quiet and agent.owner_mismatch({}):
             mismatch = agent.owner_mismatch(settings_of(await agent.journal(session)))
             if mismatch:
                 warn(mismatch)
-        if await deny_unanswerable(agent, session, request.address) and not options.is_quiet:
-            warn("this session's pending questions were answered with no: nobody can be asked here")
         turn = _TurnRun(agent, session, request, options)
         resume_hint = f"Your message is saved: outrider resume {shlex.quote(session.name)}"
         try:
@@ -142,6 +152,10 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
             if not turn.first_entry:
                 raise
             raise Unavailable(f"{error}. {resume_hint}") from error
+        if not isinstance(result, TurnResult):
+            print_pending(session, result)
+            warn("your message is saved; the model reads it after the answer")
+            return FAILED
         tasks = await agent.tasks(session, open_only=True)
         code = _print_result(result, session, options, config, tasks)
         if not options.is_quiet:
@@ -159,6 +173,7 @@ class _TurnRun:
         self._options = options
         self.first_entry: Entry | None = None
         """The message, once it was recorded."""
+        self._is_recorded = anyio.Event()
         self._is_late = False
         has_progress = sys.stderr.isatty() and not options.is_json and not options.is_quiet
         self._progress = ProgressLine() if has_progress else None
@@ -167,20 +182,36 @@ class _TurnRun:
             self._prompter = QuestionPrompter(agent, session, self._progress.paused if self._progress else nullcontext)
         self._questions: dict[str, Asked] = {}
 
-    async def run(self) -> TurnResult:
-        """Run the turn. The timeout is kept here, not by the owner of the home: each client has its own."""
+    async def run(self) -> TurnResult | Sequence[Asked]:
+        """Run the turn to its end; or, where the message joins a turn of someone else, until a question suspends it.
+
+        The timeout is kept here, not by the owner of the home: each client has its own.
+        """
         async with background_group() as group, self._display():
             if self._options.timeout:
                 group.start_soon(self._stop_after, self._options.timeout)
-            result = await self._agent.say(
-                self._request.text,
-                session=self._session.id,
-                images=self._request.images,
-                key=self._request.key,
-                address=self._request.address,
-                on_event=self._on_event,
-            )
-        return replace(result, outcome="failed") if self._is_late and result.outcome == "interrupted" else result
+            if self._request.address:
+                result = await self._say()
+            else:
+                result = await first_of(self._say, self._wait_until_suspended)
+        if self._is_late and isinstance(result, TurnResult) and result.outcome == "interrupted":
+            return replace(result, outcome="failed")
+        return result
+
+    async def _say(self) -> TurnResult | Sequence[Asked]:
+        return await self._agent.say(
+            self._request.text,
+            session=self._session.id,
+            images=self._request.images,
+            key=self._request.key,
+            address=self._request.address,
+            on_event=self._on_event,
+        )
+
+    async def _wait_until_suspended(self) -> Sequence[Asked]:
+        await self._is_recorded.wait()
+        assert self.first_entry
+        return await wait_until_suspended(self._agent, self._session, self.first_entry.seq - 1)
 
     async def _stop_after(self, seconds: int) -> None:
         await anyio.sleep(seconds)
@@ -198,6 +229,7 @@ class _TurnRun:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Entry):
             self.first_entry = self.first_entry or event
+            self._is_recorded.set()
         if self._options.is_json:
             print_json(render_event(event))
         elif self._progress:
@@ -277,12 +309,12 @@ def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> N
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
 
 
-async def _warn_unfinished(agent: AgentApi, session: Session) -> None:
+async def _warn_unfinished(agent: AgentApi, session: Session, *, has_questions: bool) -> None:
     """Another owner of the home runs its unfinished turns itself, so only this process's own are mentioned."""
     others = 0 if agent.is_client else sum(other.id != session.id for other in await agent.unfinished())
     if others:
         warn(f"{others} unfinished {'turn' if others == 1 else 'turns'}; to finish: outrider resume")
-    if session.has_work:
+    if session.has_work and not has_questions:  # Those are printed, with the commands that answer them.
         warn(f"session {session.name!r} has an unfinished turn; this message becomes part of it")
 
 

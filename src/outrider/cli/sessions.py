@@ -26,7 +26,7 @@ from outrider.cli.setup import open_config, open_home, open_read_only, run_async
 from outrider.core.errors import Refused
 from outrider.core.events import render_entry
 from outrider.core.store_port import Session, session_status
-from outrider.system.files import touch_private
+from outrider.system.files import write_private
 
 _LABEL = "outrider sessions"
 _MODE = OpenMode(_LABEL, "none")
@@ -135,7 +135,8 @@ def search(words: tuple[str, ...], is_json: bool, limit: int) -> int:
     help="Format of the document.",
 )
 @click.option("--output", "-o", default="", metavar="FILE", help="Write to FILE instead of stdout.")
-def export(session: str, form: str, output: str) -> int:
+@click.option("--force", "is_forced", is_flag=True, help="Replace FILE if it exists.")
+def export(session: str, form: str, output: str, is_forced: bool) -> int:
     """Export a whole session as one document."""
     check_text(session, "the session's name")
     config = open_config()
@@ -150,17 +151,27 @@ def export(session: str, form: str, output: str) -> int:
         else:
             text = markdown_page(row, entries)
         if output:
-            _write_document(Path(output), text)
+            _write_document(Path(output), text, may_replace=is_forced)
         else:
             print_line(text.removesuffix("\n"))
 
     return run_async(act)
 
 
-def _write_document(path: Path, text: str) -> None:
+def _write_document(path: Path, text: str, *, may_replace: bool) -> None:
     """Write a file; a new one is readable by its owner alone, since a session may contain secrets."""
     try:
-        touch_private(path)
+        write_private(path, text.encode())
+    except FileExistsError:
+        if path.is_file() and not may_replace:  # Not so for a pipe or a terminal.
+            raise Refused(f"{path} already exists; name another file, or add --force to replace it") from None
+        _replace_document(path, text)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _replace_document(path: Path, text: str) -> None:
+    try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error

@@ -33,7 +33,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Json, Reply
 from outrider.core.ports import Commands
 from outrider.core.tasks import Task, TaskState, quoted_tail, task_label
-from outrider.core.text import duration
+from outrider.core.text import duration, escape_invisible
 
 _LABEL = "outrider tasks"
 _MAX_ENDED = 10
@@ -157,7 +157,7 @@ def task_details(task: Task, session: str, output_file: str, now: int) -> list[s
         "exit code": "" if task.exit_code is None else str(task.exit_code),
         "reason": one_line(task.why),
         "what": one_line(spec.description),
-        "prompt" if spec.kind == "session" else "command": printable(spec.command),
+        "prompt" if spec.kind == "session" else "command": escape_invisible(spec.command),
         "session": one_line(session),
         "folder": f"{task.workspace}/{spec.workdir}" if spec.workdir else task.workspace,
         "started": format_time(task.created),
@@ -410,7 +410,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     async def act(agent: AgentApi) -> None:
         row = await agent.find_task(check_text(task, "the task's id"))
         if not row.is_open:
-            raise Refused(state_line(row))
+            raise Refused(f"{state_line(row)}; an ended task takes no input")
         if row.spec.kind == "session":
             raise Refused(f"task {row.id} is a session; send it a message instead: outrider run --session …")
         if content or is_last:

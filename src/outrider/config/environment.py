@@ -38,7 +38,7 @@ def absolute_path(text: str) -> str:
 
 
 def check_folder(text: str, home: Path, where: str) -> str:
-    """The absolute path of a folder that commands may access.
+    """The resolved path of a folder that commands may access.
 
     Raises Refused, prefixed with `where`, when the settings, keys or store of this home would become accessible.
     """
@@ -47,7 +47,7 @@ def check_folder(text: str, home: Path, where: str) -> str:
         raise Refused(f"{where}: {text} is not an absolute path")
     if _exposes_home(path, home):
         raise Refused(f"{where}: {path} would give access to Outrider's own files in {home}; name another folder")
-    return path
+    return os.path.realpath(path)
 
 
 def _exposes_home(path: str, home: Path) -> bool:

@@ -49,13 +49,6 @@ def count_rules(rules: Sequence[Rule]) -> str:
     return plural(len(rules), "rule") if rules else "none"
 
 
-def render_rule(rule: Rule) -> str:
-    command = f": {' '.join(rule.argv)} …" if rule.argv else ""
-    workspace = f", in {rule.workspace}" if rule.workspace else ""
-    needs = f", with {', '.join(rule.needs)}" if rule.needs else ""
-    return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{workspace}{needs}"
-
-
 class _RuleParser(Struct, frozen=True):
     """Parses one table into a rule."""
 

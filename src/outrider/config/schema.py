@@ -518,7 +518,7 @@ def quote_value(value: object) -> str:
 def _format_number(number: float | None) -> str:
     if number is None:
         return ""
-    return f"{int(number):_}" if number == int(number) else f"{number:g}"
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
 
 
 def render_value(value: SettingValue) -> str:

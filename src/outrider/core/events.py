@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from outrider.core.approvals import ApprovalRequest
 from outrider.core.types import Call, Image, Reasoning, ToolSpec, Usage
 
 Json = dict[str, object]
@@ -101,6 +102,16 @@ class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     """What a yes allows the call outside its sandbox."""
+    digest: str = ""
+    """The digest of what is asked. An answer holds for exactly that; empty in questions of 0.1.0."""
+    request: ApprovalRequest | None = None
+    """All of what is asked; `question` may be cut."""
+
+
+def short_question_id(session: str, asked: Asked) -> str:
+    """The id that people type: the beginning of the session's id, and the number of the call and of the question."""
+    number = asked.ask.removeprefix("ask-").removeprefix("c").lstrip("0")
+    return f"{session[:8]}.{number or asked.ask}"
 
 
 class Answered(Struct, frozen=True, tag="answered", omit_defaults=True):

@@ -3,7 +3,7 @@
 Running a turn and recovering one are the same: fold the journal, decide, do the step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from hashlib import blake2b
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.core.approvals import AccessDecision, ApprovalRequest, decision_of_answer, request_digest
 from outrider.core.events import (
     Answered,
     Asked,
@@ -31,6 +32,25 @@ from outrider.core.types import Call, Replay, ToolSpec, Usage
 MAX_RESUMES = 3
 
 
+class AnsweredQuestion(Struct, frozen=True):
+    """A question with its answer. The answer holds for what was asked, and for nothing else."""
+
+    asked: Asked
+    answer: str
+    person: str
+    """Empty when nobody answered, which means no."""
+
+    def holds_for(self, request: ApprovalRequest) -> bool:
+        """Whether this is what was asked. A question of 0.1.0 has no digest, and showed neither folder nor stdin."""
+        if not self.asked.digest:
+            return not request.details and request.needs == self.asked.needs
+        return self.asked.digest == request_digest(request)
+
+    @property
+    def decision(self) -> AccessDecision:
+        return decision_of_answer(self.answer, is_by_person=bool(self.person))
+
+
 class State(Struct, frozen=True):
     """Everything the next step depends on."""
 
@@ -48,8 +68,8 @@ class State(Struct, frozen=True):
     """Where the turn delivers its answer: the newest input's address."""
     questions: Mapping[str, Asked] = {}
     """Questions without an answer."""
-    answers: Mapping[str, str] = {}
-    """Answers, by the call that waited for them."""
+    answers: Mapping[str, AnsweredQuestion] = {}
+    """Answers since the last reply, by the question."""
     client_tools: Mapping[str, ToolSpec] = {}
     """Tools that came with the newest input. The client that sent it runs their calls."""
     abandoned_calls: frozenset[str] = frozenset()
@@ -81,6 +101,14 @@ class State(Struct, frozen=True):
     @property
     def has_unseen(self) -> bool:
         return self.newest_input > self.saw
+
+    def answers_about(self, call: str) -> Sequence[AnsweredQuestion]:
+        """The answers to questions about this call, in the order of the questions."""
+        return [one for one in self.answers.values() if one.asked.call == call]
+
+    def is_asked(self, call: str) -> bool:
+        """Whether a question about this call has no answer yet."""
+        return any(asked.call == call for asked in self.questions.values())
 
 
 def fold(journal: Iterable[Entry], state: State = State()) -> State:  # noqa: B008 (State is frozen)
@@ -178,10 +206,13 @@ def _after_reply(state: State, reply: Reply) -> State:
 
 def _after_answer(state: State, answered: Answered) -> State:
     question = state.questions.get(answered.ask)
+    answers = state.answers
+    if question:
+        answers = {**answers, answered.ask: AnsweredQuestion(question, answered.answer, answered.person)}
     return replace(
         state,
         questions={id: body for id, body in state.questions.items() if id != answered.ask},
-        answers={**state.answers, question.call: answered.answer} if question and question.call else state.answers,
+        answers=answers,
         denials=0 if answered.person else state.denials + 1,
     )
 

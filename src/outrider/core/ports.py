@@ -5,7 +5,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from outrider.core.approvals import ApprovalRequest, Verdict
+from outrider.core.approvals import AccessDecision, ApprovalRequest
 from outrider.core.delivery import Deliverability
 from outrider.core.events import Answered, Asked, Body, Delta, Entry, Reply, Result, Started
 from outrider.core.plan import State
@@ -28,8 +28,11 @@ class CommandEnd(Struct, frozen=True):
 class Commands(Protocol):
     """Commands on disk and in the process table. They run whether or not Outrider does."""
 
-    def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
-        """Raises Refused when a command with these grants would be refused. Changes nothing."""
+    def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
+        """These needs with resolved paths, as a person is asked for them and as a command gets them.
+
+        Raises Refused when a command with them would be refused. Changes nothing. Blocks.
+        """
         ...
 
     def prune(self, alive: Sequence[str]) -> None:
@@ -273,9 +276,18 @@ class Tool(Protocol):
 class ToolEnvironment(Protocol):
     """Where a session's calls run, for the loop that runs them."""
 
-    async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext: ...
+    async def check_workspace(self, session: Session) -> Session:
+        """The session with the identity of its workspace, recorded now if this is its first use.
 
-    async def verdict(self, request: ApprovalRequest, session: Session) -> Verdict:
+        Raises Refused when another folder is at the path of the workspace.
+        """
+        ...
+
+    async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext:
+        """Raises Refused as `check_workspace` does."""
+        ...
+
+    async def decide_access(self, request: ApprovalRequest, session: Session) -> AccessDecision:
         """Whether rules and permissions allow this, deny it, or leave it to a person."""
         ...
 

@@ -1,6 +1,6 @@
 """The store port: sessions and their journals, tasks, permissions, API keys and blobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -8,9 +8,12 @@ from msgspec import Struct
 from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.types import WorkspaceIdentity
 
-KeyScope = Literal["chat", "read", "admin"]
-"""`chat` may start turns, `read` may read, `admin` may do everything."""
+OWNER = "owner"
+"""The person whose home this is. Questions of everyone go to the owner."""
+KeyScope = Literal["chat", "read", "approve", "admin"]
+"""`chat` may start turns, `read` may read, `approve` may answer questions, `admin` may do everything."""
 SpendPeriod = Literal["day", "month", "total"]
 
 
@@ -162,7 +165,7 @@ class Session(Struct, frozen=True):
     name: str
     """Unique among the sessions of its person."""
     workspace: str
-    """The absolute path of the folder its tools work in."""
+    """The resolved path of the folder its tools work in."""
     title: str
     """The beginning of its first input."""
     created: int
@@ -171,6 +174,8 @@ class Session(Struct, frozen=True):
     is_open: bool
     has_work: bool
     """Whether a turn is open or an input waits."""
+    identity: WorkspaceIdentity | None = None
+    """Which folder the workspace is; None before its first use."""
 
 
 class Claim(Struct, frozen=True):
@@ -196,8 +201,19 @@ class Store(Protocol):
     A call for a person finds only that person's sessions.
     """
 
-    async def create(self, person: str, name: str, workspace: str) -> Session:
+    async def create(
+        self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None = None
+    ) -> Session:
         """The session of this name, created now if it is new. An empty name is replaced by a free one."""
+        ...
+
+    async def record_identity(
+        self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None
+    ) -> Session:
+        """Record which folder the workspace of a session is from now on; the session as it is then.
+
+        Changes nothing when another identity than `replaces` is recorded.
+        """
         ...
 
     async def find(self, person: str, session: str) -> Session | None:
@@ -210,6 +226,10 @@ class Store(Protocol):
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         """Latest first."""
+        ...
+
+    async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        """The settings of the sessions that `list` returns, by session; none for a session without settings."""
         ...
 
     async def rename(self, person: str, session: str, name: str) -> Session:
@@ -259,6 +279,10 @@ class Store(Protocol):
         ...
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]: ...
+
+    async def asking_sessions(self) -> Sequence[Session]:
+        """The sessions of every person with an open turn and an unanswered question, longest waiting first."""
+        ...
 
     async def sessions_with_work(self) -> Sequence[str]:
         """The sessions of every person that have work, longest waiting first."""

@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.core.text import clip, duration
+from outrider.core.text import clip, duration, visible_line
+from outrider.core.types import WorkspaceIdentity
 
 TaskKind = Literal["command", "session"]
 TaskState = Literal["queued", "running", "stalled", "succeeded", "failed", "killed", "lost", "timed_out"]
@@ -68,6 +69,8 @@ class Task(Struct, frozen=True, kw_only=True):
     session: str
     person: str
     workspace: str
+    identity: WorkspaceIdentity | None = None
+    """Of the workspace; None before its first use."""
     spec: TaskSpec
     state: TaskState
     created: int
@@ -91,7 +94,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 def task_label(task: Task) -> str:
     """A short label: its description, or the beginning of its command."""
-    return clip(task.spec.description or task.spec.command, 60)
+    return visible_line(task.spec.description or task.spec.command, 60)
 
 
 def should_notify(task: Task, state: TaskState) -> bool:
@@ -116,7 +119,7 @@ _WORDS: dict[TaskState, str] = {
 def ended_notice(task: Task, output: str, output_file: str) -> str:
     """The notice that a task ended. Output is quoted line by line, so that it cannot pass for ours."""
     head = f"[Task {task.id} {_WORDS[task.state]}]"
-    lines = [head, f"command: {clip(task.spec.command, 500)}"]
+    lines = [head, f"command: {visible_line(task.spec.command, 500)}"]
     if task.spec.description:
         lines.append(f"description: {clip(task.spec.description, 200)}")
     if task.exit_code is not None:

@@ -1,5 +1,6 @@
 """Texts for people and models: cut to a length, the closest of several names, and numbers with their units."""
 
+import re
 from collections.abc import Iterable
 
 
@@ -23,11 +24,58 @@ def head_and_tail(text: str, head: int, tail: int, hint: str = "") -> str:
     return f"{text[:head]}\n{gap}\n{text[len(text) - tail :]}"
 
 
-def closest_match(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """The name that was probably meant, or an empty string."""
+_MIN_PREFIX = 3
+
+
+def closest_match(word: str, names: Iterable[str], likeness: float = 0.75) -> str:
+    """The name that was probably meant: one with few other letters, or the only one that begins like this. Or empty."""
     import difflib  # Slow to import, and only needed after a mistake.
 
-    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)), "")
+    choices = list(names)
+    if near := difflib.get_close_matches(word, choices, n=1, cutoff=likeness):
+        return near[0]
+    longer = [name for name in choices if len(word) >= _MIN_PREFIX and name.startswith(word)]
+    return longer[0] if len(longer) == 1 else ""
+
+
+_JSON_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_EXPECTED = re.compile(
+    r"Expected `(?P<wanted>[^`]+)`(?:, got `(?P<got>[^`]+)`| (?P<length>of length )?(?P<bound>[<>]=) (?P<number>\S+))"
+)
+_FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) field `(?P<name>[^`]+)`")
+_INVALID_CHOICE = "Invalid enum value "
+_BOUNDS = {">=": "or more", "<=": "or less"}
+
+
+def explain_validation(error: Exception) -> str:
+    """An error of msgspec in plain words, for example `limit must be a whole number, not a text`."""
+    problem, _, place = str(error).partition(" - at `")
+    path = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    if field := _FIELD.fullmatch(problem):
+        name = f"{path}.{field['name']}" if path else field["name"]
+        return f"{name} is missing" if field["problem"].startswith("missing") else f"there is no field {name}"
+    name = path or "the value"
+    if problem.startswith(_INVALID_CHOICE):
+        return f"{name} cannot be {problem.removeprefix(_INVALID_CHOICE)}"
+    expected = _EXPECTED.fullmatch(problem)
+    if expected is None:
+        return str(error)
+    wanted = _describe_types(expected["wanted"])
+    if expected["got"]:
+        return f"{name} must be {wanted}, not {_describe_types(expected['got'])}"
+    bound = f"{expected['number']} {_BOUNDS[expected['bound']]}"
+    return f"{name} must be {wanted} of length {bound}" if expected["length"] else f"{name} must be {wanted}, {bound}"
+
+
+def _describe_types(types: str) -> str:
+    return " or ".join(_JSON_TYPES.get(each, each) for each in types.split(" | "))
 
 
 def replace_lone_surrogates(text: str) -> str:
@@ -35,9 +83,36 @@ def replace_lone_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def replace_unprintable(text: str) -> str:
-    """The text with every character that a terminal could obey replaced by U+FFFD."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+# Printable for Python, but drawn as nothing or as a blank: fillers, joiners and variation selectors.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def escape_invisible(text: str, keep: str = "\n\t") -> str:
+    """The text with every character that cannot be seen, or that a terminal would obey, as an escape like `\\u202e`.
+
+    Characters in `keep` stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char in keep or is_visible(char) else _escape(char) for char in text)
+
+
+def is_visible(char: str) -> bool:
+    return char.isprintable() and not _BLANK.match(char)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def visible_line(text: str, max_length: int) -> str:
+    """The text on one line of at most this many characters, with what cannot be seen as escapes."""
+    return clip(escape_invisible(text), max_length)
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -1,4 +1,5 @@
-"""Values shared by entries and ports: calls, images, reasoning, usage, tool specifications, and traits.
+"""Values shared by entries and ports: calls, images, reasoning, usage, workspace identities, tool specifications, and
+traits.
 
 Traits declare as data what a model or runtime can do.
 """
@@ -8,6 +9,15 @@ from enum import Enum
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+
+
+class WorkspaceIdentity(Struct, frozen=True):
+    """Which folder a workspace is. Its path may lead to another folder later."""
+
+    device: int
+    inode: int
+    boot: str
+    """The boot in which the device had this number. It may have another one in the next."""
 
 
 class Image(Struct, frozen=True):

@@ -3,20 +3,25 @@
 The intent to run a call that must not run twice is recorded before it runs.
 """
 
-import msgspec
 from msgspec.structs import replace
 
-from outrider.core.approvals import ANSWERS, NO, ONCE, ApprovalRequest, Verdict, render_approval
+from outrider.core.approvals import (
+    ANSWERS,
+    NO,
+    ONCE,
+    AccessDecision,
+    ApprovalRequest,
+    argument_details,
+    request_digest,
+    request_length,
+)
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Begun, Result
 from outrider.core.ports import Tool, ToolContext, ToolEnvironment, Tools, Turn
 from outrider.core.prompt import UNKNOWN
+from outrider.core.question_text import MAX_CHARS, render_question
 from outrider.core.types import Call, Replay
 from outrider.system.failpoints import failpoint
-
-_MAX_COMMAND_CHARS = 2_000
-"""Characters of a call that a person is shown."""
-DENIED = "not run: the person did not allow it. Do not work around this: continue without it, or ask what to do"
 
 
 class ToolRunner:
@@ -63,8 +68,8 @@ class ToolRunner:
         result = None
         if tool:
             context = await self._tool_environment.tool_context(turn.session, turn.state(), call)
-            request = await tool.approval_request(call, context)  # it was allowed, or it would not have begun
-            result = await tool.reconcile(call, replace(context, granted=request.needs) if request else context)
+            granted = await self._needs_still_allowed(turn, call, tool, context)
+            result = await tool.reconcile(call, replace(context, granted=granted))
         return await self._record(turn, result or Result(call.id, UNKNOWN, failed=True))
 
     async def _record(self, turn: Turn, result: Result) -> Result:
@@ -77,33 +82,58 @@ class ToolRunner:
         """Where the call may run; its result when it may not; None when a person is asked first."""
         context = await self._tool_environment.tool_context(turn.session, turn.state(), call)
         try:
-            request = await tool.approval_request(call, context)
+            request = await tool.approval_request(call, context) or _plain_request(call, context)
         except Refused as error:
             return await self._record(turn, Result(call.id, str(error), failed=True))
-        request = request or _plain_request(call, context)
-        answer = turn.state().answers.get(call.id)
-        verdict = await self._tool_environment.verdict(request, turn.session) if answer is None else verdict_of(answer)
-        match verdict:
+        decision = await self._decide(turn, call, request)
+        match decision.verdict:
             case "allow":
                 return replace(context, granted=request.needs)
             case "deny":
-                return await self._record(turn, Result(call.id, DENIED, failed=True))
+                return await self._record(turn, Result(call.id, render_denial(decision.reason), failed=True))
             case "ask":
                 await record_question(turn, call, request)
                 return None
 
+    async def _decide(self, turn: Turn, call: Call, request: ApprovalRequest) -> AccessDecision:
+        """By the answer to a question about exactly this; else by rules and permissions. A no is for the call."""
+        for answered in turn.state().answers_about(call.id):
+            if answered.answer == NO or answered.holds_for(request):
+                return answered.decision
+        return await decide_or_ask(self._tool_environment, turn, request)
 
-def question_id(call: Call) -> str:
-    return f"ask-{call.id}"
+    async def _needs_still_allowed(self, turn: Turn, call: Call, tool: Tool, context: ToolContext) -> tuple[str, ...]:
+        """What a call that has begun may use: what it was allowed, unless that has changed since."""
+        try:
+            request = await tool.approval_request(call, context)
+        except Refused:
+            return ()
+        is_allowed = request and (await self._decide(turn, call, request)).verdict == "allow"
+        return request.needs if request and is_allowed else ()
 
 
-async def record_question(turn: Turn, call: Call, request: ApprovalRequest) -> None:
-    """Ask a person about a call. The turn waits from here on."""
+async def decide_or_ask(environment: ToolEnvironment, turn: Turn, request: ApprovalRequest) -> AccessDecision:
+    """The decision by rules and permissions. What is too long to be read by a person is denied, not asked."""
+    decision = await environment.decide_access(request, turn.session)
+    length = request_length(request)
+    if decision.verdict == "ask" and length > MAX_CHARS:
+        reason = f"it needs approval, and its {length:,} characters are more than a person can be shown ({MAX_CHARS:,})"
+        return AccessDecision("deny", reason)
+    return decision
+
+
+async def record_question(turn: Turn, call: Call, request: ApprovalRequest) -> Asked:
+    """Ask a person about a call. The turn waits from here on. Every request is a question of its own."""
     # A request without needs is asked about because a rule says so for each call, so a wider yes has no effect.
     choices = ANSWERS if request.needs else (ONCE, NO)
-    question = Asked(question_id(call), render_approval(request), call.id, choices, request.needs)
-    await turn.record(question, key=f"ask/{call.id}")
-    failpoint("approval_pending")
+    text, digest, number = render_question(request), request_digest(request), 1
+    while True:
+        name = call.id if number == 1 else f"{call.id}-{number}"
+        asked = Asked(f"ask-{name}", text, call.id, choices, request.needs, digest, request)
+        if await turn.record(asked, key=f"ask/{name}"):
+            failpoint("approval_pending")
+            return asked
+        number += 1
 
 
 async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
@@ -115,12 +145,14 @@ async def deny_unreachable(turn: Turn, environment: ToolEnvironment) -> bool:
     return bool(answers)
 
 
-def verdict_of(answer: str) -> Verdict:
-    return "deny" if answer == NO else "allow"
+def render_denial(reason: str) -> str:
+    """The result of a call that was not allowed, as the model reads it."""
+    return f"not run: {reason}. Do not work around this: continue without it, or ask what to do"
 
 
 def _plain_request(call: Call, context: ToolContext) -> ApprovalRequest:
     """A call that needs nothing beyond what every call may do. A rule may still match it."""
     command = call.args.get("command")
-    text = command if isinstance(command, str) else msgspec.json.encode(call.args).decode()
-    return ApprovalRequest(call.tool, text[:_MAX_COMMAND_CHARS], (), context.session.workspace)
+    text = command if isinstance(command, str) else ""
+    rest = {name: value for name, value in call.args.items() if not (text and name == "command")}
+    return ApprovalRequest(call.tool, text, (), context.session.workspace, details=argument_details(rest))

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused, StaleClaim, Unavailable
 from outrider.core.text import one_line
+from outrider.core.types import WorkspaceIdentity
 from outrider.store.errors import FILE_GONE, is_busy
 from outrider.system.failpoints import failpoint
 from outrider.system.files import fsync_folder, touch_private
@@ -297,3 +298,18 @@ class GroupCommit:
         # After some errors, such as a full disk, SQLite has already rolled back.
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
+
+
+def render_identity(identity: WorkspaceIdentity | None) -> str:
+    """As text: an inode number may be larger than the integers of SQLite."""
+    return f"{identity.device} {identity.inode} {identity.boot}" if identity else ""
+
+
+def parse_identity(text: str) -> WorkspaceIdentity | None:
+    """One that cannot be read matches no folder, so that a person has to choose the folder again."""
+    if not text:
+        return None
+    device, _, rest = text.partition(" ")
+    inode, _, boot = rest.partition(" ")
+    is_readable = device.isdecimal() and inode.isdecimal()
+    return WorkspaceIdentity(int(device), int(inode), boot) if is_readable else WorkspaceIdentity(0, 0, "")

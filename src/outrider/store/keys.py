@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import Refused, StoreDamaged
-from outrider.core.store_port import Key, KeyScope, KeySpec, KeyStore, Person, SpendLimit, SpendPeriod
+from outrider.core.store_port import OWNER, Key, KeyScope, KeySpec, KeyStore, Person, SpendLimit, SpendPeriod
 from outrider.store.database import Clock, random_id
 from outrider.system.files import explain_os_error, write_atomic
 
@@ -265,6 +265,11 @@ class KeyView(Struct, frozen=True):
     revoked: int
 
 
+def default_scopes(person: str) -> tuple[KeyScope, ...]:
+    """The scopes of a new key. Only the owner's keys answer questions, unless the owner says otherwise."""
+    return ("chat", "read", "approve") if person == OWNER else ("chat", "read")
+
+
 def first_key_file(home: Path) -> Path:
     """The file with the key that the first run created."""
     return home / "api_key"
@@ -286,7 +291,7 @@ async def ensure_key(home: Path, store: KeyStore) -> str | None:
     """If there is no key at all, create one with every scope, write it to its file and return its text; else None."""
     if await store.list_keys():
         return None
-    spec = KeySpec(FIRST_KEY_NAME, "owner", ("admin",))
+    spec = KeySpec(FIRST_KEY_NAME, OWNER, ("admin",))
     id, secret = _generate_key(spec)
     # The file first: interrupted here, the next start finds no key and creates both again. The other way round it would
     # find a key that nobody has.
@@ -325,7 +330,7 @@ def _generate_key(spec: KeySpec) -> tuple[str, str]:
         if not text or len(text) > _MAX_NAME or not text.isprintable() or text != text.strip():
             raise Refused(f"the {what} of a key needs 1 to {_MAX_NAME} printable characters and no space at its ends")
     if not spec.scopes:
-        raise Refused("a key needs a scope: chat, read or admin")
+        raise Refused("a key needs a scope: chat, read, approve or admin")
     if any(limit is not None and limit < 1 for limit in (spec.rate, spec.concurrent)):
         raise Refused("a limit of a key must be at least 1")
     return random_id(8), secrets.token_hex(32)

@@ -8,6 +8,7 @@ The swap may be interrupted anywhere: a recovered store that is complete but not
 start.
 """
 
+import os
 import shutil
 import sqlite3
 import time
@@ -452,7 +453,8 @@ def _session_from_inputs(id: str, lines: Sequence[_RecoveredEntry], home: Path) 
     """A session without its own row: the inputs still name its person."""
     person = next((line.body.person for line in lines if isinstance(line.body, Input)), "")
     name = _recovered_name(id)
-    return _RecoveredSession(person, name, str(home / "workspaces" / name), lines[0].at, 0, len(lines) + 1)
+    workspace = os.path.join(os.path.realpath(home), "workspaces", name)
+    return _RecoveredSession(person, name, workspace, lines[0].at, 0, len(lines) + 1)
 
 
 def _recovered_name(id: str) -> str:
@@ -465,7 +467,7 @@ def _write_session(
     created, generation = session.created, session.generation + 1
     fresh.execute(
         sessions.INSERT_SESSION,
-        (id, session.person, session.name, session.workspace, created, created * 1000, generation),
+        (id, session.person, session.name, session.workspace, created, created * 1000, generation, ""),
     )
     row = SessionRow(touched=created * 1000, generation=generation)
 

@@ -6,7 +6,7 @@ an exception undoes it.
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,19 +15,33 @@ from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
 from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.store_port import Claim, Session
-from outrider.store.database import MIN_ID_PREFIX, Clock
+from outrider.core.types import WorkspaceIdentity
+from outrider.store.database import MIN_ID_PREFIX, Clock, parse_identity, render_identity
 from outrider.store.errors import no_such_session
-from outrider.store.journal import COUNT_UNSEEN, ENTRY_BY_KEY, Journal, SessionRow, encode_body, read_entries
+from outrider.store.journal import (
+    COUNT_UNSEEN,
+    ENTRY_BY_KEY,
+    Journal,
+    SessionRow,
+    encode_body,
+    parse_entry,
+    read_entries,
+)
 from outrider.store.keys import add_spend
 from outrider.store.tasks import DELETE_SESSION_PERMISSIONS, DELETE_TASKS
 from outrider.store.webhooks import DELETE_WEBHOOKS
 
 # One session, in the order of `core.store_port.Session`.
-_SESSION_COLUMNS = "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw"
+_SESSION_COLUMNS = (
+    "id, person, name, workspace, title, created, touched / 1000, head, is_open, newest_input > saw, folder"
+)
 _SELECT_SESSION = f"SELECT {_SESSION_COLUMNS} FROM sessions "
 
 # A session of this person by its id.
 SESSION_BY_ID = _SELECT_SESSION + "WHERE person = ?1 AND id = ?2"
+
+# Whether this person has a session with this id, in a store of any version.
+HAS_SESSION = "SELECT 1 FROM sessions WHERE person = ?1 AND id = ?2"
 
 # A session of this person by its name.
 SESSION_BY_NAME = _SELECT_SESSION + "WHERE person = ?1 AND name = ?2"
@@ -38,18 +52,35 @@ SESSIONS_BY_PREFIX = _SELECT_SESSION + "WHERE person = ?1 AND id >= ?2 AND id < 
 # This person's sessions, the latest first.
 SESSIONS_OF = _SELECT_SESSION + "WHERE person = ?1 ORDER BY touched DESC LIMIT ?2"
 
+# The settings of these sessions, oldest first.
+SETTINGS_OF = """
+SELECT session, seq, at, body FROM entries
+WHERE kind = 'changed' AND session IN (SELECT id FROM sessions WHERE person = ?1 ORDER BY touched DESC LIMIT ?2)
+ORDER BY session, seq
+"""
+
 # How many sessions a person has: where the search for a free name begins.
 COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
 
 # A new or recovered session, before its entries.
 INSERT_SESSION = """
 INSERT INTO sessions (id, person, name, workspace, title, created, touched, generation, handed_over,
-                      head, saw, newest_input, is_open, waits_since)
-VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL)
+                      head, saw, newest_input, is_open, waits_since, folder)
+VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL, ?8)
 """
 
 # The sessions that have work, longest waiting first.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
+
+# The sessions of everyone with an open turn and a question without an answer, longest waiting first. A question and its
+# answer are found by their keys: `ask/NAME` and `answer/ask-NAME`.
+ASKING_SESSIONS = (
+    _SELECT_SESSION
+    + """WHERE waits_since IS NOT NULL AND is_open AND EXISTS (
+    SELECT 1 FROM entries e WHERE e.session = sessions.id AND e.key >= 'ask/' AND e.key < 'ask0' AND NOT EXISTS (
+        SELECT 1 FROM entries a WHERE a.session = e.session AND a.key = 'answer/ask-' || substr(e.key, 5)))
+ORDER BY waits_since, id"""
+)
 
 # Claim a session: a new generation, and whether the previous owner handed it over.
 SESSION_AND_OWNER = f"SELECT {_SESSION_COLUMNS}, generation, handed_over FROM sessions WHERE id = ?1"
@@ -57,6 +88,9 @@ SET_OWNER = "UPDATE sessions SET generation = ?2, handed_over = 0 WHERE id = ?1"
 
 # Hand a session over, unless it has been claimed again.
 RELEASE_SESSION = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generation = ?2"
+
+# Record which folder the workspace of a session is.
+SET_FOLDER = "UPDATE sessions SET folder = ?2 WHERE id = ?1 AND folder = ?3"
 
 # Rename a session.
 RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
@@ -72,9 +106,19 @@ _HEX = frozenset("0123456789abcdef")
 
 def session_of(row: Sequence[Any]) -> Session:
     """Parse a row of `SESSION_BY_ID` and similar statements."""
-    id, person, name, workspace, title, created, updated, head, is_open, has_unseen = row
+    id, person, name, workspace, title, created, updated, head, is_open, has_unseen, folder = row
     return Session(
-        id, person, name, workspace, title, created, updated, head, bool(is_open), bool(is_open or has_unseen)
+        id,
+        person,
+        name,
+        workspace,
+        title,
+        created,
+        updated,
+        head,
+        bool(is_open),
+        bool(is_open or has_unseen),
+        parse_identity(folder),
     )
 
 
@@ -98,13 +142,26 @@ def list_sessions(db: sqlite3.Connection, person: str, limit: int) -> Sequence[S
     return [session_of(row) for row in db.execute(SESSIONS_OF, (person, limit))]
 
 
+def list_settings(db: sqlite3.Connection, person: str, limit: int) -> Mapping[str, Mapping[str, str]]:
+    settings: dict[str, dict[str, str]] = {}
+    for session, seq, at, body in db.execute(SETTINGS_OF, (person, limit)):
+        changed = parse_entry(session, seq, at, body).body
+        if isinstance(changed, Changed):
+            settings.setdefault(session, {})[changed.name] = changed.value
+    return settings
+
+
+def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:
+    return [session_of(row) for row in db.execute(ASKING_SESSIONS)]
+
+
 def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
     return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
 
 
 def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:
     """Delete a session with all that belongs to it; its searchable entries, or None if this person has none such."""
-    if not db.execute(SESSION_BY_ID, (person, session)).fetchone():
+    if not db.execute(HAS_SESSION, (person, session)).fetchone():
         return None
     searchable = db.execute(SEARCHABLE_ENTRIES, (session,)).fetchall()
     for statement in (DELETE_TASKS, DELETE_SESSION_PERMISSIONS, DELETE_WEBHOOKS, DELETE_ENTRIES):
@@ -121,12 +178,13 @@ class SessionWrites:
         self._journal = journal
         self._last_numbers: dict[str, int] = {}  # of each person's last unnamed session: faster than counting them
 
-    def create_or_get(self, person: str, name: str, workspace: str) -> Session:
+    def create_or_get(self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None) -> Session:
         name = name or self._free_name(person)
         if row := self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
             return session_of(row)
         id, now = secrets.token_hex(16), self._clock()
-        self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0))
+        folder = render_identity(identity)
+        self._db.execute(INSERT_SESSION, (id, person, name, workspace, now // 1000, now, 0, folder))
         return session_of(self._db.execute(SESSION_BY_ID, (person, id)).fetchone())
 
     def _free_name(self, person: str) -> str:
@@ -138,6 +196,13 @@ class SessionWrites:
             if not self._db.execute(SESSION_BY_NAME, (person, name)).fetchone():
                 self._last_numbers[person] = number
                 return name
+
+    def record_identity(self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None) -> Session:
+        self._db.execute(SET_FOLDER, (session, render_identity(identity), render_identity(replaces)))
+        columns = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
+        if columns is None:
+            raise no_such_session(session)
+        return session_of(columns[:-2])
 
     def rename(self, person: str, session: str, name: str) -> Session:
         for statement in (SESSION_BY_NAME, SESSION_BY_ID):

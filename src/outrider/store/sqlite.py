@@ -8,7 +8,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.events import Body, Entry, Input, Result
 from outrider.core.store_port import Claim, Key, KeySpec, Person, SearchHit, Session, TaskEnd
 from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState
+from outrider.core.types import WorkspaceIdentity
 from outrider.store import journal, keys, sessions, tasks, webhooks
 from outrider.store.backup import (
     BackupDeadline,
@@ -102,8 +103,15 @@ class SqliteStore:
         """Have the next start check everything and repair what it finds."""
         self._is_damaged = True
 
-    async def create(self, person: str, name: str, workspace: str) -> Session:
-        return await self._write(self._sessions.create_or_get, person, name, workspace)
+    async def create(
+        self, person: str, name: str, workspace: str, identity: WorkspaceIdentity | None = None
+    ) -> Session:
+        return await self._write(self._sessions.create_or_get, person, name, workspace, identity)
+
+    async def record_identity(
+        self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None
+    ) -> Session:
+        return await self._write(self._sessions.record_identity, session, identity, replaces)
 
     async def find(self, person: str, session: str) -> Session | None:
         return await self._read(sessions.find_session, person, session)
@@ -113,6 +121,9 @@ class SqliteStore:
 
     async def list(self, person: str, limit: int = 100) -> Sequence[Session]:
         return await self._read(sessions.list_sessions, person, limit)
+
+    async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
+        return await self._read(sessions.list_settings, person, limit)
 
     async def rename(self, person: str, session: str, name: str) -> Session:
         return await self._write(self._sessions.rename, person, session, name)
@@ -155,6 +166,9 @@ class SqliteStore:
 
     async def read(self, session: str, after: int = 0, limit: int = 0) -> Sequence[Entry]:
         return await self._read(journal.read_entries, session, after, limit)
+
+    async def asking_sessions(self) -> Sequence[Session]:
+        return await self._read(sessions.asking_sessions)
 
     async def sessions_with_work(self) -> Sequence[str]:
         return await self._read(sessions.sessions_with_work)

@@ -17,7 +17,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Entry, Input
 from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import OPEN_STATES, Notify, ProcessIdentity, Task, TaskKind, TaskSpec, TaskState, should_notify
-from outrider.store.database import MIN_ID_PREFIX, Clock, random_id
+from outrider.store.database import MIN_ID_PREFIX, Clock, parse_identity, random_id
 from outrider.store.errors import damaged_row, no_such_session
 from outrider.store.journal import Journal, encode_body, parse_entry
 
@@ -31,7 +31,9 @@ _TASK_COLUMNS = (
 _IS_OPEN = "state IN ('queued', 'running', 'stalled')"
 
 # Tasks, each with the workspace of its session.
-_SELECT_TASK = f"SELECT {', '.join(f't.{name}' for name in _TASK_COLUMNS.split(', '))}, s.workspace FROM tasks t "
+_SELECT_TASK = (
+    f"SELECT {', '.join(f't.{name}' for name in _TASK_COLUMNS.split(', '))}, s.workspace, s.folder FROM tasks t "
+)
 _JOIN_SESSION = "JOIN sessions s ON s.id = t.session "
 
 # A task by its id.
@@ -61,7 +63,7 @@ TASK_OF_CHILD = (
 )
 
 # The owner and the workspace of a session, for a new task.
-SESSION_OF_TASK = "SELECT person, workspace FROM sessions WHERE id = ?1"
+SESSION_OF_TASK = "SELECT person, workspace, folder FROM sessions WHERE id = ?1"
 
 # How many tasks of a session are open.
 COUNT_OPEN_TASKS = f"SELECT count(*) FROM tasks INDEXED BY tasks_open WHERE session = ?1 AND {_IS_OPEN}"
@@ -174,7 +176,7 @@ def parse_permission(row: Sequence[Any]) -> Permission:
 
 def task_of(row: Sequence[Any]) -> Task:
     """Parse a row of `TASK_BY_ID` and similar statements. Raises StoreDamaged if it cannot be read."""
-    *columns, workspace = row
+    *columns, workspace, folder = row
     try:
         parsed = msgspec.convert(columns, TaskRow)
         spec = _spec_decoder.decode(parsed.spec)
@@ -185,6 +187,7 @@ def task_of(row: Sequence[Any]) -> Task:
         session=parsed.session,
         person=parsed.person,
         workspace=workspace,
+        identity=parse_identity(folder),
         spec=replace(spec, is_awaited=bool(parsed.is_awaited), notify=parsed.notify),
         state=parsed.state,
         created=parsed.created,
@@ -279,12 +282,13 @@ class TaskWrites:
                 f"{running} tasks of this session have not ended; "
                 "wait for one of them, or kill one, before you start another"
             )
-        person, workspace = owner
+        person, workspace, folder = owner
         task = Task(
             id=self._free_id("t", TASK_BY_ID),
             session=session,
             person=person,
             workspace=workspace,
+            identity=parse_identity(folder),
             spec=spec,
             state="queued",
             created=self._clock() // 1000,

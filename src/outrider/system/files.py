@@ -56,11 +56,18 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+_UNUSABLE_PATH = {
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
+    *(errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+}
+"""Errors that stay until a person chooses another path or changes this one. A folder in /proc cannot be created."""
+
+
 def explain_os_error(error: OSError, home: Path) -> Exception:
     """The Refused or Unavailable that says what a person can do about this error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full(home)
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+    if error.errno in _UNUSABLE_PATH:
         return not_writable(home, error.strerror or str(error))
     return Unavailable(f"the disk with {home} reported an error ({error.strerror or error}); check the disk")
 

@@ -36,7 +36,7 @@ class HomeLock:
         self._descriptor = descriptor
         self.previous = _parse(os.pread(descriptor, 4096, 0))
         """The owner before this process."""
-        self._holder = LockHolder(os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), what, serves=serves)
+        self._holder = LockHolder(os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), what, serves=serves)
         self._write(self._holder)
 
     def record_shutdown(self, left: ShutdownState) -> None:

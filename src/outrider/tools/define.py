@@ -19,7 +19,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Result
 from outrider.core.ports import ToolContext
 from outrider.core.store_port import Blobs
-from outrider.core.text import head_and_tail, replace_lone_surrogates
+from outrider.core.text import explain_validation, head_and_tail, replace_lone_surrogates
 from outrider.core.types import Call, Image, Replay, ToolSpec
 
 MAX_RESULT_CHARS = 30_000
@@ -132,7 +132,7 @@ class DefinedTool:
         try:
             parsed = msgspec.convert(call.args, self._arguments, strict=False)
         except msgspec.ValidationError as error:
-            raise Refused(f"wrong arguments: {error}; {self._usage()}") from None
+            raise Refused(f"wrong arguments: {explain_validation(error)}; {self._usage()}") from None
         return {self._struct_parameter: parsed} if self._struct_parameter else msgspec.structs.asdict(parsed)
 
     def _usage(self) -> str:

@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 from msgspec import Meta, Struct
 
-from outrider.core.approvals import HOST, NETWORK, ApprovalRequest
+from outrider.core.approvals import HOST, NETWORK, ApprovalRequest, RequestDetail
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks, ToolContext
@@ -112,7 +112,7 @@ async def _resume(context: ToolContext, arguments: ShellCall) -> Result:
 
 
 @shell.requests_approval
-async def _approval_request(context: ToolContext, arguments: ShellCall) -> ApprovalRequest | None:
+async def _approval_request(context: ToolContext, arguments: ShellCall) -> ApprovalRequest:
     await _check(arguments)
     traits = await _tasks(context).traits()
     if traits.refusal:
@@ -122,15 +122,26 @@ async def _approval_request(context: ToolContext, arguments: ShellCall) -> Appro
         if need != NETWORK and not re.match(r"^(read|write):/", need):
             raise Refused(f"{need!r} is not a need; use network, read:/path or write:/path")
     if traits.is_unconfined:
-        return None
-    if traits.has_sandbox and needs:
-        await anyio.to_thread.run_sync(_tasks(context).commands.check_grants, context.session.workspace, tuple(needs))
+        needs = []
+    if needs:
+        resolve = _tasks(context).commands.resolve_needs
+        needs = [*await anyio.to_thread.run_sync(resolve, context.session, tuple(needs))]
     if not traits.has_sandbox:
         needs.append(HOST)
-    if not needs:
-        return None
-    command = arguments.command if not arguments.workdir else f"(in {arguments.workdir}) {arguments.command}"
-    return ApprovalRequest("shell", command, tuple(needs), context.session.workspace, arguments.why)
+    workspace, details = context.session.workspace, _details(arguments)
+    return ApprovalRequest("shell", arguments.command, tuple(needs), workspace, arguments.why, details)
+
+
+def _details(arguments: ShellCall) -> tuple[RequestDetail, ...]:
+    """What is run besides the command line. A person sees all of it."""
+    details: list[RequestDetail] = []
+    if arguments.workdir:
+        details.append(RequestDetail("In the folder", arguments.workdir))
+    if arguments.stdin:
+        details.append(RequestDetail("With this stdin", arguments.stdin))
+    if arguments.interactive:
+        details.append(RequestDetail("Its stdin stays open for later input"))
+    return tuple(details)
 
 
 def _tasks(context: ToolContext) -> Tasks:
@@ -152,6 +163,10 @@ async def _check(arguments: ShellCall) -> None:
             raise Refused(f"watch: {error}") from None
     if "\0" in arguments.command:
         raise Refused("a command cannot contain a NUL character")
+    if arguments.stdin and arguments.interactive:
+        raise Refused(
+            "use either stdin or interactive: what an interactive command reads is written with the tasks tool"
+        )
 
 
 async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Result:

@@ -6,6 +6,7 @@ import anyio
 import msgspec
 from msgspec import Meta, Struct
 
+from outrider.core.approvals import ApprovalRequest, RequestDetail
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tasks, ToolContext
@@ -53,6 +54,20 @@ async def tasks(context: ToolContext, arguments: TasksCall) -> Result:
 async def _reconcile(context: ToolContext, arguments: TasksCall) -> Result | None:
     # Every other action can be repeated without harm.
     return None if arguments.action == "write" else await _run_action(context, arguments)
+
+
+@tasks.requests_approval
+async def _approval_request(context: ToolContext, arguments: TasksCall) -> ApprovalRequest | None:
+    """Input to a command that was allowed something is asked about: it decides what the command does with that."""
+    if arguments.action != "write" or context.tasks is None:
+        return None
+    task = await context.tasks.find(arguments.task)
+    keys = [key for key in arguments.keys if key != "ctrl-c"]
+    if not task.is_open or not task.spec.grants or not (arguments.text or keys):
+        return None
+    details = [RequestDetail("Then these keys", " ".join(arguments.keys))] if arguments.keys else []
+    details += [RequestDetail("To the running task", f"{task.id}: {task.spec.command}")]
+    return ApprovalRequest("tasks", arguments.text, task.spec.grants, context.session.workspace, details=tuple(details))
 
 
 async def _run_action(context: ToolContext, arguments: TasksCall) -> Result:

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import stat
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -13,13 +14,24 @@ from typing import Literal
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
+from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
+from outrider.core.types import WorkspaceIdentity
 from outrider.workspaces import process_end, supervisor, task_folder
-from outrider.workspaces.held_paths import hold_paths
+from outrider.workspaces.held_paths import (
+    HeldPath,
+    HeldPaths,
+    HiddenFiles,
+    hold_path,
+    hold_workspace,
+    identity_of_status,
+)
+from outrider.workspaces.safe_paths import OPEN_FOLDER, open_path
 from outrider.workspaces.sandbox.bubblewrap import command_group
 from outrider.workspaces.sandbox.port import Sandbox
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand
@@ -79,42 +91,40 @@ class LocalCommands:
 
     def start(self, task: Task) -> ProcessIdentity:
         spec, folder = task.spec, self._folder(task)
-        root = Path(task.workspace)
-        cwd = _checked_workdir(root, spec.workdir)
-        argv: tuple[str, ...] = ("/bin/sh", "-c", spec.command)
-        environ, rlimits = self._settings.environ, dict[str, int]()
-        if HOST not in spec.grants:
-            wrapped = self._wrap(argv, root, cwd, spec.grants)
-            argv = (*self._cgroup_argv(task), *wrapped.argv)
-            environ, rlimits = wrapped.environ, dict(wrapped.rlimits)
-        else:
-            wrapped = SandboxedCommand(argv)
+        argv = ("/bin/sh", "-c", spec.command)
         try:
-            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return supervisor.start_detached(
-                task_folder.CommandSpec(
-                    argv=argv,
-                    folder=folder,
-                    cwd=cwd,
-                    environ=environ,
-                    stdin=_stdin_of(spec),
-                    max_output=self._settings.max_output,
-                    rlimits=rlimits,
-                    descriptors=wrapped.descriptors,
+            with (
+                self._hold_paths(task.workspace, task.identity, spec.workdir, spec.grants) as paths,
+                closing(self._wrap(task, argv, paths)) as wrapped,
+            ):
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                return supervisor.start_detached(
+                    task_folder.CommandSpec(
+                        argv=wrapped.argv,
+                        folder=folder,
+                        cwd=_cwd_of(task, paths),
+                        environ=wrapped.environ,
+                        stdin=_stdin_of(spec),
+                        max_output=self._settings.max_output,
+                        rlimits=wrapped.rlimits,
+                        descriptors=wrapped.descriptors,
+                    )
                 )
-            )
         except (Refused, Unavailable):
             self._remove_cgroups(task)
             raise
         except OSError as error:
             self._remove_cgroups(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
-        finally:
-            wrapped.close()
 
-    def check_grants(self, workspace: str, needs: Sequence[str]) -> None:
-        root = Path(workspace)
-        self._wrap(("true",), root, root, tuple(needs)).close()
+    def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
+        resolved = tuple(dict.fromkeys(map(_resolve_need, needs)))
+        with self._hold_paths(session.workspace, session.identity, "", resolved) as paths:
+            for need in resolved:
+                _require_outside(need, paths)
+            if not isinstance(self.sandbox, NoSandbox):
+                self.sandbox.wrap(("true",), paths, {}).close()
+        return resolved
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
         return supervisor.adopt(self._folder(task))
@@ -191,18 +201,34 @@ class LocalCommands:
             raise Refused(f"there is no sandbox here ({why}), so a person has to allow every command")
         return self.sandbox
 
-    def _wrap(self, argv: Sequence[str], root: Path, cwd: Path, grants: tuple[str, ...]) -> SandboxedCommand:
-        sandbox, parts = self._require_sandbox(), [grant.partition(":") for grant in grants]
-        held = hold_paths(
-            str(root),
-            str(cwd),
-            write=[path for kind, _, path in parts if kind == "write"],
-            read=[*self._settings.read, *(path for kind, _, path in parts if kind == "read")],
-            hidden=self._settings.hidden,
-            network=self._settings.network or NETWORK in grants,
-        )
-        with closing(held) as paths:
-            return sandbox.wrap(argv, paths, {})
+    @contextmanager
+    def _hold_paths(
+        self, workspace: str, identity: WorkspaceIdentity | None, workdir: str, grants: Sequence[str]
+    ) -> Generator[HeldPaths]:
+        """Open all that a command may use, until the context ends. Raises Refused when one of these has changed."""
+        parts = [grant.partition(":") for grant in grants]
+        write = [path for kind, _, path in parts if kind == "write"]
+        read = [*self._settings.read, *(path for kind, _, path in parts if kind == "read")]
+        with ExitStack() as stack:
+            root = stack.enter_context(closing(hold_workspace(workspace, identity)))
+            yield HeldPaths(
+                root=root,
+                cwd=stack.enter_context(closing(_hold_workdir(root, workdir))),
+                write=tuple(stack.enter_context(closing(_hold_granted(path))) for path in write),
+                read=tuple(stack.enter_context(closing(_hold_granted(path))) for path in read),
+                hidden=HiddenFiles(self._settings.hidden).tops(),
+                network=self._settings.network or NETWORK in grants,
+            )
+
+    def _wrap(self, task: Task, argv: Sequence[str], paths: HeldPaths) -> SandboxedCommand:
+        if HOST in task.spec.grants:
+            return SandboxedCommand(tuple(argv), self._settings.environ)
+        wrapped = self._require_sandbox().wrap(argv, paths, {})
+        try:
+            return replace(wrapped, argv=(*self._cgroup_argv(task), *wrapped.argv))
+        except (Refused, Unavailable):
+            wrapped.close()
+            raise
 
     def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
         sandbox = self._require_sandbox()
@@ -223,14 +249,55 @@ class LocalCommands:
         return ran_out
 
 
-def _checked_workdir(root: Path, workdir: str) -> Path:
-    """The absolute path of a folder in the workspace. Raises Refused for any other."""
-    cwd = (root / workdir).resolve()
-    if not cwd.is_relative_to(root.resolve()):
-        raise Refused(f"{workdir} is not in the workspace")
-    if not cwd.is_dir():
-        raise Refused(f"there is no folder {workdir or root}")
-    return cwd
+def _hold_workdir(root: HeldPath, workdir: str) -> HeldPath:
+    """A folder in the workspace, which may be reached through links. Raises Refused for any other."""
+    with open_path(root, workdir) as safe_path:
+        folder = os.open(safe_path.name or ".", OPEN_FOLDER, dir_fd=safe_path.folder)
+        path = "/".join([root.path.rstrip("/"), *safe_path.names])
+        return HeldPath(path, folder, identity_of_status(os.fstat(folder)))
+
+
+def _hold_granted(path: str) -> HeldPath:
+    held = hold_path(path)
+    mode = os.fstat(held.descriptor).st_mode
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        held.close()
+        raise Refused(f"{path} is neither a folder nor a file; sockets and devices cannot be granted")
+    return held
+
+
+def _resolve_need(need: str) -> str:
+    """The need with the path that links lead to now: that is shown, stored and used."""
+    kind, mark, path = need.partition(":")
+    if not mark:
+        return need
+    try:
+        return f"{kind}:{os.path.realpath(path, strict=True)}"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Refused(f"{path} cannot be made visible to a command: {reason}") from error
+
+
+def _require_outside(need: str, paths: HeldPaths) -> None:
+    """Raises Refused for a path that every command may use anyway. Protected ones may be asked for, to write them."""
+    kind, mark, path = need.partition(":")
+    root = paths.root.path
+    if not mark or not _within(path, root):
+        return
+    if kind == "write" and any(_within(path, f"{root}/{each}") for each in paths.protected):
+        return
+    raise Refused(f"{path} is in the workspace, where a command may read and write anyway; leave this need out")
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _cwd_of(task: Task, paths: HeldPaths) -> Path:
+    """Where the supervisor starts. A sandboxed command changes to its own folder inside the sandbox."""
+    if HOST not in task.spec.grants:
+        return Path("/")
+    return Path(f"/proc/self/fd/{paths.cwd.descriptor}" if sys.platform == "linux" else paths.cwd.path)
 
 
 def _process_of(task: Task) -> ProcessIdentity:

@@ -1,16 +1,21 @@
 """Held paths: a path resolved once and kept open, so that what was checked is what is used.
 
-Whoever can write above a path can replace it by a link or another folder between a check and its use. An open
-descriptor cannot be replaced.
+Another program that can write above a path can replace it by a link or another folder between a check and its use. An
+open descriptor cannot be replaced.
 """
 
 import os
 import stat
+import sys
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from outrider.core.errors import Refused
+from outrider.core.types import WorkspaceIdentity
+from outrider.system.processes import boot_id
+
+_OPEN = (os.O_PATH if sys.platform == "linux" else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileIdentity(Struct, frozen=True):
@@ -20,15 +25,25 @@ class FileIdentity(Struct, frozen=True):
     inode: int
 
 
+class PathChanged(Refused):
+    """What is at a resolved path is a link now, or another folder."""
+
+
 class HeldPath(Struct, frozen=True):
-    """A resolved path and an open O_PATH descriptor of what is there."""
+    """A resolved path and an open descriptor of what is there, with O_PATH."""
 
     path: str
     descriptor: int
     identity: FileIdentity
+    above: tuple[FileIdentity, ...] = ()
+    """The folders that the path goes through, from the root folder on."""
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(os.fstat(self.descriptor).st_mode)
 
 
 class HeldPaths(Struct, frozen=True):
@@ -54,23 +69,73 @@ def identity_of_status(status: os.stat_result) -> FileIdentity:
 
 
 def hold_path(path: str) -> HeldPath:
-    """Open a resolved path without following a link anywhere. Raises Refused when it is not resolved any more."""
+    """Open a resolved path without following a link anywhere.
+
+    Raises PathChanged when it is not resolved any more, and Refused when it cannot be opened.
+    """
     if not path.startswith("/") or "\0" in path:
         raise Refused(f"{path!r} is not an absolute path")
-    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    names = _names(path)
+    descriptor, above = os.open("/", _OPEN | os.O_DIRECTORY), list[FileIdentity]()
     try:
-        for name in _names(path):
-            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
+        status = os.fstat(descriptor)
+        for number, name in enumerate(names, 1):
+            above.append(identity_of_status(status))
+            inner = os.open(name, _OPEN, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
-        status = os.fstat(descriptor)
+            status = os.fstat(descriptor)
+            if stat.S_ISLNK(status.st_mode):
+                raise PathChanged(f"{path} cannot be used: /{'/'.join(names[:number])} has become a link")
     except OSError as error:
         os.close(descriptor)
         raise Refused(f"{path} cannot be opened: {error.strerror}") from error
-    if stat.S_ISLNK(status.st_mode):
+    except Refused:
         os.close(descriptor)
-        raise Refused(f"{path} has become a link since it was resolved")
-    return HeldPath(path, descriptor, identity_of_status(status))
+        raise
+    return HeldPath(path, descriptor, identity_of_status(status), tuple(above))
+
+
+def hold_workspace(path: str, identity: WorkspaceIdentity | None = None) -> HeldPath:
+    """Open the folder that a session works in. Raises PathChanged when another folder, or a link, is at its path.
+
+    Without an identity, any folder at that path is the right one.
+    """
+    try:
+        held = hold_path(path)
+    except PathChanged:
+        raise _workspace_changed(path) from None
+    except Refused as error:
+        raise Refused(f"there is no folder {path} to work in") from error
+    if not held.is_folder:
+        held.close()
+        raise Refused(f"there is no folder {path} to work in")
+    if identity and not _is_same_folder(identity, held.identity):
+        held.close()
+        raise _workspace_changed(path)
+    return held
+
+
+def workspace_identity(path: str, identity: WorkspaceIdentity | None = None) -> WorkspaceIdentity:
+    """Which folder is at this path now. Raises what `hold_workspace` raises."""
+    held = hold_workspace(path, identity)
+    held.close()
+    return WorkspaceIdentity(held.identity.device, held.identity.inode, boot_id())
+
+
+def _is_same_folder(identity: WorkspaceIdentity, current: FileIdentity) -> bool:
+    """After a reboot, only the inode is compared: a device may have another number then."""
+    if identity.inode != current.inode:
+        return False
+    return identity.device == current.device or identity.boot != boot_id()
+
+
+def _workspace_changed(path: str) -> PathChanged:
+    return PathChanged(
+        f"{path} is not the folder that this session works in: it was moved or replaced, or a link leads there now. "
+        "Put the folder back; or, if the one that is there now is meant, start the session in it again: "
+        f"outrider run --workspace {path} --session NAME …"
+    )
 
 
 def _names(path: str) -> Sequence[str]:
@@ -80,39 +145,45 @@ def _names(path: str) -> Sequence[str]:
     return names
 
 
-def hold_paths(
-    root: str,
-    cwd: str,
-    write: Sequence[str] = (),
-    read: Sequence[str] = (),
-    hidden: Sequence[str] = (),
-    network: bool = False,
-) -> HeldPaths:
-    """Resolve and hold all that one command sees. Raises Refused when a path does not exist or cannot be granted."""
-    own = [os.path.realpath(path) for path in hidden if os.path.exists(path)]
-    return HeldPaths(
-        root=hold_path(_resolve(root)),
-        cwd=hold_path(_resolve(cwd)),
-        write=tuple(map(_hold_granted, write)),
-        read=tuple(map(_hold_granted, read)),
-        hidden=tuple((path, identity_of_status(os.stat(path))) for path in own),
-        network=network,
-    )
+class HiddenFiles:
+    """Outrider's own files and folders, recognised by what they are, whatever path or hard link leads to them."""
 
+    def __init__(self, paths: Sequence[str] = ()) -> None:
+        self._paths = paths
+        self._tops: frozenset[FileIdentity] | None = None
+        self._files: frozenset[FileIdentity] | None = None
 
-def _resolve(path: str) -> str:
-    if not path.startswith("/") or "\0" in path:
-        raise Refused(f"{path!r} is not an absolute path")
-    try:
-        return os.path.realpath(path, strict=True)
-    except OSError as error:
-        raise Refused(f"{path} cannot be made visible to a command: {error.strerror}") from error
+    def includes(self, status: os.stat_result) -> bool:
+        if not self._paths:
+            return False
+        if self._tops is None:
+            self._tops = frozenset(identity for _, identity in self.tops())
+        identity = identity_of_status(status)
+        if identity in self._tops:
+            return True
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink < 2:
+            return False
+        if self._files is None:
+            self._files = frozenset(self._linked_files())
+        return identity in self._files
 
+    def tops(self) -> tuple[tuple[str, FileIdentity], ...]:
+        """Those that exist, with resolved paths."""
+        real = [os.path.realpath(path) for path in self._paths]
+        return tuple((path, identity_of_status(os.stat(path))) for path in real if os.path.exists(path))
 
-def _hold_granted(path: str) -> HeldPath:
-    held = hold_path(_resolve(path))
-    mode = os.fstat(held.descriptor).st_mode
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        held.close()
-        raise Refused(f"{path} is neither a folder nor a file; sockets and devices cannot be granted")
-    return held
+    def _linked_files(self) -> Sequence[FileIdentity]:
+        """The files inside that have another name somewhere. Workspaces inside are not Outrider's own."""
+        linked: list[FileIdentity] = []
+        for top, _ in self.tops():
+            for folder, folders, files in os.walk(top):
+                if folder == top and "workspaces" in folders:
+                    folders.remove("workspaces")
+                for name in files:
+                    try:
+                        status = os.lstat(os.path.join(folder, name))
+                    except FileNotFoundError:
+                        continue
+                    if status.st_nlink > 1:
+                        linked.append(identity_of_status(status))
+        return linked

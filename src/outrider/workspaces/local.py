@@ -1,10 +1,10 @@
-"""A local folder as a workspace. No path leads out of it, whatever links it contains."""
+"""A local folder as a workspace. No path leads out of it, whatever links it contains, nor to Outrider's own files."""
 
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import BinaryIO, Literal
 
 from outrider.core.errors import Refused
 from outrider.core.ports import FileListing, WorkspaceItem
+from outrider.core.types import WorkspaceIdentity
+from outrider.workspaces.held_paths import HiddenFiles, hold_workspace
 from outrider.workspaces.safe_paths import (
     OPEN_FOLDER,
     SafePath,
+    hidden_error,
     missing_error,
     open_path,
     printable_name,
@@ -40,18 +43,42 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 def open_local(root: Path) -> "LocalWorkspace":
     """Open a folder as a workspace. Raises Refused when it does not exist."""
     real = os.path.realpath(root)
-    if not os.path.isdir(real):
-        raise Refused(f"there is no folder {root} to work in")
+    hold_workspace(real).close()
     return LocalWorkspace(real)
 
 
 class LocalWorkspace:
-    """Reads and writes below one folder. Thread-safe; keeps nothing open between two calls."""
+    """Reads and writes below one folder. Thread-safe.
 
-    def __init__(self, root: str, max_items: int = MAX_ITEMS) -> None:
+    Each call opens the folder, checks that it is the one with this identity, and reaches everything else from there.
+    Nothing stays open between two calls.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        identity: WorkspaceIdentity | None = None,
+        hidden: Sequence[str] = (),
+        max_items: int = MAX_ITEMS,
+    ) -> None:
         self.root = root
+        self._identity = identity
+        self._hidden = HiddenFiles(hidden)
         self._max_items = max_items
         self._write_lock = Lock()
+
+    @contextmanager
+    def _open(self, path: str, make: bool = False) -> Generator[SafePath, None, None]:
+        with (
+            closing(hold_workspace(self.root, self._identity)) as root,
+            open_path(root, _checked_path(path), make, self._hidden) as safe_path,
+        ):
+            yield safe_path
+
+    def _require_own(self, safe_path: SafePath, status: os.stat_result) -> None:
+        """Raises Refused for Outrider's own files: a hard link, or the file itself, may be in the workspace."""
+        if self._hidden.includes(status):
+            raise hidden_error(safe_path.path)
 
     def read(self, path: str) -> bytes:
         with self.open_read(path) as file:
@@ -63,12 +90,14 @@ class LocalWorkspace:
         return content
 
     def open_read(self, path: str) -> BinaryIO:
-        with open_path(self.root, _checked_path(path)) as safe_path:
+        with self._open(path) as safe_path:
             _require_regular(safe_path, _status(safe_path))
             # The file may have been replaced since the check, so the open file is checked again.
             descriptor = os.open(safe_path.name, _READ, dir_fd=safe_path.folder)
             try:
-                _require_regular(safe_path, os.fstat(descriptor))
+                status = os.fstat(descriptor)
+                _require_regular(safe_path, status)
+                self._require_own(safe_path, status)
             except Refused:
                 os.close(descriptor)
                 raise
@@ -77,8 +106,10 @@ class LocalWorkspace:
     def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
         if len(content) > MAX_WRITE:
             raise Refused(f"{len(content):,} bytes are too many for one file; the limit is {MAX_WRITE >> 20} MiB")
-        with self._write_lock, open_path(self.root, _checked_path(path), make=before is None) as safe_path:
+        with self._write_lock, self._open(path, make=before is None) as safe_path:
             old = _writable(safe_path)
+            if old:
+                self._require_own(safe_path, old)
             temporary = f".outrider-{secrets.token_hex(8)}.tmp"
             try:
                 _write_new(safe_path.folder, temporary, content, old)
@@ -93,16 +124,17 @@ class LocalWorkspace:
             os.fsync(safe_path.folder)
 
     def list(self, path: str, depth: int = 1) -> FileListing:
-        with open_path(self.root, _checked_path(path)) as safe_path:
+        with self._open(path) as safe_path:
             if safe_path.name and not stat.S_ISDIR(_status(safe_path).st_mode):
                 raise Refused(f"{safe_path.path} is not a folder")
             return self._listing(safe_path, depth)
 
     def walk(self, path: str) -> FileListing:
-        with open_path(self.root, _checked_path(path)) as safe_path:
+        with self._open(path) as safe_path:
             if safe_path.name and not stat.S_ISDIR(_status(safe_path).st_mode):
                 status = _status(safe_path)
                 _require_regular(safe_path, status)
+                self._require_own(safe_path, status)
                 return FileListing([WorkspaceItem(safe_path.path, "file", status.st_size)])
             listing = self._listing(safe_path, MAX_DEPTH)
             level = MAX_DEPTH + (0 if safe_path.path == "." else 1 + safe_path.path.count("/"))
@@ -112,40 +144,42 @@ class LocalWorkspace:
     def _listing(self, safe_path: SafePath, depth: int) -> FileListing:
         top = os.open(safe_path.name or ".", OPEN_FOLDER, dir_fd=safe_path.folder)
         try:
+            self._require_own(safe_path, os.fstat(top))
             above = "" if safe_path.path == "." else f"{safe_path.path}/"
-            items = list(islice(_items(top, above, min(depth, MAX_DEPTH), self._max_items), self._max_items + 1))
+            items = list(islice(self._items(top, above, min(depth, MAX_DEPTH)), self._max_items + 1))
         finally:
             os.close(top)
         cut = len(items) > self._max_items or None in items
         return FileListing([item for item in items[: self._max_items] if item is not None], cut)
 
+    def _items(self, folder: int, above: str, depth: int) -> Iterator[WorkspaceItem | None]:
+        """The items in an open folder and below it; None where some are missing."""
+        with os.scandir(folder) as scan:
+            entries = nsmallest(self._max_items + 1, scan, key=lambda entry: entry.name)
+        for entry in entries:
+            path = above + printable_name(entry.name)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            kind = _kind(status.st_mode)
+            yield WorkspaceItem(path, kind, status.st_size)
+            if kind == "folder" and depth > 1 and entry.name not in SKIPPED:
+                yield from self._below(folder, entry.name, f"{path}/", depth - 1)
 
-def _items(folder: int, above: str, depth: int, max_items: int) -> Iterator[WorkspaceItem | None]:
-    """The items in an open folder and below it; None where some are missing."""
-    with os.scandir(folder) as scan:
-        entries = nsmallest(max_items + 1, scan, key=lambda entry: entry.name)
-    for entry in entries:
-        path = above + printable_name(entry.name)
+    def _below(self, folder: int, name: str, above: str, depth: int) -> Iterator[WorkspaceItem | None]:
         try:
-            status = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        kind = _kind(status.st_mode)
-        yield WorkspaceItem(path, kind, status.st_size)
-        if kind == "folder" and depth > 1 and entry.name not in SKIPPED:
-            yield from _below(folder, entry.name, f"{path}/", depth - 1, max_items)
-
-
-def _below(folder: int, name: str, above: str, depth: int, max_items: int) -> Iterator[WorkspaceItem | None]:
-    try:
-        inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
-    except OSError:  # removed, replaced or forbidden since: the listing says that it is incomplete
-        yield None
-        return
-    try:
-        yield from _items(inner, above, depth, max_items)
-    finally:
-        os.close(inner)
+            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
+        except OSError:  # removed, replaced or forbidden since: the listing says that it is incomplete
+            yield None
+            return
+        try:
+            if self._hidden.includes(os.fstat(inner)):
+                yield None
+                return
+            yield from self._items(inner, above, depth)
+        finally:
+            os.close(inner)
 
 
 def _kind(mode: int) -> Literal["file", "folder", "link", "other"]:

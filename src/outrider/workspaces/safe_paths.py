@@ -1,7 +1,7 @@
-"""Paths below one folder, opened without ever leaving it.
+"""Paths below one open folder, opened without ever leaving it.
 
 Each component is opened relative to the folder before it, and the kernel follows no links, so that replacing a file
-by a link in the meantime gains nothing.
+by a link in the meantime gains nothing. Outrider's own folders are not entered.
 """
 
 import errno
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from outrider.core.errors import Refused
 from outrider.core.text import closest_match
+from outrider.workspaces.held_paths import HeldPath, HiddenFiles
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _MAX_LINKS = 40
@@ -33,6 +34,8 @@ class SafePath(Struct, frozen=True):
     name: str
     path: str
     """The printable path relative to the root, with links resolved."""
+    names: tuple[str, ...] = ()
+    """The components of that path as they are on disk."""
 
 
 def printable_name(name: str) -> str:
@@ -48,12 +51,14 @@ def printable_path(path: str, max_length: int = 200) -> str:
 
 
 @contextmanager
-def open_path(root: str, path: str, make: bool = False) -> Generator[SafePath, None, None]:
+def open_path(
+    root: HeldPath, path: str, make: bool = False, hidden: HiddenFiles | None = None
+) -> Generator[SafePath, None, None]:
     """Resolve a path, valid inside the context. `make` creates missing folders.
 
-    Raises Refused when the path leads out of the root, through too many links, or through a file.
+    Raises Refused when the path leads out of the root, through too many links, through a file, or into a hidden folder.
     """
-    walker = _PathWalker(root, path)
+    walker = _PathWalker(root, path, hidden or HiddenFiles())
     try:
         yield walker.walk(make)
     except OSError as error:
@@ -65,18 +70,20 @@ def open_path(root: str, path: str, make: bool = False) -> Generator[SafePath, N
 class _PathWalker:
     """The open folders on the way to a path, starting with the root."""
 
-    def __init__(self, root: str, path: str) -> None:
-        self._root, self._path = root, path
-        self._remaining = list(reversed(_parts(root, path, path)))
+    def __init__(self, root: HeldPath, path: str, hidden: HiddenFiles) -> None:
+        self._root, self._path = root.path, path
+        self._held, self._hidden = root, hidden
+        self._remaining = list(reversed(_parts(root.path, path, path)))
         self._names: list[str] = []
         self._links = 0
-        self._folders = [_open_root(root)]
+        self._folders: list[int] = []
 
     def close(self) -> None:
         while self._folders:
             os.close(self._folders.pop())
 
     def walk(self, make: bool) -> SafePath:
+        self._enter(os.open(".", OPEN_FOLDER, dir_fd=self._held.descriptor))
         while self._remaining:
             name = self._remaining.pop()
             if name == "..":
@@ -94,7 +101,7 @@ class _PathWalker:
 
     def _safe_path(self, name: str) -> SafePath:
         names = [*self._names, name] if name else self._names
-        return SafePath(self._folders[-1], name, "/".join(map(printable_name, names)) or ".")
+        return SafePath(self._folders[-1], name, "/".join(map(printable_name, names)) or ".", tuple(names))
 
     def _ascend(self) -> None:
         if len(self._folders) == 1:
@@ -124,8 +131,13 @@ class _PathWalker:
             descriptor = os.open(name, OPEN_FOLDER, dir_fd=folder)
         except NotADirectoryError:
             raise Refused(f"{self._safe_path(name).path} is not a folder") from None
-        self._folders.append(descriptor)
+        self._enter(descriptor)
         self._names.append(name)
+
+    def _enter(self, folder: int) -> None:
+        self._folders.append(folder)
+        if self._hidden.includes(os.fstat(folder)):
+            raise hidden_error(self._path)
 
 
 def missing_error(safe_path: SafePath, kind: str = "file") -> Refused:
@@ -134,12 +146,16 @@ def missing_error(safe_path: SafePath, kind: str = "file") -> Refused:
         names = [printable_name(entry.name) for entry in islice(entries, _MAX_COMPARED)]
     missing = printable_name(safe_path.name)
     same = (name for name in names if name.lower() == missing.lower())
-    alike = next(same, "") or closest_match(missing[:255], names)
+    alike = next(same, "") or closest_match(missing[:255], names, 0.6)
     above = safe_path.path.rpartition("/")[0]
     suggestion = "/".join(filter(None, [above, alike])) if alike else ""
     return Refused(
         f"no {kind} called {printable_path(safe_path.path)}" + (f"; did you mean {suggestion}?" if suggestion else "")
     )
+
+
+def hidden_error(path: str) -> Refused:
+    return Refused(f"{printable_path(path)} is Outrider's own and stays hidden from tools")
 
 
 def refusal(error: OSError, path: str) -> Refused:
@@ -177,13 +193,6 @@ def _parts(root: str, path: str, original: str) -> Sequence[str]:
 
 def _outside_error(root: str, path: str) -> Refused:
     return Refused(f"{printable_path(path)} leads out of the workspace; use paths inside {root}")
-
-
-def _open_root(root: str) -> int:
-    try:
-        return os.open(root, OPEN_FOLDER)
-    except OSError as error:
-        raise Refused(f"the workspace folder {root} is gone") from error
 
 
 def _on_disk(folder: int, name: str) -> str:

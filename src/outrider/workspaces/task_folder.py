@@ -56,7 +56,7 @@ class CommandSpec(Struct, frozen=True):
     rlimits: Mapping[str, int] = {}
     """Resource limits by the names of `LIMITS`, sizes in bytes."""
     descriptors: tuple[int, ...] = ()
-    """Open descriptors that it inherits, with these numbers."""
+    """Open descriptors that the command inherits, with numbers above 9, which no shell uses for itself."""
 
 
 class Exit(Struct, frozen=True):

@@ -11,7 +11,15 @@ from outrider.channels.http.endpoints import ApiCall, endpoint, json_response
 from outrider.channels.http.errors import HttpError
 from outrider.config.schema import SettingReport, report_settings
 from outrider.core.store_port import Key, KeyScope, KeySpec, Person
-from outrider.store.keys import KeyView, first_day, make_key, parse_spend, remove_first_key_file, render_key
+from outrider.store.keys import (
+    KeyView,
+    default_scopes,
+    first_day,
+    make_key,
+    parse_spend,
+    remove_first_key_file,
+    render_key,
+)
 
 
 class SettingList(Struct, frozen=True):
@@ -33,7 +41,10 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     person: str = DEFAULT_PERSON
-    scopes: Annotated[tuple[KeyScope, ...], Meta(min_length=1, max_length=3)] = ("chat", "read")
+    scopes: Annotated[
+        Annotated[tuple[KeyScope, ...], Meta(min_length=1, max_length=4)] | None,
+        Meta(description="what it may do; by default `chat` and `read`, and `approve` for the owner"),
+    ] = None
     rate: Annotated[int, Meta(ge=1, le=1_000_000, description="requests a minute")] | None = None
     concurrent: Annotated[int, Meta(ge=1, le=100_000, description="requests at once")] | None = None
     spend: Annotated[str, Meta(description="dollars its turns may cost: `5/day`, `20/month`, or `5` in total")] = ""
@@ -67,7 +78,7 @@ async def list_keys(call: ApiCall) -> KeyList:
 @endpoint("POST", "/v1/keys", scope="admin", results={201: CreatedKey})
 async def create_key(call: ApiCall, body: NewKey) -> Response:
     """Create a key; this is the only response that shows it."""
-    scopes = tuple(dict.fromkeys(body.scopes))
+    scopes = tuple(dict.fromkeys(body.scopes or default_scopes(body.person)))
     spend = parse_spend(body.spend) if body.spend else None
     spec = KeySpec(body.name, body.person, scopes, body.rate, body.concurrent, spend)
     key, text = await make_key(call.agent.home.store, spec)

@@ -27,12 +27,17 @@ from outrider.app.health import HealthMonitor
 from outrider.channels.http.errors import HttpError, error_response, request_id
 from outrider.core.errors import Refused
 from outrider.core.store_port import Session, SpendLimit
+from outrider.core.text import explain_validation
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 NO_KEY = "no key: send it as `Authorization: Bearer …`; see `outrider key`"
-EndpointScope = Literal["chat", "read", "admin", "public"]
+EndpointScope = Literal["chat", "read", "approve", "admin", "public"]
 """What a key must be allowed to do: `read` is implied by `chat`, everything by `admin`; `public` needs no key."""
+CANNOT_APPROVE = (
+    "this key may not approve anything: its questions wait for the owner of this Outrider, who answers them with "
+    "`outrider questions`, in the chat, or with a key that has the scope 'approve'"
+)
 Handler = Callable[..., Awaitable[Any]]
 T = TypeVar("T")
 _log = logging.getLogger("outrider.http")
@@ -148,8 +153,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if caller is ANONYMOUS:
             raise HttpError(401, NO_KEY, "no_key")
         if not caller.may(self.scope) and not (self.scope == "read" and caller.may("chat")):
-            raise HttpError(403, f"this key lacks the scope {self.scope!r}", "missing_scope")
-        return ApiCall(request, context, caller, context.agent.for_person(caller.person, caller.key))
+            text = CANNOT_APPROVE if self.scope == "approve" else f"this key lacks the scope {self.scope!r}"
+            raise HttpError(403, text, "missing_scope")
+        agent = context.agent.for_person(caller.person, caller.key, can_approve=caller.may("approve"))
+        return ApiCall(request, context, caller, agent)
 
 
 def endpoint(
@@ -205,7 +212,7 @@ async def parse_body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HttpError(400, f"invalid body: {error}", "invalid_body") from error
+        raise HttpError(400, f"invalid body: {explain_validation(error)}", "invalid_body") from error
     except RecursionError as error:
         raise HttpError(400, "the body is nested too deeply", "nested_too_deep") from error
 
@@ -214,7 +221,7 @@ def parse_query(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise HttpError(400, f"invalid query: {error}", "invalid_query") from error
+        raise HttpError(400, f"invalid query: {explain_validation(error)}", "invalid_query") from error
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -24,7 +24,7 @@ from outrider.channels.http.rate_limits import (
 )
 from outrider.config.secrets import Secret
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.store_port import Key, KeySpec, KeyStore
+from outrider.core.store_port import OWNER, Key, KeySpec, KeyStore
 from outrider.store.keys import KEY_PATTERN, digest_of, secret_matches, split_key
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -224,7 +224,7 @@ class AuthMiddleware:
             or not secret_matches(secret, self._environment_digest)
         ):
             return None
-        return Key(ENVIRONMENT_KEY_ID, KeySpec(ENVIRONMENT_KEY_ID, "owner", ("admin",)), self._environment_digest, 0)
+        return Key(ENVIRONMENT_KEY_ID, KeySpec(ENVIRONMENT_KEY_ID, OWNER, ("admin",)), self._environment_digest, 0)
 
     async def _touch(self, id: str) -> None:
         try:

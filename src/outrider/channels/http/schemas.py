@@ -6,9 +6,12 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct, field
 
-from outrider.core.events import Asked, Body, Delta, Entry, render_entry, render_event
+from outrider.app.api import PendingQuestion
+from outrider.core.events import Body, Delta, Entry, render_entry, render_event
+from outrider.core.question_text import whole_question
 from outrider.core.store_port import SearchHit, Session, SessionStatus, session_status
 from outrider.core.tasks import Task
+from outrider.core.text import escape_invisible
 
 MAX_ITEMS = 1_000
 """Of one list."""
@@ -117,8 +120,8 @@ class SessionView(Struct, frozen=True):
     updated: int
     head: int
     """The number of its last entry."""
-    runtime: str = ""
-    """What runs its turns, e.g. `native` or `codex:gpt-5.5`. Empty in lists."""
+    runtime: str
+    """What runs its turns, e.g. `native` or `codex:gpt-5.5`."""
 
 
 class SessionList(Struct, frozen=True):
@@ -163,12 +166,24 @@ class QuestionView(Struct, frozen=True):
     """A question that waits for an answer."""
 
     id: str
+    """Its `ask` in the journal."""
+    short_id: str
+    """The id that `outrider questions` shows. A path accepts either."""
     session: str
     name: str
+    person: str
+    """Whose session asks."""
     question: str
+    """What is asked. Long parts are cut, and each cut is marked."""
+    whole: str
+    """The same with nothing left out."""
+    digest: str
+    """The SHA-256 of what is asked. The answer holds for exactly that."""
     choices: tuple[str, ...]
     needs: tuple[str, ...]
     call: str
+    can_answer: bool
+    """Whether this key may answer it."""
 
 
 class QuestionList(Struct, frozen=True):
@@ -240,7 +255,7 @@ class HealthView(Struct, frozen=True, omit_defaults=True):
     webhooks_failed: int | None = None
 
 
-def render_session(session: Session, runtime: str = "") -> SessionView:
+def render_session(session: Session, runtime: str) -> SessionView:
     return SessionView(
         id=session.id,
         name=session.name,
@@ -258,15 +273,21 @@ def render_search_hit(hit: SearchHit) -> SearchHitView:
     return SearchHitView(hit.session, hit.name, hit.seq, hit.at, hit.excerpt)
 
 
-def render_question(session: Session, asked: Asked) -> QuestionView:
+def render_pending_question(pending: PendingQuestion, *, can_answer: bool) -> QuestionView:
+    session, asked = pending.session, pending.asked
     return QuestionView(
         id=asked.ask,
+        short_id=pending.id,
         session=session.id,
         name=session.name,
-        question=asked.question,
+        person=session.person,
+        question=escape_invisible(asked.question),
+        whole=whole_question(asked),
+        digest=asked.digest,
         choices=asked.choices,
         needs=asked.needs,
         call=asked.call,
+        can_answer=can_answer,
     )
 
 

@@ -50,7 +50,11 @@ _CURSOR_HEADER = "Last-Event-ID"
 @endpoint("GET", "/v1/sessions", scope="read")
 async def list_sessions(call: ApiCall, query: ListQuery) -> SessionList:
     """List your sessions, latest first."""
-    return SessionList([render_session(session) for session in await call.agent.sessions(query.limit)])
+    sessions = await call.agent.sessions(query.limit)
+    settings, default = await call.agent.session_settings(query.limit), call.agent.default_runtime
+    return SessionList(
+        [render_session(session, str(runtime_of(settings.get(session.id, {}), default))) for session in sessions]
+    )
 
 
 @endpoint("POST", "/v1/sessions", results={201: SessionView, 200: SessionView})

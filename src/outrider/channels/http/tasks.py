@@ -4,7 +4,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from outrider.app.agent import Agent
-from outrider.channels.http.endpoints import ApiCall, endpoint, find_session, not_found
+from outrider.channels.http.endpoints import CANNOT_APPROVE, ApiCall, endpoint, find_session, not_found
 from outrider.channels.http.errors import HttpError
 from outrider.channels.http.schemas import NewTaskInput, OutputQuery, TaskList, TasksQuery, TaskView, render_task
 from outrider.core.errors import Refused
@@ -46,8 +46,10 @@ async def get_task_output(call: ApiCall, id: str, query: OutputQuery) -> Respons
 
 @endpoint("POST", "/v1/tasks/{id}/input")
 async def write_task_input(call: ApiCall, id: str, body: NewTaskInput) -> TaskView:
-    """Write to the standard input of an interactive command."""
+    """Write to the standard input of an interactive command; the scope `approve` is needed if it has permissions."""
     task = await _find_command(call.agent, id)
+    if task.spec.grants and not call.caller.may("approve"):
+        raise HttpError(403, CANNOT_APPROVE, "missing_scope")
     await anyio.to_thread.run_sync(lambda: call.agent.commands.write(task, body.text.encode(), close=body.close))
     return render_task(task)
 

@@ -46,7 +46,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
     session = await _find_session(agent, options, root)
     with unwrap_errors():
         async with anyio.create_task_group() as group:
-            name = "" if session else options.session
+            name = "" if session else options.session or ""
             chat = ChatConversation(agent, ui, group, root=root, settings=settings, session_name=name)
             own_settings = settings_of(await agent.journal(session) if session and agent.owner_mismatch({}) else ())
             mismatch = agent.owner_mismatch({**own_settings, **settings})
@@ -57,6 +57,7 @@ async def run_chat(agent: AgentApi, options: ChatOptions, settings: Mapping[str,
                 group.start_soon(chat.open_when_created, options.session)
             for task in (chat.process_input, chat.resume_unfinished, chat.watch_owner, chat.task_panel.watch_calls):
                 group.start_soon(task)
+            group.start_soon(chat.background.watch_other_people)
             group.start_soon(_suggest_models, chat)
             await group.start(signals.watch, ui)
             await ui.run(chat)
@@ -97,7 +98,7 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
     if options.is_continued:
         hidden = await child_session_ids(agent)
         own = str(agent.config.home / "workspaces") + "/"
-        return next(
+        session = next(
             (
                 each
                 for each in sessions
@@ -105,14 +106,16 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
             ),
             None,
         )
-    if not options.session:
+    elif not options.session:
         return None
-    session = next((each for each in sessions if options.session in (each.name, each.id)), None)
-    if session and options.is_new:
-        raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
-    if session and options.workspace and session.workspace != str(root):
-        raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
-    return session
+    else:
+        session = next((each for each in sessions if options.session in (each.name, each.id)), None)
+        if session and options.is_new:
+            raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
+        if session and options.workspace and session.workspace != str(root):
+            raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
+    # In the folder of a session, a person means the folder that is there now.
+    return await agent.session(session.name) if session and session.workspace == str(root) else session
 
 
 def _greeting(

@@ -1,12 +1,12 @@
 """Background sessions: sessions with work that are not open in the chat. Their events take a line each."""
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import anyio
 from anyio.abc import TaskGroup
 
-from outrider.app.api import AgentApi
+from outrider.app.api import DEFAULT_PERSON, AgentApi
 from outrider.cli.chat.display import Note
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import background_task_note
@@ -16,6 +16,9 @@ from outrider.core.events import Asked, Ended, Entry, Input, Started
 from outrider.core.plan import fold
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult, turn_result
+
+_QUESTIONS_INTERVAL = 3.0
+"""Seconds between two checks for questions of other people."""
 
 
 async def child_session_ids(agent: AgentApi) -> set[str]:
@@ -51,6 +54,19 @@ class BackgroundSessions:
         for task in running:
             if task.session not in {*hidden, *self._scopes, self._open_session_id}:
                 await self._wait_for_tasks(task.session)
+
+    async def watch_other_people(self) -> None:
+        """Report the questions of other people's sessions: only the owner can answer them."""
+        seen: set[str] = set()
+        while True:
+            with suppress(Refused, Unavailable):  # An error of the store is shown when a message is sent.
+                for question in await self._agent.pending_questions():
+                    if question.session.person != DEFAULT_PERSON and question.id not in seen:
+                        seen.add(question.id)
+                        name, person = sanitize_line(question.session.name), sanitize_line(question.session.person)
+                        text = f"? Session {name} of {person} is waiting for your answer  (/questions {question.id})"
+                        self._ui.show([Note(text, "warn")])
+            await anyio.sleep(_QUESTIONS_INTERVAL)
 
     async def _resume_session(self, session: Session) -> None:
         journal = await self._agent.journal(session)

@@ -9,8 +9,7 @@ import click
 from msgspec import Struct
 
 from outrider.app.api import OpenMode
-from outrider.cli.options import session_settings
-from outrider.cli.output import check_text
+from outrider.cli.options import check_not_blank, session_settings
 from outrider.cli.setup import open_config, resolve_workspace, run_async
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
@@ -18,7 +17,7 @@ from outrider.ipc.takeover import open_home_client
 
 
 class ChatOptions(Struct, frozen=True):
-    session: str = ""
+    session: str | None = None
     model: str = ""
     runtime: str | None = None
     workspace: str = ""
@@ -27,7 +26,7 @@ class ChatOptions(Struct, frozen=True):
 
 
 @click.command("chat")
-@click.option("--session", "-s", default="", metavar="NAME", help="Continue the session with this name, or start it.")
+@click.option("--session", "-s", metavar="NAME", help="Continue the session with this name, or start it.")
 @click.option("--continue", "-c", "is_continued", is_flag=True, help="Continue the latest session of this folder.")
 @click.option("--new", "is_new", is_flag=True, help="Start a new session (the default).")
 @click.option("--model", "-m", default="", metavar="NAME", help="Use this model in the session from now on.")
@@ -42,7 +41,7 @@ def command(**typed: object) -> int:
         raise Refused('the chat needs a terminal; without one, use: outrider run "…"')
     if options.is_continued and (options.session or options.is_new):
         raise Refused("--continue cannot be combined with --session or --new")
-    check_text(options.session, "--session")
+    check_not_blank(options.session, "--session")
     config = open_config()
     settings = session_settings(config, options.model, options.runtime, is_new=True)
     return run_async(partial(_open_chat, config, options, settings, resolve_workspace(config, options.workspace)))

@@ -8,13 +8,23 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from outrider.app.addresses import TERMINAL
 from outrider.app.api import AgentApi
 from outrider.app.runtimes import RuntimeChoice, apply_settings, can_steer, runtime_of
 from outrider.app.slash_commands import ArgumentKind, InvalidCommand, PlainMessage, SlashCommand, parse_line
 from outrider.cli.chat.background import BackgroundSessions
-from outrider.cli.chat.display import DisplayItem, Note, TypedCommand, parse_answer
+from outrider.cli.chat.display import (
+    DisplayItem,
+    Note,
+    QuestionText,
+    TypedCommand,
+    answer_hint,
+    is_unoffered_answer,
+    is_view_request,
+    parse_answer,
+)
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import ChatSessionView, StyledLine, recap
 from outrider.cli.chat.slash import run_command
@@ -195,6 +205,12 @@ class ChatConversation:
             case PlainMessage(text=text):
                 if question and (answer := parse_answer(text, question.choices)):
                     await self.answer(question, answer)
+                elif question and question.request and is_view_request(text, question.choices):
+                    shown = QuestionText(question.ask, question.question, question.choices, question.request)
+                    self.ui.show([replace(shown, is_whole=True)])
+                elif question and is_unoffered_answer(text, question.choices):
+                    typed, offered = sanitize_line(text.strip()), answer_hint(question.choices)
+                    self.ui.show([Note(f"This question does not offer {typed!r}. Answer {offered}", "warn")])
                 else:
                     await self._send_message(text, line)
             case SlashCommand() as command:

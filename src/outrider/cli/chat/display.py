@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.core.approvals import NO, ONCE, SESSION, WORKSPACE
+from outrider.core.approvals import ANSWERS, NO, ONCE, SESSION, WORKSPACE, ApprovalRequest
 
 Tone = Literal["plain", "dim", "good", "warn", "bad"]
 
@@ -41,6 +41,10 @@ class QuestionText(Struct, frozen=True):
     question_id: str
     text: str
     choices: tuple[str, ...]
+    request: ApprovalRequest | None = None
+    """What is asked; `text` may leave out a part of it."""
+    is_whole: bool = False
+    """Show all of it, however long."""
 
 
 class Note(Struct, frozen=True):
@@ -48,6 +52,8 @@ class Note(Struct, frozen=True):
 
     text: str
     tone: Tone = "dim"
+    is_table: bool = False
+    """Whether each of its lines stays one line: what does not fit is cut."""
 
 
 class TypedCommand(Struct, frozen=True):
@@ -57,7 +63,14 @@ class TypedCommand(Struct, frozen=True):
 
 
 DisplayItem = UserText | ReplyBlock | ToolLine | OutputLines | QuestionText | Note | TypedCommand
-_CHOICE_LABELS = {ONCE: "once", SESSION: "this session", WORKSPACE: "this workspace", NO: "no"}
+_CHOICE_LABELS = {
+    ONCE: "once",
+    SESSION: "every later command of this session",
+    WORKSPACE: "every later command in this workspace",
+    NO: "no",
+}
+_SHORT_LABELS = {SESSION: "this session", WORKSPACE: "this workspace"}
+_VIEW = ("v", "view", "view all")
 _ANSWER_TEXTS = {
     ONCE: "✓ Allowed once",
     SESSION: "✓ Allowed for this session (see /permissions)",
@@ -71,14 +84,27 @@ def parse_answer(text: str, choices: Sequence[str]) -> str | None:
     if typed in ("y", "yes") and ONCE in choices:
         return ONCE
     for choice in choices:
-        if typed and typed in (choice.lower(), _CHOICE_LABELS.get(choice, ""), _shortcut(choice, choices)):
+        labels = (_CHOICE_LABELS.get(choice, ""), _SHORT_LABELS.get(choice, ""))
+        if typed and typed in (choice.lower(), *labels, _shortcut(choice, choices)):
             return choice
     return None
 
 
-def answer_hint(choices: Sequence[str]) -> str:
-    """The choices in one line, with the letter of each marked."""
-    return " · ".join(_label_with_shortcut(choice, choices) for choice in choices)
+def is_unoffered_answer(text: str, choices: Sequence[str]) -> bool:
+    """Whether this would be an answer to another approval, but is none to one with these choices."""
+    is_approval = set(choices) <= set(ANSWERS)
+    return is_approval and not parse_answer(text, choices) and parse_answer(text, ANSWERS) is not None
+
+
+def is_view_request(text: str, choices: Sequence[str]) -> bool:
+    """Whether this asks for the whole of a question with these choices."""
+    return text.strip().lower() in _VIEW and not any(choice.lower().startswith("v") for choice in choices)
+
+
+def answer_hint(choices: Sequence[str], *, can_view: bool = False) -> str:
+    """The choices in one line, with the letter of each marked; with `can_view`, also how to see the whole question."""
+    labels = [_label_with_shortcut(choice, choices) for choice in choices]
+    return " · ".join([*labels, "[v]iew all"] if can_view else labels)
 
 
 def answer_note(answer: str, person: str) -> Note:

@@ -31,6 +31,7 @@ from outrider.core.events import (
 )
 from outrider.core.plan import State, fold
 from outrider.core.tasks import TaskNotice, TaskState, parse_notice
+from outrider.core.text import escape_invisible
 from outrider.core.types import Call, Usage
 
 SHELL = "shell"
@@ -47,10 +48,12 @@ def call_symbol(call: Call | None) -> str:
 def call_line(call: Call, longest: int = 60) -> str:
     """A call in a few words, e.g. `read README.md`; for a shell call, the command alone."""
     if call.tool == "tasks":
-        return sanitize_line(f"tasks {call.args.get('action', '')} {call.args.get('task', '')}", longest)
+        return sanitize_line(
+            escape_invisible(f"tasks {call.args.get('action', '')} {call.args.get('task', '')}"), longest
+        )
     values = [call.args[name] for name in _MAIN_ARGUMENTS if name in call.args] or list(call.args.values())
     main = next((value for value in values if isinstance(value, str | int | float) and str(value).strip()), "")
-    return sanitize_line(str(main) if call_symbol(call) == "$" else f"{call.tool} {main}", longest)
+    return sanitize_line(escape_invisible(str(main) if call_symbol(call) == "$" else f"{call.tool} {main}"), longest)
 
 
 def result_items(call: Call | None, result: Result) -> Sequence[DisplayItem]:
@@ -115,7 +118,8 @@ def _notice_line(text: str, notice: TaskNotice | None) -> Note:
         notice.reason,
         f"answer with /write {notice.task} TEXT" if notice.state == "stalled" else "",
     ]
-    return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {' · '.join(sanitize_line(part, 80) for part in parts if part)}", tone)
+    line = " · ".join(sanitize_line(escape_invisible(part), 80) for part in parts if part)
+    return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {line}", tone)
 
 
 def history_sent_items(before: Bound | None, now: Bound, ended: int) -> Sequence[DisplayItem]:
@@ -198,11 +202,11 @@ class ChatSessionView:
         lines: list[StyledLine] = [line for call in self.running_calls for line in self._call_lines(call, width)]
         if self.is_open and self.activity and not self._calls:
             lines.append(("class:dim", sanitize_line(self.activity, width - 1)))
-        if self.open_question:
-            lines.append(
-                ("class:ask", sanitize_line(f"? your answer: {display.answer_hint(self.open_question.choices)}", width))
-            )
         lines += [("class:queued", sanitize_line(f"› {text}", width - 10) + "  (queued)") for text in self.queued]
+        if self.open_question:
+            asked = self.open_question
+            hint = display.answer_hint(asked.choices, can_view=asked.request is not None)
+            lines += [("class:ask", line) for line in wrap(sanitize(f"? your answer: {hint}"), width)]
         lines = lines[-height:]
         left = height - len(lines)
         rest = self._splitter.pending_text[-(width * (left + 1)) :] if left > 0 else ""
@@ -300,7 +304,7 @@ class ChatSessionView:
     def question_items(self) -> Sequence[DisplayItem]:
         """The question to answer next, if there is one."""
         asked = self.open_question
-        return [QuestionText(asked.ask, asked.question, asked.choices)] if asked else []
+        return [QuestionText(asked.ask, asked.question, asked.choices, asked.request)] if asked else []
 
     def _apply_input(self, body: Input) -> Sequence[DisplayItem]:
         if body.source == "task":
@@ -335,7 +339,7 @@ class ChatSessionView:
 
     def _apply_result(self, result: Result) -> Sequence[DisplayItem]:
         call = self._calls.pop(result.call, None)
-        is_denied = self.state.answers.get(result.call) == NO
+        is_denied = any(answered.answer == NO for answered in self.state.answers_about(result.call))
         lines = [unfinished_call(call, "not run")] if is_denied else result_items(call, result)
         if self._calls:
             return lines
@@ -348,6 +352,7 @@ class ChatSessionView:
         self._prints_whole_replies = False
         items += [unfinished_call(call, "interrupted") for call in self._calls.values() if call.id in begun]
         self._calls, self.activity = {}, ""
+        unread = len(self.queued)
         items += self._release_queued()
         self._is_prompt_sent = False
         match ended.outcome:
@@ -358,6 +363,9 @@ class ChatSessionView:
             case "interrupted":
                 reason = ended.reason or "stopped"
                 items.append(Note(f"■ {reason[0].upper()}{reason[1:]}", "warn"))
+        if unread and ended.outcome != "done":
+            which, it = ("queued message was", "it") if unread == 1 else (f"{unread} queued messages were", "them")
+            items.append(Note(f"The {which} not answered; the model reads {it} with your next message", "warn"))
         return items
 
     def _finish_reply(self, text: str) -> list[DisplayItem]:

@@ -1,6 +1,7 @@
 """Handlers of the slash commands in the terminal chat."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,14 @@ from anyio.to_thread import run_sync
 from outrider.app.runtimes import apply_settings, find_program, parse_runtime, runtime_names
 from outrider.app.slash_commands import COMMANDS, SlashCommand
 from outrider.cli.chat.background import child_session_ids
-from outrider.cli.chat.display import DisplayItem, Note, OutputLines
+from outrider.cli.chat.display import DisplayItem, Note, OutputLines, QuestionText
 from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.session_view import last_lines
 from outrider.cli.chat.status import short_count, short_path, short_time
 from outrider.cli.chat.task_panel import describe_state, read_tail
 from outrider.cli.options import model_settings
 from outrider.cli.output import now_ms, time_ago
+from outrider.cli.questions import find_question, question_session
 from outrider.cli.render import markdown_page
 from outrider.core.approvals import NO, ONCE
 from outrider.core.errors import Refused
@@ -23,16 +25,17 @@ from outrider.core.events import Asked
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import session_status
 from outrider.core.tasks import Task, task_label
-from outrider.core.text import duration, plural
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.system.files import write_private
 
 if TYPE_CHECKING:
     from outrider.cli.chat.conversation import ChatConversation
 
 
-def two_columns(rows: Sequence[tuple[str, str]]) -> Note:
+def two_columns(rows: Sequence[tuple[str, str]], *, is_table: bool = False) -> Note:
+    """Rows with aligned columns. In a table each row stays one line, whatever the width of the terminal."""
     width = max(len(left) for left, _ in rows)
-    return Note("\n".join(f"{left:<{width}}  {right}" for left, right in rows), "plain")
+    return Note("\n".join(f"{left:<{width}}  {right}" for left, right in rows), "plain", is_table)
 
 
 _MAX_ENDED_TASKS = 10
@@ -50,9 +53,25 @@ async def _stop(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem
     return [Note(f"Nothing is running in this session{hint}")]
 
 
+async def _find_task(chat: "ChatConversation", name: str) -> Task:
+    with _hint_in_chat("`outrider tasks list`", "/tasks"):
+        return await chat.agent.find_task(name)
+
+
+@contextmanager
+def _hint_in_chat(command: str, slash_command: str) -> Generator[None]:
+    """Name the slash command in an error that names the command of the shell."""
+    try:
+        yield
+    except Refused as error:
+        if type(error) is not Refused or command not in str(error):
+            raise
+        raise Refused(str(error).replace(command, slash_command)) from None
+
+
 async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     if name:
-        return await _show_task(chat, await chat.agent.find_task(name))
+        return await _show_task(chat, await _find_task(chat, name))
     tasks = await chat.agent.tasks()
     session_id = chat.session.id if chat.session else ""
     own = [task for task in tasks if task.session == session_id]
@@ -62,9 +81,11 @@ async def _tasks(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
     chat.add_suggestions({"task": [(task.id, sanitize_line(task_label(task), 40)) for task in (*own, *others)]})
     if not own and not others:
         return [Note("There are no tasks. The agent starts one for a command that takes long.")]
-    items: list[DisplayItem] = [two_columns(_task_rows(own)) if own else Note("There are no tasks in this session")]
+    items: list[DisplayItem] = [
+        two_columns(_task_rows(own), is_table=True) if own else Note("There are no tasks in this session")
+    ]
     if others:
-        items += [Note("In other sessions:"), two_columns(_task_rows(others))]
+        items += [Note("In other sessions:"), two_columns(_task_rows(others), is_table=True)]
     return items
 
 
@@ -96,7 +117,7 @@ async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayIt
 
 
 async def _tail(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if task.spec.kind == "session":
         raise Refused(f"{task.id} is a child session; open it with /switch {sanitize_line(f'child {task.id}')}")
     chat.task_panel.follow(task)
@@ -105,15 +126,16 @@ async def _tail(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
 
 async def _write_input(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     name, _, text = argument.partition(" ")
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if not task.is_open or task.spec.kind == "session":
-        raise Refused(f"{task.id} takes no input: {'it is a session' if task.is_open else describe_state(task)}")
+        why = "it is a session" if task.is_open else f"it has ended ({describe_state(task)})"
+        raise Refused(f"{task.id} takes no input: {why}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
     return [Note(f"Sent to {task.id}", "good")]
 
 
 async def _kill(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    task = await chat.agent.find_task(name)
+    task = await _find_task(chat, name)
     if not task.is_open:
         return [Note(f"{task.id} has already ended: {describe_state(task)}")]
     ended = await chat.agent.kill_task(task)
@@ -127,6 +149,27 @@ async def _answer(chat: "ChatConversation", question: Asked | None, answer: str)
         return [Note("There is no open question in this session")]
     await chat.answer(question, answer)
     return []
+
+
+async def _questions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
+    pending = await chat.agent.pending_questions()
+    id, _, answer = argument.partition(" ")
+    if id:
+        question = find_question(pending, id)
+        asked = question.asked
+        if not answer:
+            return [QuestionText(asked.ask, asked.question, asked.choices, asked.request, is_whole=True)]
+        if not await chat.agent.answer(question.session, asked, answer.strip().lower()):
+            return [Note("That question is no longer open", "warn")]
+        return [Note(f"Answered {answer.strip().lower()}", "good")]
+    if not pending:
+        return [Note("There are no pending questions")]
+    rows = [
+        (question.id, f"{question_session(question)}: {sanitize_line(escape_invisible(question.asked.question), 100)}")
+        for question in pending
+    ]
+    hint = "/questions ID shows all of one, /questions ID once|session|workspace|no answers it"
+    return [two_columns(rows), Note(hint)]
 
 
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
@@ -156,7 +199,11 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
-    ("o, s, w, n", "answer an open question: once, this session, this workspace, no"),
+    ("v", "show all of an open question"),
+    (
+        "o, s, w, n",
+        "answer an open question: once, this session, this workspace, no; the question says which it offers",
+    ),
     ("Ctrl-C", "stop following a task, stop the running turn, or clear the line"),
     ("Ctrl-D", "leave"),
 )
@@ -255,11 +302,12 @@ async def _sessions(chat: "ChatConversation", argument: str) -> Sequence[Display
         )
         for session in sessions
     ]
-    return [two_columns(rows)]
+    return [two_columns(rows, is_table=True)]
 
 
 async def _switch(chat: "ChatConversation", name: str) -> Sequence[DisplayItem]:
-    session = await chat.agent.find_by_prefix(name)
+    with _hint_in_chat("`outrider sessions list`", "/sessions"):
+        session = await chat.agent.find_by_prefix(name)
     if chat.session and session.id == chat.session.id:
         return [Note("This session is already open")]
     heading = Note(f"Session {sanitize_line(session.name)} in {short_path(session.workspace, 60)}")
@@ -281,7 +329,8 @@ async def _search(chat: "ChatConversation", words: str) -> Sequence[DisplayItem]
     hits = await chat.agent.search(words, 10)
     if not hits:
         return [Note(f"No matches for {sanitize_line(words, 60)}")]
-    return [two_columns([(sanitize_line(hit.name, 30), sanitize_line(hit.excerpt, 100)) for hit in hits])]
+    rows = [(sanitize_line(hit.name, 30), sanitize_line(hit.excerpt, 200)) for hit in hits]
+    return [two_columns(rows, is_table=True)]
 
 
 async def _export(chat: "ChatConversation", file: str) -> Sequence[DisplayItem]:
@@ -320,6 +369,7 @@ COMMAND_HANDLERS: Mapping[str, Callable[["ChatConversation", str], Awaitable[Seq
     "write": _write_input,
     "kill": _kill,
     "permissions": _permissions,
+    "questions": _questions,
     "status": _status,
     "model": _model,
     "runtime": _runtime,

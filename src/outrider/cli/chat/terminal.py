@@ -179,7 +179,7 @@ class TerminalUI:
         )
 
     def show(self, items: Iterable[DisplayItem]) -> None:
-        text = self._renderer.render(items, self._width)
+        text = self._renderer.render(items, self._width, self._output.get_size().rows)
         if not text:
             return
         if self._app.is_running:

@@ -17,7 +17,6 @@ INTERRUPTED = (
     "and continue from there."
 )
 ALLOWED = "the person has allowed it since: do it again"
-DENIED = "the person did not allow it: do without it"
 OUTCOME_UNKNOWN = "it may or may not have happened"
 _MAX_ARGS = 500
 

@@ -48,6 +48,7 @@ class AcpRuntime:
                 return
         if is_done(turn.state()):
             return
+        await self._context.tool_environment.check_workspace(turn.session)
         try:
             await self._run_with_restart(turn)
         except ApprovalSuspended:

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from outrider.core.approvals import HOST, ApprovalRequest
-from outrider.core.types import Call
+from outrider.core.approvals import HOST, ApprovalRequest, RequestDetail, argument_details
 from outrider.runtimes.acp.protocol import (
     NULL,
     ContentBlock,
@@ -22,8 +21,6 @@ from outrider.runtimes.acp.protocol import (
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, clip_middle
 
 FINAL_STATUSES = frozenset({"completed", "failed"})
-_MAX_REQUEST = 4_000
-"""Characters of a command in an approval request."""
 _TOOLS = {"execute": "shell"} | {kind: kind for kind in ("read", "edit", "delete", "move", "search", "fetch", "think")}
 
 
@@ -73,25 +70,26 @@ def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
 
 
 def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalRequest:
-    """What a person is asked. The agent runs the call itself, without our sandbox."""
+    """What a person is asked, with every argument. The agent runs the call itself, without our sandbox."""
     args = parse_object(tool_call.input)
-    command = _command(args)
-    if not command:
-        details = _render_content(tool_call.content) or (_render_json(tool_call.input) if args else "")
-        command = (
-            "\n".join(part for part in (tool_call.title, details) if part)
-            or tool_call.kind
-            or "(the agent did not say what)"
-        )
-    description = args.get("description")
-    reason = description if isinstance(description, str) and description != command else ""
-    return ApprovalRequest(
-        _TOOLS.get(tool_call.kind, "tool"),
-        clip_middle(command, _MAX_REQUEST),
-        (HOST,),
-        workspace,
-        clip_middle(reason, _MAX_REQUEST),
-    )
+    command, why = _command(args), ""
+    if command:
+        description = args.get("description")
+        why = description if isinstance(description, str) and description != command else ""
+        args = {name: value for name, value in args.items() if name not in ("command", "description")}
+    elif not args and bytes(tool_call.input) not in (b"null", b"{}"):
+        args = {"input": _render_json(tool_call.input)}
+    details = argument_details({name: value for name, value in args.items() if not _is_timeout(name, value)})
+    content = _render_content(tool_call.content)
+    if content and content != command:
+        details = (*details, RequestDetail("Shown by the agent", content))
+    title = tool_call.title or ("" if details else tool_call.kind or "(the agent did not say what)")
+    return ApprovalRequest(_TOOLS.get(tool_call.kind, "tool"), command or title, (HOST,), workspace, why, details)
+
+
+def _is_timeout(name: str, value: object) -> bool:
+    """How long the agent waits changes nothing that is done."""
+    return name == "timeout" and isinstance(value, int | float)
 
 
 def choose_option(options: Sequence[PermissionOption], *, is_allowed: bool) -> PermissionOption | None:
@@ -102,11 +100,6 @@ def choose_option(options: Sequence[PermissionOption], *, is_allowed: bool) -> P
     """
     kinds = ("allow_once",) if is_allowed else ("reject_once", "reject_always")
     return next((option for kind in kinds for option in options if option.kind == kind), None)
-
-
-def is_same_call(one: Call, other: Call) -> bool:
-    """Whether both calls do the same: the description of a command does not count."""
-    return (one.tool, _command(one.args) or one.args) == (other.tool, _command(other.args) or other.args)
 
 
 def content_text(raw: Raw) -> str:
@@ -158,7 +151,7 @@ def _render_part(part: ContentBlock) -> str:
             return content_text(part.content)
         case "diff":
             path = part.path or "a file"
-            old, new = (part.old_text or "").splitlines(), (part.new_text or "").splitlines()
+            old, new = (text.split("\n") if text else [] for text in (part.old_text, part.new_text))
             return "\n".join(difflib.unified_diff(old, new, path, path, lineterm="", n=2))
         case _:
             return ""

@@ -13,7 +13,6 @@ from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
 from outrider.runtimes.acp.errors import CANNOT_RESUME, STOP_REASONS, wants_login
 from outrider.runtimes.acp.prompt import (
     ALLOWED,
-    DENIED,
     NAME,
     OUTCOME_UNKNOWN,
     InterruptedCall,
@@ -28,7 +27,6 @@ from outrider.runtimes.acp.tool_calls import (
     AcpToolCall,
     apply_update,
     external_call_of,
-    is_same_call,
     outcome_of,
 )
 from outrider.runtimes.acp.updates import UpdateReader
@@ -36,7 +34,6 @@ from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
-from outrider.runtimes.tool_runner import verdict_of
 from outrider.system.task_groups import background_group
 
 _ALIVE_TIMEOUT = 5.0
@@ -52,7 +49,7 @@ class AcpTurnRun:
         self._context = context
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
         self._journal = JournalWatcher(turn)
-        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, is_same_call=is_same_call)
+        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal)
 
     async def run(self, *, has_died: bool = False) -> None:
         """Prompt the agent with what it has not seen, and read its updates to the end.
@@ -123,10 +120,12 @@ class AcpTurnRun:
         }
         state, interrupted = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
-            answer = state.answers.get(call.id)
-            if answer is not None and call.id not in state.begun:
-                self._approvals.remember(call, verdict_of(answer))
-                interrupted.append(InterruptedCall(call, ALLOWED if verdict_of(answer) == "allow" else DENIED))
+            answers = state.answers_about(call.id)
+            if answers and call.id not in state.begun:
+                self._approvals.remember(answers)
+                decision = answers[-1].decision
+                note = ALLOWED if decision.verdict == "allow" else f"{decision.reason}: do without it"
+                interrupted.append(InterruptedCall(call, note))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
             elif tool_call := ended.pop(call.id, None):
                 item = external_call_of(tool_call, prompt).item_id

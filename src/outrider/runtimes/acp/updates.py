@@ -4,7 +4,7 @@ import secrets
 
 import anyio
 
-from outrider.core.approvals import Verdict
+from outrider.core.approvals import AccessDecision
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
 from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
@@ -23,7 +23,7 @@ from outrider.runtimes.acp.tool_calls import (
 from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 from outrider.runtimes.jsonrpc.connection import RequestId
-from outrider.runtimes.tool_runner import DENIED
+from outrider.runtimes.tool_runner import render_denial
 from outrider.system.failpoints import failpoint
 
 MAX_MESSAGE = 1_000_000
@@ -158,21 +158,21 @@ class UpdateReader:
         self.pending_requests.append(number)
         call = await self._recorder.call_announced(external, is_held=True)
         self._open.add(tool_call.id)
-        verdict: Verdict = "deny"
+        decision = AccessDecision("deny")
         with anyio.CancelScope() as self._question_scope:
             if self._is_over:
                 self._question_scope.cancel()
-            verdict = await self._approvals.decide(call, approval_request_of(tool_call, self._turn.session.workspace))
+            decision = await self._approvals.decide(call, approval_request_of(tool_call, self._turn.session.workspace))
         if self._question_scope.cancelled_caught:
             await self._approvals.withdraw(call)
             await self._finish_call(tool_call.id, external, CallOutcome(_GAVE_UP, failed=True))
             return
-        is_allowed = verdict == "allow"
+        is_allowed = decision.verdict == "allow"
         option = choose_option(permission.options, is_allowed=is_allowed)
         if is_allowed and option:
             await self._recorder.call_started(external.item_id)
         else:
-            reason = _NOT_ONCE if is_allowed else DENIED
+            reason = _NOT_ONCE if is_allowed else render_denial(decision.reason)
             await self._finish_call(tool_call.id, external, CallOutcome(reason, failed=True))
         option = option or choose_option(permission.options, is_allowed=False)
         await self._agent.answer_permission(number, option.option_id if option else "")

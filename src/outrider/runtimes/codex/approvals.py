@@ -14,16 +14,16 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from outrider.core.approvals import HOST, NETWORK, ApprovalRequest, Verdict
+from outrider.core.approvals import HOST, NETWORK, ApprovalRequest, RequestDetail, Verdict, argument_details
 from outrider.core.ports import Turn
 from outrider.runtimes.codex.app_server import AppServer, LoadedThread
-from outrider.runtimes.codex.notifications import DECLINED, ItemTracker, call_of_item, plain_command, render_changes
+from outrider.runtimes.codex.notifications import ItemTracker, call_of_item, moved_to, plain_command, render_changes
 from outrider.runtimes.codex.protocol import RawItem, ServerRequestParams, ThreadItem, get_field, parse_server_request
 from outrider.runtimes.codex.recovery import find_rollout_call
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy, command_needs, patch_needs
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
-from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended
+from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import METHOD_NOT_FOUND, RpcRequest
 from outrider.runtimes.jsonrpc.errors import RpcError
@@ -61,25 +61,41 @@ def parse_approval_request(
     match method:
         case "item/commandExecution/requestApproval":
             command = plain_command(params.command or (item.command if item else "") or "")
-            cwd = params.cwd or workspace
-            line = command if cwd == workspace else f"(in {cwd}) {command}"
             more = params.additional_permissions
             needs = _needs(more) if more else command_needs(context.sandbox_policy, params, context.raw_call)
-            return ApprovalRequest("shell", line, needs, workspace, reason)
+            return ApprovalRequest("shell", command, needs, workspace, reason, _command_details(params, workspace))
         case "item/fileChange/requestApproval":
             changes = (item.changes if item else None) or []
-            paths = dict.fromkeys(change.path for change in changes)
+            paths = dict.fromkeys(path for change in changes for path in (change.path, moved_to(change)) if path)
             needs = patch_needs(context.sandbox_policy, paths, workspace) if paths else (HOST,)
             text = render_changes(changes) or "(Codex did not say what it changes)"
-            return ApprovalRequest("patch", text, needs, workspace, reason)
+            details = [RequestDetail("All files", "\n".join(paths))] if len(paths) > 1 else []
+            details += [RequestDetail("May write below", params.grant_root)] if params.grant_root else []
+            return ApprovalRequest("patch", text, needs, workspace, reason, tuple(details))
         case "item/permissions/requestApproval":
             text = f"more permissions: {_json(params.permissions)}"
-            return ApprovalRequest("codex", text, _needs(params.permissions), workspace)
+            needs = _needs(params.permissions)
+            return ApprovalRequest("codex", text, needs, workspace, reason, _command_details(params, workspace))
         case _:
-            text = params.message or "use a tool"
             args = item.arguments if item and item.arguments is not None else get_field(params.meta, "tool_params")
-            text = f"{text}\n{_json(args)}" if args else text
-            return ApprovalRequest(f"mcp_{params.server_name}", text, (HOST,), workspace, reason)
+            given = {"title": params.title, "description": params.description, "challenge": params.challenge}
+            parts = {**given, "url": params.url, "arguments": args}
+            details = argument_details({name: value for name, value in parts.items() if value})
+            text = params.message or "use a tool"
+            return ApprovalRequest(f"mcp_{params.server_name}", text, (HOST,), workspace, reason, details)
+
+
+def _command_details(params: ServerRequestParams, workspace: str) -> tuple[RequestDetail, ...]:
+    details: list[RequestDetail] = []
+    if params.kind == "writeStdin":
+        details.append(RequestDetail("This is input to a command that runs already"))
+    if params.cwd and params.cwd != workspace:
+        details.append(RequestDetail("In the folder", params.cwd))
+    if params.network_approval_context:
+        details.append(RequestDetail("For the network host", _json(params.network_approval_context)))
+    if params.additional_permissions:
+        details.append(RequestDetail("With more permissions", _json(params.additional_permissions)))
+    return tuple(details)
 
 
 def call_of_request(method: str, params: ServerRequestParams, number: object, workspace: str) -> ExternalCall:
@@ -208,22 +224,15 @@ class ServerRequests:
         if raw_call is None and request.method == COMMAND and policy.is_enforced:
             raw_call = await find_rollout_call(policy.rollout_path, params.item_id)
         context = ApprovalContext(workspace, policy, raw_call)
-        try:
-            verdict = await self._approvals.decide(call, parse_approval_request(request.method, params, item, context))
-        except ApprovalSuspended:
-            if call.id not in self._turn.state().begun:
-                raise
-            # Codex asked so late that the call counts as begun, and such a call cannot wait for an answer.
-            verdict = "deny"
-
-        if verdict != "allow":
-            await self._recorder.call_finished(external, CallOutcome(DECLINED, failed=True))
+        decision = await self._approvals.decide(call, parse_approval_request(request.method, params, item, context))
+        if decision.verdict != "allow":
+            await self._recorder.call_finished(external, CallOutcome(f"not run: {decision.reason}", failed=True))
         elif request.method == PERMISSIONS:
             # No item will report the outcome.
             await self._recorder.call_finished(external, CallOutcome("allowed"), starts_now=True)
         else:
             await self._recorder.call_started(external.item_id)
-        await self._server.respond(request.id, render_response(request.method, params, verdict))
+        await self._server.respond(request.id, render_response(request.method, params, decision.verdict))
 
     def _item_of(self, params: ServerRequestParams) -> ThreadItem | None:
         """The item that a request is about; for the request of an MCP server, which names none, its newest call."""
@@ -248,13 +257,11 @@ class ServerRequests:
             await send_result("not run: Codex has ended this call already", True)
             return
         call = await self._recorder.call_announced(external, is_held=True)
-        result = await self._tool_runner.run(self._turn, call)
-        if result is None:
+        while (result := await self._tool_runner.run(self._turn, call)) is None:
             await self._approvals.deny_unreachable()
-            await self._approvals.wait_for_answer(call)
-            result = await self._tool_runner.run(self._turn, call)
+            await self._approvals.wait_for_answers(call)
         await self._recorder.call_returned(external.item_id)
-        await send_result(result.text if result else "it has no result", result is None or result.failed)
+        await send_result(result.text, result.failed)
 
     async def _send_tool_result(self, request: RpcRequest, text: str, failed: bool) -> None:
         content = {"contentItems": [{"type": "inputText", "text": text}], "success": not failed}

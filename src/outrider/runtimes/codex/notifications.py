@@ -40,8 +40,10 @@ ASSUME_STARTED_AFTER = 1.0
 """Seconds after which an item that needs no approval, as it seems, counts as started."""
 _ABORT_WINDOW = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
+_SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
+"""Where a program of that name is the shell. Elsewhere it could be anything, so a question shows it."""
 _FINAL_STATUSES = {"completed", "failed", "declined"}
-DECLINED = "not run: the person did not allow it"
+_DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
 
@@ -80,7 +82,7 @@ def is_running(item: ThreadItem) -> bool:
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
     failed = item.status in ("failed", "declined")
     if item.status == "declined":
-        return CallOutcome(DECLINED, failed=True)
+        return CallOutcome(_DECLINED, failed=True)
     match item.type:
         case "commandExecution":
             code = item.exit_code
@@ -123,7 +125,9 @@ def plain_command(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return command
-    if len(words) == 3 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-lc", "-c"):
+    folder, _, name = words[0].rpartition("/") if words else ("", "", "")
+    is_shell = name in _SHELLS and folder in _SHELL_FOLDERS
+    if len(words) == 3 and is_shell and words[1] in ("-lc", "-c"):
         return words[2]
     return command
 
@@ -134,7 +138,19 @@ def is_aborted(text: str) -> bool:
 
 def render_changes(changes: list[FileUpdateChange]) -> str:
     """Changes as a person reads them in a question."""
-    return "\n".join(f"{_kind(change)} {change.path}\n{change.diff}".rstrip() for change in changes)
+    return "\n".join(_render_change(change) for change in changes)
+
+
+def _render_change(change: FileUpdateChange) -> str:
+    target = moved_to(change)
+    moved = f", then move it to {target}" if target else ""
+    return f"{_kind(change)} {change.path}{moved}\n{change.diff}"
+
+
+def moved_to(change: FileUpdateChange) -> str:
+    """The path that a change moves its file to; empty when it does not."""
+    path = get_field(change.kind, "move_path") or get_field(change.kind, "movePath")
+    return path if isinstance(path, str) else ""
 
 
 def _kind(change: FileUpdateChange) -> str:

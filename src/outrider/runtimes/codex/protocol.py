@@ -117,11 +117,18 @@ class ServerRequestParams(Struct, rename="camel"):
     reason: str | None = None
     command: str | None = None
     cwd: str | None = None
+    kind: str = "command"
+    """`writeStdin` for input to a command that runs already."""
+    network_approval_context: Any = None
     additional_permissions: Any = None
     permissions: Any = None
     grant_root: str | None = None
     server_name: str = ""
     message: str = ""
+    title: str = ""
+    description: str = ""
+    challenge: str = ""
+    url: str = ""
     requested_schema: Any = None
     meta: Any = _default(name="_meta", default=None)
     tool: str = ""

@@ -25,7 +25,7 @@ from outrider.runtimes.codex.tools import is_our_call
 from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import NOT_ANSWERED_YET, CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import RpcError
-from outrider.runtimes.tool_runner import ToolRunner, verdict_of
+from outrider.runtimes.tool_runner import ToolRunner
 
 _ROLLOUT_TAIL = 1 << 20
 _ROLLOUT_TRIES = 10
@@ -149,10 +149,10 @@ class Recovery:
         if item and call_of_item(item) and is_finished(item):
             await self._recorder.finish_inherited_call(call, outcome_of_item(item), item.id)
             return ()
-        if call.id in state.answers and call.id not in state.begun:
-            verdict = verdict_of(state.answers[call.id])
-            self._approvals.remember(call, verdict)
-            answer = "the person allowed it" if verdict == "allow" else "it was not allowed"
+        answers = state.answers_about(call.id)
+        if answers and call.id not in state.begun:
+            self._approvals.remember(answers)
+            answer = answers[-1].decision.reason or "the person allowed it"
             outcome = CallOutcome(f"{NOT_ANSWERED_YET}; {answer}", failed=True)
             await self._recorder.finish_inherited_call(call, outcome)
             return (f"You wanted to run {_describe_call(call)}. It was not run; {answer}.",)
@@ -165,7 +165,7 @@ class Recovery:
             result = await self._tool_runner.reconcile(self._turn, call)
         else:
             result = await self._tool_runner.run(self._turn, call)
-            if result is None and await self._approvals.deny_unreachable():
+            while result is None and await self._approvals.deny_unreachable():
                 result = await self._tool_runner.run(self._turn, call)
         return f"Your call {_describe_call(call)} was run. Its result:\n{result.text}" if result else ""
 

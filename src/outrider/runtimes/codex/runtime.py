@@ -9,7 +9,7 @@ import anyio
 
 from outrider.core.events import Started
 from outrider.core.ports import Turn
-from outrider.core.types import Call, RuntimeTraits
+from outrider.core.types import RuntimeTraits
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import codex_failed, process_exited, request_failed
@@ -52,17 +52,12 @@ class CodexRuntime:
 
     async def run(self, turn: Turn) -> None:
         journal = JournalWatcher(turn)
-        approvals = ApprovalGate(
-            turn,
-            self._context.tool_environment,
-            journal,
-            is_same_call=_is_same_call,
-            timeout=self._answer_timeout,
-        )
+        approvals = ApprovalGate(turn, self._context.tool_environment, journal, timeout=self._answer_timeout)
         if turn.state().questions:
             await approvals.deny_unreachable()
             if turn.state().questions:
                 return
+        await self._context.tool_environment.check_workspace(turn.session)
         await record_unstarted(turn)
         try:
             if not await self._run_on_server(turn, journal, approvals):
@@ -96,11 +91,6 @@ class CodexRuntime:
                 log.warning("Codex is started again: %s", exited)
                 return False
         return True
-
-
-def _is_same_call(answered: Call, call: Call) -> bool:
-    # The folder is one of the arguments: a yes in one folder is none in another.
-    return (answered.tool, answered.args) == (call.tool, call.args)
 
 
 @asynccontextmanager

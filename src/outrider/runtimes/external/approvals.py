@@ -4,21 +4,21 @@ A question survives a restart. When nobody answers for a while, the turn is susp
 an answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import anyio
 
-from outrider.core.approvals import NO, ApprovalRequest, Verdict
+from outrider.core.approvals import NO, AccessDecision, ApprovalRequest, decision_of_answer
 from outrider.core.events import Answered
+from outrider.core.plan import AnsweredQuestion
 from outrider.core.ports import ToolEnvironment, Turn
 from outrider.core.types import Call
-from outrider.runtimes.tool_runner import deny_unreachable, question_id, record_question, verdict_of
+from outrider.runtimes.tool_runner import decide_or_ask, deny_unreachable, record_question
 
 ANSWER_TIMEOUT = 600.0
 """Seconds to wait for an answer while the external program keeps running."""
 _REFRESH_INTERVAL = 0.5
 """Seconds between two checks whether the turn is to be handed over."""
-IsSameCall = Callable[[Call, Call], bool]
 
 
 class ApprovalSuspended(Exception):
@@ -46,61 +46,64 @@ class JournalWatcher:
 
 
 class ApprovalGate:
-    """The approvals of one turn."""
+    """The approvals of one turn. Each answer is used once, for what was asked."""
 
     def __init__(
-        self,
-        turn: Turn,
-        environment: ToolEnvironment,
-        journal: JournalWatcher,
-        *,
-        is_same_call: IsSameCall,
-        timeout: float = ANSWER_TIMEOUT,
+        self, turn: Turn, environment: ToolEnvironment, journal: JournalWatcher, *, timeout: float = ANSWER_TIMEOUT
     ) -> None:
-        """`is_same_call` says whether an answer that was given for one call holds for another."""
         self._turn = turn
         self._tool_environment = environment
         self._journal = journal
-        self._is_same_call = is_same_call
         self._timeout = timeout
-        self._earlier_answers: list[tuple[Call, Verdict]] = []
+        self._earlier_answers: list[AnsweredQuestion] = []
 
-    def remember(self, call: Call, verdict: Verdict) -> None:
-        """Apply an answer from before an interruption to the same call when the program makes it again, once."""
-        self._earlier_answers.append((call, verdict))
+    def remember(self, answers: Iterable[AnsweredQuestion]) -> None:
+        """Apply answers from before an interruption when the program asks for exactly the same again, each once."""
+        self._earlier_answers += [answered for answered in answers if answered.asked.digest]
 
-    async def decide(self, call: Call, request: ApprovalRequest) -> Verdict:
+    async def decide(self, call: Call, request: ApprovalRequest) -> AccessDecision:
         """`allow` or `deny`, by an earlier answer, a rule, a permission or a person. Raises ApprovalSuspended.
 
         The call is already in the journal.
         """
         for earlier in self._earlier_answers:
-            if self._is_same_call(earlier[0], call):
+            if earlier.holds_for(request):
                 self._earlier_answers.remove(earlier)
-                return earlier[1]
-        verdict = await self._tool_environment.verdict(request, self._turn.session)
-        if verdict != "ask":
-            return verdict
-        await record_question(self._turn, call, request)
+                return earlier.decision
+        decision = await decide_or_ask(self._tool_environment, self._turn, request)
+        if decision.verdict != "ask":
+            return decision
+        asked = await record_question(self._turn, call, request)
         await self.deny_unreachable()
-        return await self.wait_for_answer(call)
+        try:
+            await self._wait_until(lambda: asked.ask not in self._turn.state().questions)
+        except ApprovalSuspended:
+            if call.id not in self._turn.state().begun:
+                raise
+            # The program asked about a call that runs already, and such a call cannot wait for the next run.
+            await self.withdraw(call)
+        answered = self._turn.state().answers.get(asked.ask)
+        return answered.decision if answered else decision_of_answer(NO, is_by_person=False)
 
-    async def wait_for_answer(self, call: Call) -> Verdict:
-        """The answer to a question that is in the journal. Raises ApprovalSuspended."""
+    async def wait_for_answers(self, call: Call) -> None:
+        """Wait until no question about this call is open. Raises ApprovalSuspended."""
+        await self._wait_until(lambda: not self._turn.state().is_asked(call.id))
+
+    async def _wait_until(self, is_answered: Callable[[], bool]) -> None:
         with anyio.move_on_after(self._timeout):
-            while call.id not in self._turn.state().answers:
+            while not is_answered():
                 with anyio.move_on_after(_REFRESH_INTERVAL):
-                    await self._journal.wait_until(lambda: call.id in self._turn.state().answers)
+                    await self._journal.wait_until(is_answered)
                 # The owner of the turn may be about to hand it over, and no step is running that had to end first.
                 await self._turn.refresh()
-        answer = self._turn.state().answers.get(call.id)
-        if answer is None:
+        if not is_answered():
             raise ApprovalSuspended
-        return verdict_of(answer)
 
     async def withdraw(self, call: Call) -> None:
-        """Answer the question about this call with no: the program does not wait for it any more."""
-        await self._turn.record(Answered(question_id(call), NO), key=f"answer/{question_id(call)}")
+        """Answer the open questions about this call with no: the program does not wait for them any more."""
+        for asked in tuple(self._turn.state().questions.values()):
+            if asked.call == call.id:
+                await self._turn.record(Answered(asked.ask, NO), key=f"answer/{asked.ask}")
 
     async def deny_unreachable(self) -> bool:
         """Answer open questions with no where nobody can answer them. True when there were any."""

@@ -1,19 +1,21 @@
 """The bubblewrap sandbox: from a command, its workspace and its grants to the argv that runs it confined.
 
-The parts of the system that commands may see are found once. Building an argv changes nothing, and resolves every path
-before it decides.
+The parts of the system that commands may see are found once. The workspace and grants are bound by descriptor:
+bubblewrap ends when what it has bound is not what the descriptor is of.
 """
 
+import fcntl
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.system.processes import process_table
-from outrider.workspaces.held_paths import HeldPaths
+from outrider.workspaces.held_paths import HeldPath, HeldPaths
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxLimits
 
@@ -108,6 +110,8 @@ _KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 _SCRATCH = (("/tmp", 3), ("/var/tmp", 4))
 _SMALL_TMPFS = 64 * MIB
 _SECCOMP_FD = 9
+_FIRST_BIND_FD = 20
+"""Scripts on the way to bubblewrap redirect smaller numbers. A POSIX shell passes larger ones on as they are."""
 _OUTER_SCRIPT = f'unset PWD OLDPWD; exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- {_SECCOMP_FD}<"$0" && exec "$@"'
 """Opens the filter and closes inherited descriptors: one of a folder would be a way out."""
 _INNER_SCRIPT = """\
@@ -123,40 +127,31 @@ _RLIMIT_SCRIPT = "ulimit -d {1} && {{ ulimit -u {0} 2>/dev/null || ulimit -p {0}
 """Set inside, where the kernel counts processes by namespace: outside, the person's own would count too."""
 
 
-class VisiblePaths(Struct, frozen=True):
-    """The parts of the disk that a command sees."""
-
-    root: str
-    cwd: str
-    write: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    """Folders that stay hidden inside a visible folder. A workspace may be inside one."""
-    hidden_files: tuple[str, ...] = ()
-    network: bool = False
-
-
 class _Mount(Struct, frozen=True):
     at: str
     words: tuple[str, ...]
     rank: int = 0
 
 
-def check_visible_paths(paths: VisiblePaths) -> None:
+def check_visible_paths(paths: HeldPaths) -> None:
     """Raises Refused when these paths would expose what must stay hidden."""
-    for path in (paths.root, *paths.write, *paths.read):
+    hidden = frozenset(identity for _, identity in paths.hidden)
+    for each in (paths.root, *paths.write, *paths.read):
+        path = each.path
         if path in _MACHINE_FOLDERS or any(_within(path, folder) for folder in _KERNEL_FOLDERS):
             raise Refused(f"{path} belongs to the system; use a folder below it")
-        if path in paths.hidden or path in paths.hidden_files:
+        if each.identity in hidden:
             raise Refused(f"{path} is Outrider's own and stays hidden from commands")
-    for path in (paths.root, *paths.write):
-        if any(_within(hidden, path) for hidden in (*paths.hidden, *paths.hidden_files)):
-            raise Refused(f"{path} contains Outrider's own files, which a command could change; use another folder")
-    for path in (*paths.write, *paths.read):
-        if not _within(path, paths.root) and any(_within(path, hidden) for hidden in paths.hidden):
-            raise Refused(f"{path} is inside Outrider's own folder and stays hidden from commands")
-    if not any(_within(paths.cwd, path) for path in (paths.root, *paths.write, *paths.read)):
-        raise Refused(f"{paths.cwd} is outside the workspace, {paths.root}")
+    for each in (paths.root, *paths.write):
+        if any(_within(path, each.path) for path, _ in paths.hidden):
+            raise Refused(
+                f"{each.path} contains Outrider's own files, which a command could change; use another folder"
+            )
+    for each in (*paths.write, *paths.read):
+        if paths.root.identity not in (each.identity, *each.above) and not hidden.isdisjoint(each.above):
+            raise Refused(f"{each.path} is inside Outrider's own folder and stays hidden from commands")
+    if not any(_within(paths.cwd.path, each.path) for each in (paths.root, *paths.write, *paths.read)):
+        raise Refused(f"{paths.cwd.path} is outside the workspace, {paths.root.path}")
 
 
 def sandbox_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -168,18 +163,18 @@ def sandbox_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def bwrap_arguments(
-    system: SystemPaths, paths: VisiblePaths, limits: SandboxLimits, environ: Mapping[str, str]
+    system: SystemPaths, paths: HeldPaths, limits: SandboxLimits, environ: Mapping[str, str]
 ) -> list[str]:
-    """The arguments of bubblewrap before the command."""
+    """The arguments of bubblewrap before the command. They name the descriptors of `paths`."""
     words = [*_ISOLATION] if paths.network else [*_ISOLATION, "--unshare-net"]
     mounts = [*_system_mounts(system, paths), *_scratch_mounts(limits), *_path_mounts(paths)]
-    blanks = [*_hidden_folders(paths), *_scratch_parents(paths)]
+    blanks = [*filter(os.path.isdir, _covered_paths(paths)), *_scratch_parents(paths)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
-    for mount in sorted(mounts, key=lambda each: (len(PurePosixPath(each.at).parts), each.rank)):
+    for mount in sorted(mounts, key=lambda each: (each.at.count("/"), each.rank)):
         words += mount.words  # parents first: a deeper mount covers part of the one above it
     for path in (*blanks, *system.blank_folders, "/proc", "/dev", "/"):
         words += ["--remount-ro", path]
-    words += ["--chdir", paths.cwd]
+    words += ["--chdir", paths.cwd.path]  # resolved inside, where nothing else can be reached
     for name, value in environ.items():
         words += ["--setenv", name, value]
     return words
@@ -193,7 +188,7 @@ def inner_argv(limits: SandboxLimits | None, command: Sequence[str]) -> list[str
     return ["/bin/sh", "-c", _INNER_SCRIPT.format(rlimits), "sh", *command]
 
 
-def _system_mounts(system: SystemPaths, paths: VisiblePaths) -> list[_Mount]:
+def _system_mounts(system: SystemPaths, paths: HeldPaths) -> list[_Mount]:
     binds = {path: path for path in (*system.folders, *system.etc)}
     binds |= {f"/etc/{name}": str(SANDBOX_ETC / name) for name in ("passwd", "group", "hosts")}
     if paths.network:
@@ -218,26 +213,29 @@ def _scratch_mounts(limits: SandboxLimits) -> list[_Mount]:
     ]
 
 
-def _path_mounts(paths: VisiblePaths) -> list[_Mount]:
-    mounts = [_Mount(path, ("--bind", path, path), 2) for path in (paths.root, *paths.write)]
-    reads = [path for path in paths.read if not any(_within(path, mount.at) for mount in mounts)]
-    mounts += [_Mount(path, ("--ro-bind", path, path), 1) for path in reads]
-    covered = [path for path in paths.hidden_files if any(_within(path, folder) for folder in (*reads, "/usr"))]
+def _path_mounts(paths: HeldPaths) -> list[_Mount]:
+    mounts = [_bind("--bind-fd", each, 2) for each in (paths.root, *paths.write)]
+    mounts += [_bind("--ro-bind-fd", each, 1) for each in paths.read]
+    covered = [path for path in _covered_paths(paths) if not os.path.isdir(path)]
     return mounts + [_Mount(path, ("--ro-bind", "/dev/null", path), 3) for path in covered]
 
 
-def _hidden_folders(paths: VisiblePaths) -> list[str]:
-    """The hidden folders that would be visible inside a readable folder."""
-    return [path for path in paths.hidden if any(_within(path, folder) for folder in (*paths.read, "/usr"))]
+def _bind(option: str, held: HeldPath, rank: int) -> _Mount:
+    return _Mount(held.path, (option, str(held.descriptor), held.path), rank)
 
 
-def _scratch_parents(paths: VisiblePaths) -> list[str]:
+def _covered_paths(paths: HeldPaths) -> list[str]:
+    """The hidden paths that would be visible inside a readable folder."""
+    readable = [*(each.path for each in paths.read), "/usr"]
+    return [path for path, _ in paths.hidden if any(_within(path, folder) for folder in readable)]
+
+
+def _scratch_parents(paths: HeldPaths) -> list[str]:
     """Folders in scratch space above visible ones: writable, they would invite a command to write what is lost."""
-    visible = [paths.root, *paths.write, *paths.read]
+    visible = [each.path for each in (paths.root, *paths.write, *paths.read)]
+    hidden = [path for path, _ in paths.hidden if os.path.isdir(path)]
     firsts = {"/".join(path.split("/")[:depth]) for path in visible for top, depth in _SCRATCH if _within(path, top)}
-    return sorted(
-        firsts - {path for path in firsts if any(_within(path, other) for other in (*visible, *paths.hidden))}
-    )
+    return sorted(firsts - {path for path in firsts if any(_within(path, other) for other in (*visible, *hidden))})
 
 
 def _within(path: str, folder: str) -> bool:
@@ -266,10 +264,14 @@ class BubblewrapSandbox(Struct, frozen=True):
     kind: Literal["bubblewrap"] = "bubblewrap"
 
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
-        visible = visible_paths(paths)
-        check_visible_paths(visible)
-        arguments = bwrap_arguments(self.system, visible, self.limits, sandbox_environment(environ))
-        limits = None if self.cgroups else self.limits
+        """What to start so that `argv` runs confined to `paths`.
+
+        `environ` is added to the basic variables. Raises Refused when a path must stay hidden.
+        """
+        check_visible_paths(paths)
+        basic, inner = sandbox_environment(environ), inner_argv(None if self.cgroups else self.limits, argv)
+        bound, descriptors = _renumber(paths)
+        arguments = bwrap_arguments(self.system, bound, self.limits, basic)
         outer = ["/bin/sh", "-c", _OUTER_SCRIPT, self.filter or "/dev/null"]
         seccomp = ["--seccomp", str(_SECCOMP_FD)] if self.filter else []
         rlimits = {
@@ -279,18 +281,19 @@ class BubblewrapSandbox(Struct, frozen=True):
             "nofile": self.limits.open_files,
         }
         return SandboxedCommand(
-            (*outer, self.program, *arguments, *seccomp, "--", *inner_argv(limits, argv)), rlimits=rlimits
+            (*outer, self.program, *arguments, *seccomp, "--", *inner), rlimits=rlimits, descriptors=descriptors
         )
 
 
-def visible_paths(paths: HeldPaths) -> VisiblePaths:
-    hidden = [path for path, _ in paths.hidden]
-    return VisiblePaths(
-        root=paths.root.path,
-        cwd=paths.cwd.path,
-        write=tuple(held.path for held in paths.write),
-        read=tuple(held.path for held in paths.read),
-        hidden=tuple(path for path in hidden if not os.path.isfile(path)),
-        hidden_files=tuple(path for path in hidden if os.path.isfile(path)),
-        network=paths.network,
-    )
+def _renumber(paths: HeldPaths) -> tuple[HeldPaths, tuple[int, ...]]:
+    """What is to be bound, with descriptors that the scripts before bubblewrap leave alone.
+
+    Each of them is bound: bubblewrap closes those, and would leave others open for the command.
+    """
+    writable = [each.path for each in (paths.root, *paths.write)]
+    read = [each for each in paths.read if not any(_within(each.path, path) for path in writable)]
+    held = (paths.root, *paths.write, *read)
+    copies = tuple(fcntl.fcntl(each.descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_BIND_FD) for each in held)
+    root, *granted = (replace(each, descriptor=copy) for each, copy in zip(held, copies, strict=True))
+    count = len(paths.write)
+    return replace(paths, root=root, write=tuple(granted[:count]), read=tuple(granted[count:])), copies

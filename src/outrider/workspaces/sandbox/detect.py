@@ -101,7 +101,10 @@ _LANDLOCK_FAILURES = {
     15: "a command could change the permissions of a file outside",
     16: "a command could signal a process outside",
 }
-_INSTALL_HINT = "install bubblewrap 0.8 or newer (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+_INSTALL_HINT = (
+    "install a bubblewrap that has --bind-fd: 0.10 or newer, or a patched 0.8 as in Debian 12 "
+    "(apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
+)
 
 
 def detect(

@@ -21,7 +21,6 @@ from outrider.workspaces.sandbox.bubblewrap import (
     SystemPaths,
     check_visible_paths,
     sandbox_environment,
-    visible_paths,
 )
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.landlock_filter import CALLS, NOTIFIED, assemble_filter
@@ -89,7 +88,7 @@ class LandlockSandbox(Struct, frozen=True):
 
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
         hidden = [path for path, _ in paths.hidden]
-        check_visible_paths(visible_paths(paths))
+        check_visible_paths(paths)
         machine = platform.machine()
         system = (*self.system.folders, *self.system.etc, *_ETC, *(f"/proc/{name}" for name in _PROC))
         if paths.network:
