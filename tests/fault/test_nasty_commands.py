@@ -21,7 +21,7 @@ from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.tasks import Task
 from outrider.core.types import Call, ModelTraits, call_id
-from outrider.workspaces.sandbox import BubblewrapSandbox
+from outrider.workspaces.sandbox import Sandbox
 from tests.support.mounts import small_disk
 from tests.support.outer import require_sandbox
 from tests.support.survivors import end_all, until_none_survives
@@ -108,7 +108,7 @@ async def bench_in(folder: Path, work: Path | None = None, **settings: str) -> A
         end_all(folder)
 
 
-def _is_counted(box: BubblewrapSandbox) -> bool:
+def _is_counted(box: Sandbox) -> bool:
     return box.cgroups is not None or os.geteuid() != 0
 
 

@@ -11,6 +11,7 @@ from outrider.testing.scripted_server.script import ErrorStatus, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.journey.support import Ran, ended, owned_home
 from tests.support.in_process import InProcessPerson as Person
+from tests.support.outer import require_landlock
 
 
 @pytest.fixture
@@ -51,6 +52,20 @@ def test_online_finds_a_key_that_is_not_accepted(person: Person) -> None:
         ran = person.types("doctor", "--online")
     assert (ran.code, marks(ran)) == (1, [("✗", "reach")])
     assert "did not accept the key" in ran.out
+
+
+def test_the_sandbox_is_named_with_what_it_does_not_hold(person: Person) -> None:
+    require_landlock()
+    ran = person.types("doctor", environ={"OUTRIDER_SANDBOX_MODE": "landlock"})
+    assert "commands run in a sandbox without network access: Landlock, version " in ran.out
+    assert "Landlock does not hold all: the names and attributes of files outside" in ran.out
+    assert ("!", "sandbox") not in marks(ran)
+
+
+def test_commands_without_a_sandbox_are_a_warning(person: Person) -> None:
+    ran = person.types("doctor", environ={"OUTRIDER_SANDBOX_MODE": "off"})
+    assert [mark for mark in marks(ran) if mark[1] == "sandbox"] == [("!", "sandbox")]
+    assert "off: commands run without a sandbox" in ran.out
 
 
 @pytest.mark.command("doctor")

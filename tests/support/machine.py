@@ -14,6 +14,9 @@ def missing(need: str) -> str:
         case "sandbox":
             sandbox = detect()
             return f"needs a sandbox: {sandbox.why}" if isinstance(sandbox, NoSandbox) else ""
+        case "bubblewrap":
+            sandbox = detect(mode="bubblewrap")
+            return f"needs bubblewrap: {sandbox.why}" if isinstance(sandbox, NoSandbox) else ""
         case "terminal":
             try:
                 descriptors = os.openpty()

@@ -25,6 +25,15 @@ def test_the_number_of_tasks_and_an_open_question_are_shown() -> None:
     assert render_status(StatusInfo("practice", "/srv", "s", tasks=1)) == "practice · /srv · s · idle · 1 task"
 
 
+def test_a_missing_sandbox_is_shown_first_and_never_clipped() -> None:
+    off = StatusInfo("openrouter:" + "m" * 90, "/srv/" + "w" * 90, "s", is_unconfined=True)
+    assert (
+        render_status(StatusInfo("practice", "/srv", "s", is_unconfined=True))
+        == "NO SANDBOX · practice · /srv · s · idle"
+    )
+    assert render_status(off, 20).startswith("NO SANDBOX · ")
+
+
 def test_a_cost_of_zero_is_shown() -> None:
     assert "$0.0000" in render_status(StatusInfo("practice", "/srv", "s", cost=0.0))
 

@@ -142,7 +142,10 @@ def test_an_unknown_key_is_refused_with_the_closest_match(tmp_path: Path) -> Non
             'sandbox.read = ["tools"]',
             "sandbox.read = ['tools'] is not valid; allowed: a list of folders, each beginning with / or ~",
         ),
-        ('sandbox.mode = "off"', "sandbox.mode = 'off' is not valid; allowed: auto or required"),
+        (
+            'sandbox.mode = "none"',
+            "sandbox.mode = 'none' is not valid; allowed: auto, required, bubblewrap, landlock or off",
+        ),
         ("shell.timeout = 601", "shell.timeout = 601 is not valid; allowed: a whole number from 1 to 600"),
         ('model.name = "a\\nb"', "model.name = 'a\\nb' is not valid; allowed: text"),
         ("runtime.name = 1", "runtime.name = 1 is not valid; allowed: text"),
@@ -178,6 +181,12 @@ def test_an_unknown_variable_causes_a_warning_but_other_variables_of_outrider_do
         "OUTRIDER_MODEL_NAME is not a setting; did you mean OUTRIDER_MODEL?",
         "OUTRIDER_QQ is not a setting",
     )
+
+
+def test_commands_without_a_sandbox_cause_a_warning_at_every_start(tmp_path: Path) -> None:
+    warning = "sandbox.mode is off: commands run without a sandbox and without a question"
+    assert load(tmp_path, {"OUTRIDER_SANDBOX_MODE": "off"}).warnings == (warning,)
+    assert load(tmp_path, {"OUTRIDER_SANDBOX_MODE": "landlock"}).warnings == ()
 
 
 def test_folders_become_absolute_paths_and_a_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

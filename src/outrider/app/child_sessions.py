@@ -40,13 +40,15 @@ class TaskPolicy:
     async def _detect(self) -> TaskTraits:
         sandbox = await anyio.to_thread.run_sync(lambda: self.commands.sandbox)
         config, refusal = self._config, ""
-        if isinstance(sandbox, NoSandbox) and config.sandbox.mode == "required":
-            refusal = f"commands are disabled: sandbox.mode is required, and {sandbox.why}; {sandbox.hint}"
+        is_off = not isinstance(sandbox, NoSandbox) and sandbox.kind == "off"
+        if isinstance(sandbox, NoSandbox) and config.sandbox.mode != "auto":
+            refusal = f"commands are disabled: sandbox.mode is {config.sandbox.mode}, and {sandbox.why}; {sandbox.hint}"
         return TaskTraits(
             timeout=config.shell.timeout,
             ceiling=config.shell.ceiling,
             has_sandbox=not isinstance(sandbox, NoSandbox),
-            has_network=config.sandbox.network,
+            has_network=config.sandbox.network or is_off,
+            is_unconfined=is_off,
             refusal=refusal,
             depth=config.delegate.depth,
             children=config.delegate.children,
@@ -65,7 +67,7 @@ def open_commands(config: Config) -> LocalCommands:
     return LocalCommands(
         CommandSettings(
             folder=config.home / "tasks",
-            detect=lambda: detect(limits),
+            detect=lambda: detect(limits, mode="auto" if box.mode == "required" else box.mode),
             environ=child_environment(),
             max_output=config.shell.output,
             network=box.network,

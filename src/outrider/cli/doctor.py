@@ -96,18 +96,28 @@ def _nearest_folder(path: Path) -> Path:
 async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
     """Whether commands run in a sandbox here, and in which one. Tries it."""
     from outrider.app.child_sessions import open_commands
+    from outrider.workspaces.sandbox.landlock import NOT_HELD, LandlockSandbox
     from outrider.workspaces.sandbox.types import NoSandbox
 
     commands = open_commands(config)
     sandbox = await anyio.to_thread.run_sync(lambda: commands.sandbox)
     if isinstance(sandbox, NoSandbox):
-        is_required = config.sandbox.mode == "required"
-        effect = "no command may run (sandbox.mode is required)" if is_required else "every command needs approval"
+        is_required, mode = config.sandbox.mode != "auto", config.sandbox.mode
+        effect = f"no command may run (sandbox.mode is {mode})" if is_required else "every command needs approval"
         verdict: ProbeVerdict = "broken" if is_required else "odd"
         yield ProbeResult("sandbox", verdict, f"none, so {effect}: {one_line(sandbox.why)}", one_line(sandbox.hint))
         return
-    network = "with network access" if config.sandbox.network else "without network access"
-    yield ProbeResult("sandbox", "fine", f"commands run in a sandbox {network}: {one_line(sandbox.why)}")
+    if sandbox.kind == "off":
+        advice = "outrider config set sandbox.mode auto, unless this machine is itself disposable"
+        yield ProbeResult("sandbox", "odd", f"off: {one_line(sandbox.why)}", advice)
+    else:
+        network = "with network access" if config.sandbox.network else "without network access"
+        yield ProbeResult("sandbox", "fine", f"commands run in a sandbox {network}: {one_line(sandbox.why)}")
+    if isinstance(sandbox, LandlockSandbox):
+        yield ProbeResult("sandbox", "fine", f"Landlock does not hold all: {'; '.join(NOT_HELD)}")
+        if sandbox.instead:
+            text = f"bubblewrap would hold more, but {one_line(sandbox.instead.why)}"
+            yield ProbeResult("sandbox", "fine", text, one_line(sandbox.instead.hint))
     limits = sandbox.limits
     method = "cgroups, for all its processes together" if sandbox.cgroups else "rlimits, memory for each process"
     amounts = f"{limits.processes:,} processes, {limits.memory >> 20:,} MiB of memory"

@@ -65,6 +65,8 @@ def load(
             values[name], sources[name] = value, source
     values |= _absolute_folders(values, sources, home)
     warnings = [*_unknown_variables(environ), *ineffective_rule_warnings(rules)]
+    if values["sandbox.mode"] == "off":
+        warnings.append("sandbox.mode is off: commands run without a sandbox and without a question")
     secrets, references = _resolve_secrets(values, sources, path, environ, warnings)
     return Config(
         home=home,

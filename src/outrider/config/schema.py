@@ -217,8 +217,12 @@ class ShellSettings(Section, frozen=True):
 
 class SandboxSettings(Section, frozen=True):
     mode: Annotated[
-        Literal["auto", "required"],
-        Meta(description="Without a sandbox: auto asks before every command, required refuses them all."),
+        Literal["auto", "required", "bubblewrap", "landlock", "off"],
+        Meta(
+            description="auto uses bubblewrap, else Landlock, and asks before every command where neither works; "
+            "required refuses commands there; bubblewrap and landlock require that one; off runs commands without a "
+            "sandbox."
+        ),
     ] = "auto"
     read: Annotated[Folders, Meta(description="Folders that commands may read in addition to system folders.")] = ()
     network: Annotated[bool, Meta(description="Allow commands to use the network without an approval.")] = False

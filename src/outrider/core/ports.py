@@ -111,6 +111,8 @@ class TaskTraits(Struct, frozen=True):
     has_sandbox: bool = False
     has_network: bool = False
     """Whether every command may use the network."""
+    is_unconfined: bool = False
+    """Whether commands run without a sandbox by the person's choice, so that no command needs more than it has."""
     refusal: str = ""
     """Why no command may run here; empty when commands may."""
     depth: int = 2

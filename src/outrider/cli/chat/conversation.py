@@ -138,6 +138,7 @@ class ChatConversation:
             background_turns=self.background.working_count,
             tasks=self.task_panel.background_count,
             is_asking=view.open_question is not None,
+            is_unconfined=self.agent.config.sandbox.mode == "off",
         )
 
     # Background work, all of it in the task group.

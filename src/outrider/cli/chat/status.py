@@ -27,6 +27,8 @@ class StatusInfo(Struct, frozen=True):
     tasks: int = 0
     """Background tasks of this session."""
     is_asking: bool = False
+    is_unconfined: bool = False
+    """Whether commands run without a sandbox, by the setting `sandbox.mode = "off"`."""
 
 
 def render_status(info: StatusInfo, width: int = 200) -> str:
@@ -40,6 +42,7 @@ def render_status(info: StatusInfo, width: int = 200) -> str:
 
 def _render_status_line(info: StatusInfo, longest: int) -> str:
     parts = [
+        "NO SANDBOX" if info.is_unconfined else "",
         sanitize_line(info.model, longest),
         short_path(info.workspace, longest),
         sanitize_line(info.session, longest) or "new session",

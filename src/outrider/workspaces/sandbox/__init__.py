@@ -3,15 +3,19 @@
 from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, command_group
 from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups
 from outrider.workspaces.sandbox.detect import detect
-from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxGrant, SandboxLimits
+from outrider.workspaces.sandbox.landlock import LandlockSandbox, UnconfinedCommands
+from outrider.workspaces.sandbox.port import Sandbox
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand, SandboxLimits
 
 __all__ = [
     "BubblewrapSandbox",
     "Cgroups",
+    "LandlockSandbox",
     "NoSandbox",
-    "SandboxGrant",
+    "Sandbox",
     "SandboxLimits",
     "SandboxedCommand",
+    "UnconfinedCommands",
     "command_group",
     "detect",
     "find_cgroups",

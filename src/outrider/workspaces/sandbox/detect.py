@@ -1,4 +1,4 @@
-"""Detection of the sandbox: whether commands can be sandboxed on this machine, found by trying, and if not, why.
+"""Detection of the sandbox: which one this machine allows, found by trying to get out of it, and if none, why.
 
 For root, it also creates device files: root owns the machine's own and could change their permissions from inside.
 """
@@ -14,15 +14,21 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.workspaces.held_paths import HeldPaths, hold_path
 from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox, find_system_paths
-from outrider.workspaces.sandbox.cgroups import find_cgroups
+from outrider.workspaces.sandbox.cgroups import Cgroups, find_cgroups
+from outrider.workspaces.sandbox.landlock import LandlockSandbox, UnconfinedCommands, landlock_abi
+from outrider.workspaces.sandbox.landlock_filter import CALLS
+from outrider.workspaces.sandbox.port import Sandbox
 from outrider.workspaces.sandbox.seccomp import seccomp_file
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxLimits
+
+SandboxMode = Literal["auto", "bubblewrap", "landlock", "off"]
 
 _NOBODY = 65534
 """No sandbox runs as this user, so that these files cannot be changed from inside."""
@@ -76,6 +82,25 @@ _PROBE_SCRIPT = (
     "! chmod 666 /dev/null && ! chmod 444 /proc/meminfo"
 )
 """Reads and changes that a sandbox must refuse. The last two would change nothing if they succeeded."""
+_LANDLOCK_PROBE = """
+exec 2>/dev/null
+echo own >own && [ "$(cat own)" = own ] && echo own >"$TMPDIR/own" || exit 11
+chmod 750 own && [ -x own ] || exit 12
+cat "$1" && exit 13
+echo changed >"$1" && exit 14
+chmod 777 "$1" && exit 15
+kill -0 "$2" && exit 16
+exit 0
+"""
+"""With the path of a file outside, and a process outside."""
+_LANDLOCK_FAILURES = {
+    11: "a command cannot use its workspace",
+    12: "a command cannot change permissions: this machine does not let its own parent look at it",
+    13: "a command could read a file outside",
+    14: "a command could change a file outside",
+    15: "a command could change the permissions of a file outside",
+    16: "a command could signal a process outside",
+}
 _INSTALL_HINT = (
     "install a bubblewrap that has --bind-fd: 0.10 or newer, or a patched 0.8 as in Debian 12 "
     "(apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap)"
@@ -86,14 +111,38 @@ def detect(
     limits: SandboxLimits | None = None,
     programs: Sequence[str] | None = None,
     devices: Sequence[Path] = _DEVICE_FOLDERS,
-) -> BubblewrapSandbox | NoSandbox:
+    mode: SandboxMode = "auto",
+) -> Sandbox | NoSandbox:
     """Detect the sandbox of this machine by running trivial commands. Call it once.
 
-    `programs` are the bubblewrap programs to try in place of the installed ones. `devices` are folders for the device
-    files of root.
+    `auto` prefers bubblewrap to Landlock. `programs` are the bubblewrap programs to try in place of the installed ones.
+    `devices` are folders for the device files of root.
     """
+    bounds = limits or SandboxLimits()
+    if mode == "off":
+        return _unconfined(bounds)
     if sys.platform != "linux":
         return NoSandbox(f"{platform.system()} has no bubblewrap", "run Outrider on Linux to have commands sandboxed")
+    if mode == "landlock":
+        return find_landlock(bounds)
+    found = _find_bubblewrap(bounds, programs, devices)
+    if mode == "bubblewrap" or isinstance(found, BubblewrapSandbox):
+        return found
+    landlock = find_landlock(bounds, instead=found)
+    if isinstance(landlock, LandlockSandbox):
+        return landlock
+    return NoSandbox(f"{found.why}; and {landlock.why}", found.hint)
+
+
+def _unconfined(limits: SandboxLimits) -> UnconfinedCommands:
+    account = "as nobody, who cannot read Outrider's home" if os.geteuid() == 0 else "as you, with all your files"
+    why = f"commands run without a sandbox, {account} (sandbox.mode is off)"
+    return UnconfinedCommands(limits=limits, cgroups=find_cgroups() if sys.platform == "linux" else None, why=why)
+
+
+def _find_bubblewrap(
+    limits: SandboxLimits, programs: Sequence[str] | None, devices: Sequence[Path]
+) -> BubblewrapSandbox | NoSandbox:
     candidates = list(_installed() if programs is None else programs)
     if not candidates:
         return NoSandbox("bubblewrap is not installed", _INSTALL_HINT)
@@ -105,7 +154,7 @@ def detect(
     plain = BubblewrapSandbox(
         program="",
         system=system,
-        limits=limits or SandboxLimits(),
+        limits=limits,
         cgroups=find_cgroups(),
         filter=str(machine) if machine else None,
     )
@@ -119,6 +168,39 @@ def detect(
     return NoSandbox(f"bubblewrap cannot make a sandbox here: {failures[0]}", _hint(failures[0]))
 
 
+def find_landlock(limits: SandboxLimits | None = None, instead: NoSandbox | None = None) -> LandlockSandbox | NoSandbox:
+    """The Landlock sandbox, if this kernel has it and it confines a command that tries to get out."""
+    machine = platform.machine()
+    base = seccomp_file(machine)
+    if base is None or machine not in CALLS:
+        return NoSandbox(f"there is no filter of system calls for {machine}", "use x86-64 or 64-bit ARM")
+    abi = landlock_abi()
+    if isinstance(abi, NoSandbox):
+        return abi
+    groups = find_cgroups()
+    sandbox = LandlockSandbox(
+        abi=abi,
+        system=find_system_paths(),
+        filter=str(base),
+        limits=limits or SandboxLimits(),
+        cgroups=groups,
+        why=f"Landlock, version {abi}; {_bounds_text(groups)}",
+        instead=instead,
+    )
+    failure = _probe_landlock(sandbox)
+    if failure:
+        return NoSandbox(f"Landlock does not confine commands here: {failure}", "see docs/sandbox.md")
+    return sandbox
+
+
+def _bounds_text(groups: Cgroups | None) -> str:
+    if groups:
+        return "processes and memory limited for the whole command by cgroups"
+    if os.geteuid() == 0:
+        return "memory limited for each process; no limit on the number of processes, since root has no cgroups here"
+    return "processes limited for the whole command, memory for each process"
+
+
 def _installed() -> list[str]:
     """The system's own comes first: some systems allow namespaces only to that one."""
     system = shutil.which("bwrap", path=_SEARCH_PATH)
@@ -129,50 +211,56 @@ def _installed() -> list[str]:
 
 
 def _with_program(plain: BubblewrapSandbox, program: str) -> BubblewrapSandbox:
-    bounds = (
-        "processes and memory limited for the whole command by cgroups"
-        if plain.cgroups
-        else "memory limited for each process; no limit on the number of processes, since root has no cgroups here"
-        if os.geteuid() == 0
-        else "processes limited for the whole command, memory for each process"
-    )
     calls = "" if plain.filter else f"; system calls are not filtered on {platform.machine()}"
-    return BubblewrapSandbox(
-        program, plain.system, plain.limits, plain.cgroups, plain.filter, f"{program}; {bounds}{calls}"
-    )
+    return replace(plain, program=program, why=f"{program}; {_bounds_text(plain.cgroups)}{calls}")
 
 
 def _probe(sandbox: BubblewrapSandbox) -> str | None:
     """Run a command in the sandbox; None when it was confined, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
-        try:
-            ran = _run_probe(sandbox, os.path.realpath(folder))
-        except (OSError, Refused) as error:
-            return str(error)
-        except subprocess.TimeoutExpired:
-            return f"no answer within {_PROBE_TIMEOUT:.0f} seconds"
-    if ran.returncode == 0:
+        code, message = _run_probe(sandbox, os.path.realpath(folder), ["/bin/sh", "-c", _PROBE_SCRIPT])
+    if code == 0:
         return None
+    return message or f"a command could see or change what it must not (exit {code})"
+
+
+def _probe_landlock(sandbox: LandlockSandbox) -> str | None:
+    """Run a command that tries to get out; None when it was confined, else what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="outrider-") as name:
+        top = os.path.realpath(name)
+        os.mkdir(f"{top}/inside")
+        Path(f"{top}/outside").write_text("outside", encoding="utf-8")
+        argv = ["/bin/sh", "-c", _LANDLOCK_PROBE, "sh", f"{top}/outside", str(os.getpid())]
+        code, message = _run_probe(sandbox, f"{top}/inside", argv)
+    if code == 0:
+        return None
+    return _LANDLOCK_FAILURES.get(code) or message or f"exit {code}"
+
+
+def _run_probe(sandbox: Sandbox, folder: str, argv: Sequence[str]) -> tuple[int, str]:
+    """The exit status, and the first line of its messages."""
+    try:
+        with closing(HeldPaths(hold_path(folder), hold_path(folder))) as paths:
+            wrapped = sandbox.wrap(argv, paths, {})
+        with closing(wrapped):
+            ran = subprocess.run(
+                wrapped.argv,
+                env=wrapped.environ,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PROBE_TIMEOUT,
+                pass_fds=wrapped.descriptors,
+                check=False,
+            )
+    except (OSError, Refused) as error:
+        return -1, str(error)
+    except subprocess.TimeoutExpired:
+        return -1, f"no answer within {_PROBE_TIMEOUT:.0f} seconds"
     lines = ran.stderr.strip().splitlines()
-    return lines[0][:300] if lines else f"a command could see or change what it must not (exit {ran.returncode})"
-
-
-def _run_probe(sandbox: BubblewrapSandbox, folder: str) -> subprocess.CompletedProcess[str]:
-    with closing(hold_path(folder)) as root:
-        wrapped = sandbox.wrap(["/bin/sh", "-c", _PROBE_SCRIPT], HeldPaths(root, root), {})
-    with closing(wrapped):
-        return subprocess.run(
-            wrapped.argv,
-            env=wrapped.environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_TIMEOUT,
-            check=False,
-            pass_fds=wrapped.descriptors,
-        )
+    return ran.returncode, lines[0][:300] if lines else ""
 
 
 def _hint(failure: str) -> str:
@@ -185,7 +273,8 @@ def _hint(failure: str) -> str:
         return "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
     if _read_sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
-            "allow bubblewrap user namespaces: install the AppArmor profile bwrap-userns-restrict (apparmor-profiles)"
+            "allow bubblewrap user namespaces: apt install apparmor-profiles, then ln -s "
+            "/usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/ and apparmor_parser -r that file"
         )
     if any(Path(file).exists() for file in ("/.dockerenv", "/run/.containerenv")):
         return (

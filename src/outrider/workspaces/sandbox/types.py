@@ -1,4 +1,4 @@
-"""Grants and limits of a sandboxed command, and the command line that they result in."""
+"""Limits of a sandboxed command, and the command line that they result in."""
 
 import os
 from collections.abc import Mapping
@@ -10,14 +10,6 @@ from msgspec import Struct
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 SandboxKind = Literal["bubblewrap", "landlock", "off"]
-
-
-class SandboxGrant(Struct, frozen=True):
-    """What an approval adds to the sandbox of one call. Paths are absolute and must exist."""
-
-    network: bool = False
-    write: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
 
 
 class SandboxLimits(Struct, frozen=True):
