@@ -295,6 +295,14 @@ def test_a_write_keeps_the_mode_and_leaves_nothing_else_behind(ground: Ground) -
     )
 
 
+def test_a_write_drops_the_setuid_and_setgid_bits(ground: Ground) -> None:
+    program = ground.root / "program"
+    program.write_text("old")
+    program.chmod(0o6751)
+    ground.workspace.write("program", b"new")
+    assert stat.S_IMODE(program.stat().st_mode) == 0o751
+
+
 def test_a_write_protected_file_is_left_alone(ground: Ground) -> None:
     (ground.root / "a.txt").write_text("old")
     (ground.root / "a.txt").chmod(0o444)

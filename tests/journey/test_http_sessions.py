@@ -327,6 +327,39 @@ async def test_health_is_determined_by_trying_and_detailed_with_a_key(
     assert (resting["status"], resting["is_carrying"]) == ("failing", False)
 
 
+@pytest.mark.promise("S5")
+async def test_without_admin_only_ones_own_work_is_counted(tmp_path: Path) -> None:
+    hold = stalls()
+    async with (
+        serving_home(tmp_path, ScriptedModel(hold, says("x"))) as (_, url),
+        client(url, "ann", "chat") as ann,
+        client(url, "bob", "read") as bob,
+        client(url) as owner,
+        client(url, "") as nobody,
+    ):
+        session = await create(ann)
+        await ann.post(f"/v1/sessions/{session}/inputs", json={"text": "think"})
+        with anyio.fail_after(60):
+            await hold.reached.wait()
+        health = {name: (await who.get("/health")).json() for name, who in (("ann", ann), ("bob", bob))}
+        everyone, nothing = (await owner.get("/health")).json(), (await nobody.get("/health")).json()
+        metrics = {name: (await who.get("/metrics")).text for name, who in (("ann", ann), ("bob", bob))}
+        all_metrics = (await owner.get("/metrics")).text
+        hold.release()
+        await entries_when_idle(ann, session)
+    brief = {"status": "ok", "version": "test", "sessions_waiting": 0, "turns_running": 0, "tasks_open": 0}
+    assert health == {"ann": brief | {"sessions_waiting": 1, "turns_running": 1}, "bob": brief}
+    assert (everyone["turns_running"], nothing) == (1, {"status": "ok"})
+    numbers = {
+        name: dict(line.split(" ") for line in text.splitlines() if not line.startswith("#"))
+        for name, text in metrics.items()
+    }
+    zero = {"outrider_up": "1", "outrider_sessions_waiting": "0", "outrider_turns_running": "0"}
+    zero |= {"outrider_tasks_open": "0"}
+    assert numbers == {"ann": zero | {"outrider_sessions_waiting": "1", "outrider_turns_running": "1"}, "bob": zero}
+    assert "outrider_http_requests_total" in all_metrics
+
+
 async def test_metrics_count_running_work_and_responses(tmp_path: Path) -> None:
     hold = stalls()
     async with serving_home(tmp_path, ScriptedModel(hold, says("x"))) as (_, url), client(url) as owner:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from outrider.app.addresses import PYTHON
 from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, default_model_name
-from outrider.app.health import HealthReport, check_health
+from outrider.app.health import HealthReport, OwnWork, check_health, count_own_work
 from outrider.app.workspaces import create_workspace, find_identity
 from outrider.config.schema import Config
 from outrider.core.approvals import SESSION, WORKSPACE, Permission
@@ -313,6 +313,10 @@ class Agent(AgentApi):
     async def health(self) -> HealthReport:
         """Check this home with a read and a write. Raises what the store raises when it fails."""
         return await check_health(self._store, self._worker)
+
+    async def own_work(self) -> OwnWork:
+        """What this person has running."""
+        return await count_own_work(self._store, self._worker, self.person)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         for name, value in settings.items():

@@ -6,6 +6,7 @@ import anyio.to_thread
 
 from outrider.app.addresses import TASK
 from outrider.config.environment import child_environment
+from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input
@@ -16,6 +17,7 @@ from outrider.core.turn_result import TurnResult, last_turn, turn_result
 from outrider.engine.inbox import Inbox, InboxMessage
 from outrider.engine.task_supervisor import TaskSupervisor
 from outrider.engine.worker import Worker
+from outrider.workspaces.command_usage import UsageLimits
 from outrider.workspaces.commands import CommandSettings, LocalCommands
 from outrider.workspaces.sandbox.detect import detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxLimits
@@ -56,7 +58,12 @@ class TaskPolicy:
 def open_commands(config: Config) -> LocalCommands:
     """The commands of this home. The sandbox is detected when the first command runs."""
     box, mebi = config.sandbox, 1024 * 1024
-    limits = SandboxLimits(processes=box.processes, memory=box.memory * mebi, file_size=box.file * mebi)
+    limits = SandboxLimits(
+        processes=box.processes,
+        memory=box.memory * mebi,
+        cpu=min(box.cpu, SandboxLimits().cpu),
+        file_size=box.file * mebi,
+    )
     return LocalCommands(
         CommandSettings(
             folder=config.home / "tasks",
@@ -66,6 +73,8 @@ def open_commands(config: Config) -> LocalCommands:
             network=box.network,
             read=box.read,
             hidden=(str(config.home),),
+            usage=UsageLimits(cpu=box.cpu, reserve=box.reserve * mebi),
+            redactor=build_redactor(config),
         )
     )
 

@@ -19,6 +19,7 @@ from outrider.store.webhooks import WebhookCount
 STORE_TIMEOUT = 5.0
 """Seconds after which the store counts as not answering."""
 _MAX_SESSIONS_CHECKED = 20
+_MAX_TASKS_COUNTED = 10_000
 
 
 class HealthReport(Struct, frozen=True):
@@ -51,18 +52,35 @@ async def check_health(store: FullStore, worker: Worker) -> HealthReport:
         await store.revoke_permission("", trial.id)
         written = time.monotonic()
         health = worker.health()
-        idle = 0 if health.turns else await _count_idle(store, health, waiting)
+        idle = 0 if health.running else await _count_idle(store, health, waiting)
         return HealthReport(
             read=read - start,
             write=written - read,
             waiting=len(waiting),
-            turns=health.turns,
+            turns=len(health.running),
             tasks=len(tasks),
             is_worker_running=health.is_running,
             stalled_reason=health.stalled_reason,
             idle=idle,
         )
     raise Unavailable(f"the store has not answered for {STORE_TIMEOUT:g} s")
+
+
+class OwnWork(Struct, frozen=True):
+    """What one person has running."""
+
+    waiting: int
+    """Sessions that have work."""
+    turns: int
+    """Sessions that are running."""
+    tasks: int
+    """Tasks that have not ended."""
+
+
+async def count_own_work(store: FullStore, worker: Worker, person: str) -> OwnWork:
+    waiting = await store.sessions_with_work(person)
+    tasks = await store.list_tasks(person, open_only=True, limit=_MAX_TASKS_COUNTED)
+    return OwnWork(len(waiting), len(worker.health().running.intersection(waiting)), len(tasks))
 
 
 async def _count_idle(store: FullStore, health: WorkerHealth, waiting: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from outrider.core.tasks import running_summary
 from outrider.core.types import Call
 from outrider.engine.approval_timeouts import ApprovalTimeouts
 from outrider.engine.task_supervisor import TaskSupervisor
+from outrider.workspaces.git_protection import ProtectedFiles
 from outrider.workspaces.held_paths import hold_workspace, workspace_identity
 from outrider.workspaces.local import LocalWorkspace
 
@@ -59,7 +60,12 @@ class HomeToolEnvironment:
         session = await self.check_workspace(session)
         return ToolContext(
             session=session,
-            workspace=LocalWorkspace(session.workspace, session.identity, (self._home,)),
+            workspace=LocalWorkspace(
+                session.workspace,
+                session.identity,
+                (self._home,),
+                protection=ProtectedFiles(self._policy.commands.repositories, session.id),
+            ),
             blobs=self._blobs,
             call=call.id,
             tasks=SessionTasks(self._store, self._task_supervisor, self._wake, self._policy, session),

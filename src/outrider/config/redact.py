@@ -29,6 +29,11 @@ DUMMY_KEYS = frozenset(
 _KEY_PREFIX = "ork_"
 OUTRIDER_KEY = re.compile(_KEY_PREFIX + r"[a-z2-7]{8}_[0-9a-f]{64}", re.ASCII)
 """An API key issued by Outrider. Only digests of these are stored, so they are found by their form."""
+_RAW_OUTRIDER_KEY = re.compile(OUTRIDER_KEY.pattern.encode())
+_UNFINISHED_KEY = re.compile(_KEY_PREFIX.encode() + rb"(?:[a-z2-7]{0,7}|[a-z2-7]{8}(?:_[0-9a-f]{0,63})?)\Z")
+_MAX_KEY_BYTES = 128
+_MIN_UNFINISHED = 4
+"""Bytes of the beginning of a secret that are taken for one."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _URL_SAFE_ALTERNATIVES = {"+": "[+-]", "/": "[/_]"}
 """Characters that differ in the URL-safe base64 alphabet."""
@@ -40,7 +45,7 @@ class Redactor:
     API keys issued by Outrider are replaced too. Only whole secrets are found: a truncated one stays.
     """
 
-    __slots__ = ("_encoded", "_forms")
+    __slots__ = ("_encoded", "_forms", "_raw_forms", "margin")
 
     def __init__(self, values: Iterable[str]) -> None:
         # Longest first: where one secret is part of another, the whole longer one must be replaced.
@@ -48,7 +53,10 @@ class Redactor:
         texts = {value.encode("utf-8", "replace").decode() for value in values if len(value) >= MIN_SECRET_LENGTH}
         secrets = sorted(texts, key=lambda value: (-len(value), value))
         self._forms = tuple(dict.fromkeys(form for value in secrets for form in _text_forms(value)))
+        self._raw_forms = tuple(form.encode() for form in self._forms)
         self._encoded = tuple(_base64_form(value.encode(), at) for value in secrets for at in range(3))
+        self.margin = 2 * max((len(form) for form in self._raw_forms), default=0) + _MAX_KEY_BYTES
+        """Bytes around a part of a content within which a secret that overlaps the part lies, in any form."""
 
     def redact(self, text: str) -> str:
         """The text with each secret replaced by `[secret]`; the same object when it contains none."""
@@ -59,6 +67,21 @@ class Redactor:
             if any(anchor in text for anchor in encoded.anchors):
                 text = re.sub(encoded.pattern, PLACEHOLDER, text)
         return OUTRIDER_KEY.sub(PLACEHOLDER, text) if _KEY_PREFIX in text else text
+
+    def mask(self, content: bytes) -> bytes:
+        """Like `redact`, for bytes, with placeholders as long as what they replace: every offset stays valid."""
+        for form in self._raw_forms:
+            if form in content:
+                content = content.replace(form, _filler(len(form)))
+        for encoded in self._encoded:
+            if any(anchor.encode() in content for anchor in encoded.anchors):
+                content = re.sub(encoded.pattern.encode(), lambda match: _filler(len(match[0])), content)
+        return _RAW_OUTRIDER_KEY.sub(lambda match: _filler(len(match[0])), content)
+
+    def unfinished_bytes(self, content: bytes) -> int:
+        """How many bytes at the end may be the beginning of a secret, of which the rest is still to be written."""
+        key = _UNFINISHED_KEY.search(content, max(0, len(content) - _MAX_KEY_BYTES))
+        return max(*(_unfinished_bytes(content, form) for form in self._raw_forms), len(key[0]) if key else 0, 0)
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -72,6 +95,20 @@ def build_redactor(config: Config) -> Redactor:
     secrets = [config.value(setting.name) for setting in SETTINGS if setting.is_secret]
     values = (value.reveal() for value in (*secrets, *config.keys.values()) if isinstance(value, Secret))
     return Redactor(value for value in values if value.lower() not in DUMMY_KEYS)
+
+
+def _filler(length: int) -> bytes:
+    return PLACEHOLDER[:-1].encode().ljust(length - 1, b"*") + PLACEHOLDER[-1:].encode()
+
+
+def _unfinished_bytes(content: bytes, form: bytes) -> int:
+    tail = content[max(0, len(content) - len(form) + 1) :]
+    at = tail.find(form[:_MIN_UNFINISHED])
+    while at >= 0:
+        if form.startswith(tail[at:]):
+            return len(tail) - at
+        at = tail.find(form[:_MIN_UNFINISHED], at + 1)
+    return 0
 
 
 def _text_forms(value: str) -> Iterator[str]:

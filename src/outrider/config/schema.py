@@ -228,6 +228,23 @@ class SandboxSettings(Section, frozen=True):
     network: Annotated[bool, Meta(description="Allow commands to use the network without an approval.")] = False
     processes: Annotated[int, Meta(description="Maximum number of processes of one command.", ge=16, le=100_000)] = 512
     memory: Annotated[int, Meta(description="Maximum memory of one command in MiB.", ge=64, le=1_048_576)] = 2048
+    cpu: Annotated[
+        int,
+        Meta(
+            description="Maximum processor time of one command in seconds, all its processes together.",
+            ge=1,
+            le=100_000_000,
+        ),
+    ] = 86_400
+    reserve: Annotated[
+        int,
+        Meta(
+            description="Disk space in MiB to keep free, but at most a tenth of the disk; with less, no command "
+            "starts, and the one that has written most is killed.",
+            ge=0,
+            le=1_048_576,
+        ),
+    ] = 512
     file: Annotated[
         int, Meta(description="Maximum size of a file written by a command in MiB.", ge=1, le=1_048_576)
     ] = 10_240

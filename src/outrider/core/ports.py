@@ -23,6 +23,17 @@ class CommandEnd(Struct, frozen=True):
     signal: int = 0
     at: int = 0
     """Milliseconds since 1970; 0 when unknown."""
+    note: str = ""
+    """What was done about its effects, for people and the model; empty for nothing."""
+
+
+class UsageCheck(Struct, frozen=True):
+    """Which running commands use more than they may."""
+
+    exceeded: Mapping[str, str]
+    """The reason to stop a command, by task."""
+    seconds: float
+    """Until the next check."""
 
 
 class Commands(Protocol):
@@ -61,11 +72,18 @@ class Commands(Protocol):
         """End it and everything it started. They are gone when this returns."""
         ...
 
+    def check_usage(self, tasks: Sequence[Task]) -> UsageCheck:
+        """Find those of the running commands that use more than they may. Blocks briefly; one check at a time."""
+        ...
+
     def interrupt(self, task: Task) -> None: ...
     def output_file(self, task: Task) -> str: ...
     def size(self, task: Task) -> int: ...
     def read(self, task: Task, start: int, max_bytes: int) -> bytes:
-        """A part of its output. A negative start counts from the end."""
+        """A part of its output, with secrets replaced. A negative start counts from the end.
+
+        While the task is open, bytes at the end that may be the beginning of a secret are left for the next read.
+        """
         ...
 
     def idle_seconds(self, task: Task) -> float:
@@ -227,8 +245,15 @@ class Workspace(Protocol):
         """Open a file of any length for reading."""
         ...
 
-    def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
-        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content."""
+    def write_need(self, path: str) -> str:
+        """The need that a person must allow before this path is written, e.g. `write:/w/.git`; empty for none."""
+        ...
+
+    def write(self, path: str, content: bytes, before: bytes | None = None, granted: Sequence[str] = ()) -> None:
+        """Write all or nothing, creating folders. With `before`, refuse unless the file still has that content.
+
+        Refuses a path whose need is not `granted`.
+        """
         ...
 
     def list(self, path: str, depth: int = 1) -> FileListing:

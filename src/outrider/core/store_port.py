@@ -284,8 +284,8 @@ class Store(Protocol):
         """The sessions of every person with an open turn and an unanswered question, longest waiting first."""
         ...
 
-    async def sessions_with_work(self) -> Sequence[str]:
-        """The sessions of every person that have work, longest waiting first."""
+    async def sessions_with_work(self, person: str = "") -> Sequence[str]:
+        """The sessions that have work, of one person or of everyone, longest waiting first."""
         ...
 
 

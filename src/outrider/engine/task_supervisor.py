@@ -20,6 +20,7 @@ from outrider.core.tasks import Notify, Task, TaskSpec, TaskState, ended_notice
 from outrider.core.text import duration
 from outrider.engine.output_watcher import OutputWatcher
 from outrider.engine.task_services import TaskServices
+from outrider.engine.usage_watcher import UsageWatcher
 from outrider.system.failpoints import failpoint
 
 log = logging.getLogger("outrider.tasks")
@@ -48,12 +49,14 @@ class TaskSupervisor:
         self._pending_starts: dict[tuple[str, str], anyio.Event] = {}
         """Calls whose task is being started now, by session and call."""
         self._output_watcher = OutputWatcher(services)
+        self._usage_watcher = UsageWatcher(services, self.kill)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch tasks until cancelled. The tasks themselves keep running."""
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self._output_watcher.run)
+            group.start_soon(self._usage_watcher.run)
             tasks = await self._services.store.open_tasks()
             await self._prune_output(tasks)
             for task in tasks:
@@ -242,6 +245,7 @@ class TaskSupervisor:
             self._open_counts[task.session] -= 1
             self._killed.pop(task.id, None)
             self._output_watcher.drop(task)
+            self._usage_watcher.drop(task)
             self._ended_count += 1
         if self._ended_count % _PRUNE_EVERY == 0:
             await self._prune_output(await self._services.store.open_tasks())
@@ -259,6 +263,7 @@ class TaskSupervisor:
                 return self._never_started(task)
             task = await self._services.store.mark_task_started(task.id, process)
         self._output_watcher.add(task)
+        self._usage_watcher.add(task)
         with anyio.move_on_after(self._seconds_left(task)):
             return self._command_task_end(task, await self._services.commands.wait_for_end(task))
         await self._services.commands.kill(task)
@@ -274,7 +279,7 @@ class TaskSupervisor:
         match end.reason:
             case "exit":
                 state: TaskState = "succeeded" if end.code == 0 else "failed"
-                return TaskEnd(state, end.code, "", end.at)
+                return TaskEnd(state, end.code, end.note, end.at)
             case "signal":
                 return TaskEnd("failed", end.code, f"ended by signal {end.signal}", end.at)
             case "output":

@@ -57,7 +57,7 @@ class WorkerHealth(Struct, frozen=True):
     """The state of a worker, for a health check."""
 
     is_running: bool
-    turns: int
+    running: frozenset[str]
     """Sessions that are running, including those that wait for a slot."""
     stalled_reason: str
     """Why a turn could not be written; empty when no session is stalled."""
@@ -162,7 +162,7 @@ class Worker:
     def health(self) -> WorkerHealth:
         return WorkerHealth(
             is_running=self._run is not None and not self._is_draining,
-            turns=len(self._running),
+            running=frozenset(self._running),
             stalled_reason=next(iter(self._stalled.values()), ""),
             needs_another_process=frozenset(self._needs_another_process),
         )

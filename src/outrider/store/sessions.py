@@ -69,8 +69,9 @@ INSERT INTO sessions (id, person, name, workspace, title, created, touched, gene
 VALUES (?1, ?2, ?3, ?4, '', ?5, ?6, ?7, 0, 0, 0, 0, 0, NULL, ?8)
 """
 
-# The sessions that have work, longest waiting first.
+# The sessions that have work, longest waiting first: of everyone, and of one person.
 SESSIONS_WITH_WORK = "SELECT id FROM sessions WHERE waits_since IS NOT NULL ORDER BY waits_since, id"
+SESSIONS_WITH_WORK_OF = "SELECT id FROM sessions WHERE waits_since IS NOT NULL AND person = ?1 ORDER BY waits_since, id"
 
 # The sessions of everyone with an open turn and a question without an answer, longest waiting first. A question and its
 # answer are found by their keys: `ask/NAME` and `answer/ask-NAME`.
@@ -155,8 +156,9 @@ def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:
     return [session_of(row) for row in db.execute(ASKING_SESSIONS)]
 
 
-def sessions_with_work(db: sqlite3.Connection) -> Sequence[str]:
-    return [id for (id,) in db.execute(SESSIONS_WITH_WORK)]
+def sessions_with_work(db: sqlite3.Connection, person: str) -> Sequence[str]:
+    rows = db.execute(SESSIONS_WITH_WORK_OF, (person,)) if person else db.execute(SESSIONS_WITH_WORK)
+    return [id for (id,) in rows]
 
 
 def delete_session(db: sqlite3.Connection, person: str, session: str) -> Sequence[tuple[int, bytes]] | None:

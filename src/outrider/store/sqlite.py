@@ -170,8 +170,8 @@ class SqliteStore:
     async def asking_sessions(self) -> Sequence[Session]:
         return await self._read(sessions.asking_sessions)
 
-    async def sessions_with_work(self) -> Sequence[str]:
-        return await self._read(sessions.sessions_with_work)
+    async def sessions_with_work(self, person: str = "") -> Sequence[str]:
+        return await self._read(sessions.sessions_with_work, person)
 
     async def create_task(self, session: str, spec: TaskSpec, max_open: int) -> tuple[Task, bool]:
         return await self._write(self._tasks.create_once, session, spec, max_open)

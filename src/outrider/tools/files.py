@@ -1,14 +1,17 @@
 """The built-in tools `read`, `write`, `edit` and `list`."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import BinaryIO
 
+from outrider.core.approvals import ApprovalRequest, argument_details
 from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import ToolContext, WorkspaceItem
 from outrider.core.text import plural, size
 from outrider.core.types import Image, Replay
 from outrider.system.images import sniff_media_type
-from outrider.tools.define import result, tool
+from outrider.tools.define import in_thread, result, tool
 from outrider.tools.text_files import (
     LineRange,
     TextFile,
@@ -73,8 +76,13 @@ def write(context: ToolContext, path: str, content: str) -> Result:
     content: the whole content of the file
     """
     raw = render_text(TextFile(content))
-    context.workspace.write(path, raw)
+    context.workspace.write(path, raw, granted=context.granted)
     return _written(path, content, raw)
+
+
+@write.requests_approval
+async def _request_write(context: ToolContext, path: str, content: str) -> ApprovalRequest | None:
+    return await _request(context, "write", {"path": path, "content": content})
 
 
 @write.reconciles
@@ -99,9 +107,23 @@ def edit(context: ToolContext, path: str, old: str, new: str, all: bool = False)
     if b"\0" in before[:_SNIFFED] and not bom_of(before)[1].startswith("utf-16"):
         raise Refused(f"{path} is not a text file")
     text, count = replace_passage(parse_text(before), old, new, all)
-    context.workspace.write(path, render_text(text), before)
+    context.workspace.write(path, render_text(text), before, context.granted)
     places = plural(count, "place")
     return result(f"edited {path} in {places}", f"edited {places}")
+
+
+@edit.requests_approval
+async def _request_edit(
+    context: ToolContext, path: str, old: str, new: str, all: bool = False
+) -> ApprovalRequest | None:
+    return await _request(context, "edit", {"path": path, "old": old, "new": new, "all": all})
+
+
+async def _request(context: ToolContext, tool: str, arguments: Mapping[str, object]) -> ApprovalRequest | None:
+    """What a person is asked for a file that git obeys later, outside any sandbox."""
+    need = await in_thread(partial(context.workspace.write_need, str(arguments["path"])))
+    workspace, details = context.session.workspace, argument_details(arguments)
+    return ApprovalRequest(tool, "", (need,), workspace, details=details) if need else None
 
 
 @edit.reconciles

@@ -1,6 +1,7 @@
 """The built-in tool `search`, and the globs that narrow it. No pattern and no glob can take for ever."""
 
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -15,6 +16,10 @@ from outrider.tools.define import in_thread, result, tool
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _MAX_ALTERNATIVES = 64
+_MAX_GLOB = 500
+"""Characters of a glob."""
+_GLOB_TIMEOUT = 5.0
+"""Seconds for which globs are compared with paths."""
 
 
 def glob_matches(path: str, globs: Sequence[str]) -> bool:
@@ -132,9 +137,10 @@ async def search(
     """
     if not pattern:
         raise Refused("the pattern is empty; use list to see the files")
+    if len(glob) > _MAX_GLOB:
+        raise Refused(f"the glob is longer than {_MAX_GLOB} characters")
     listing = await in_thread(partial(context.workspace.walk, path))
-    globs = expand_braces(glob)
-    files = [item for item in listing.items if not glob or _matches_globs(item.path, path, globs)]
+    files = await in_thread(partial(_select_files, listing.items, path, glob)) if glob else listing.items
     query = SearchPattern(pattern, literal, ignore_case)
     try:
         progress = await search_files(context.workspace, query, files, TIMEOUT)
@@ -209,6 +215,17 @@ def _render_result(progress: SearchProgress, files: int, cut: bool) -> Result:
         count = f"at least {count}"
     lines = [*(progress.rows or ["no match"]), *(f"[{note}]" for note in notes)]
     return result("\n".join(lines), count, failed=bool(progress.timed_out_in) and not progress.rows)
+
+
+def _select_files(items: Sequence[WorkspaceItem], folder: str, glob: str) -> Sequence[WorkspaceItem]:
+    """The files that the glob selects. Raises Refused when that takes too long."""
+    globs, until, selected = expand_braces(glob), time.monotonic() + _GLOB_TIMEOUT, list[WorkspaceItem]()
+    for item in items:
+        if time.monotonic() > until:
+            raise Refused("comparing the glob with the files takes too long; use a simpler one")
+        if _matches_globs(item.path, folder, globs):
+            selected.append(item)
+    return selected
 
 
 def _matches_globs(path: str, folder: str, globs: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ A command that only sleeps is refused, since there are better ways to wait.
 """
 
 import re
+from collections import deque
 from typing import Annotated
 
 import anyio.to_thread
@@ -20,7 +21,7 @@ from outrider.core.types import Replay
 from outrider.system.regex import check_pattern
 from outrider.tools.define import result, tool
 
-_SLEEP = re.compile(r"^(?:\S+=\S*\s+)*(?:(?:command|exec|time|nice|nohup|env)\s+)*sleep\s+(.+)$")
+_WRAPPERS = frozenset(("command", "exec", "time", "nice", "nohup", "env"))
 _SPAN = re.compile(r"^(\d+(?:\.\d+)?|\.\d+|infinity|inf)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PARTS = re.compile(r"&&|\|\||;|\n")
@@ -43,11 +44,16 @@ def sleep_seconds(command: str) -> float:
 
 
 def _one_sleep(part: str) -> float:
-    match = _SLEEP.match(part)
-    if not match:
+    # Word by word: a regular expression for this can be made to backtrack for hours by a command.
+    words = deque(part.split())
+    while words and words[0].find("=") > 0:
+        words.popleft()
+    while words and words[0] in _WRAPPERS:
+        words.popleft()
+    if not words or words.popleft() != "sleep":
         return 0.0
     total = 0.0
-    for word in match[1].split():
+    for word in words:
         span = _SPAN.match(word)
         if not span:
             return 0.0
@@ -238,17 +244,30 @@ async def _detached(tasks: Tasks, task: Task, can_notify: bool, seconds: float) 
 
 async def finished_result(tasks: Tasks, task: Task) -> Result:
     """The result of a command that has ended."""
+    output = await output_of(tasks, task)
     outcome = ShellResult(
         status="done" if task.state in ("succeeded", "failed") else task.state,
         task=task.id,
         exit_code=task.exit_code,
         reason=task.why,
-        output=await output_of(tasks, task),
+        output=output,
         output_file=tasks.commands.output_file(task),
+        message=git_hint(output, task.workspace) if task.exit_code else "",
     )
     code = "" if task.exit_code is None else f"exit {task.exit_code}, "
     return _render(
         outcome, f"{code}{duration(task.ended - task.created)}", failed=task.state not in ("succeeded", "failed")
+    )
+
+
+def git_hint(output: str, workspace: str) -> str:
+    """What to do when a command failed because git's settings or hooks are protected; empty for another output."""
+    is_refused = any(words in output for words in ("Device or resource busy", "Read-only file system"))
+    if not is_refused or not any(words in output for words in (".git", "config file", "hooks")):
+        return ""
+    return (
+        "Git's settings and hooks are read-only here, since they run for the person later; the rest of git works. "
+        f"If this change is needed, run the command again with needs=['write:{workspace}/.git'], and say why."
     )
 
 

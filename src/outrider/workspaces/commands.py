@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
@@ -16,13 +16,21 @@ import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.config.redact import Redactor
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
-from outrider.core.ports import CommandEnd
+from outrider.core.ports import CommandEnd, UsageCheck
 from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
-from outrider.core.types import WorkspaceIdentity
 from outrider.workspaces import process_end, supervisor, task_folder
+from outrider.workspaces.command_usage import RunningCommand, UsageLimits, UsageMonitor, require_free_space
+from outrider.workspaces.git_protection import (
+    KnownRepositories,
+    Repository,
+    is_protected,
+    protected_paths,
+    remove_redirections,
+)
 from outrider.workspaces.held_paths import (
     HeldPath,
     HeldPaths,
@@ -56,6 +64,9 @@ class CommandSettings(Struct, frozen=True):
     """Ended tasks whose output is kept."""
     max_ended_bytes: int = 1024**3
     """Bytes of output kept of all ended tasks together."""
+    usage: UsageLimits = UsageLimits(cpu=86_400, reserve=512 << 20)
+    redactor: Redactor = Redactor(())
+    """Replaces secrets wherever output is read. The file itself has what the command wrote."""
 
 
 class LocalCommands:
@@ -67,6 +78,8 @@ class LocalCommands:
         self._home_tag = blake2b(os.fsencode(settings.folder), digest_size=5).hexdigest()
         self._open_tasks: Sequence[str] | None = None
         """The tasks that had not ended at the last `prune`."""
+        self.repositories = KnownRepositories()
+        self._usage = UsageMonitor(settings.usage)
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
@@ -94,9 +107,11 @@ class LocalCommands:
         argv = ("/bin/sh", "-c", spec.command)
         try:
             with (
-                self._hold_paths(task.workspace, task.identity, spec.workdir, spec.grants) as paths,
+                self._hold_paths(task, spec.workdir, spec.grants) as paths,
                 closing(self._wrap(task, argv, paths)) as wrapped,
             ):
+                if HOST not in spec.grants:
+                    require_free_space(paths.root.descriptor, self._settings.usage.reserve)
                 folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 return supervisor.start_detached(
                     task_folder.CommandSpec(
@@ -119,9 +134,10 @@ class LocalCommands:
 
     def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
         resolved = tuple(dict.fromkeys(map(_resolve_need, needs)))
-        with self._hold_paths(session.workspace, session.identity, "", resolved) as paths:
+        with self._hold_paths(session, "", resolved) as paths:
+            repositories = self.repositories.of_session(session.id, paths.root.descriptor)
             for need in resolved:
-                _require_outside(need, paths)
+                _require_outside(need, paths.root, repositories)
             if not isinstance(self.sandbox, NoSandbox):
                 self.sandbox.wrap(("true",), paths, {}).close()
         return resolved
@@ -144,6 +160,24 @@ class LocalCommands:
         end = await process_end.kill(self._folder(task), _process_of(task))
         return await self._finish(task, end)
 
+    def check_usage(self, tasks: Sequence[Task]) -> UsageCheck:
+        commands = [
+            RunningCommand(
+                task.id,
+                task.workspace,
+                first_pid=partial(process_end.first_pid, self._folder(task)),
+                group_cpu=partial(self._group_cpu, task),
+            )
+            for task in tasks
+            if HOST not in task.spec.grants
+        ]
+        exceeded, seconds = self._usage.check(commands)
+        return UsageCheck(exceeded, seconds)
+
+    def _group_cpu(self, task: Task) -> float | None:
+        cgroups = None if isinstance(self.sandbox, NoSandbox) else self.sandbox.cgroups
+        return cgroups.cpu_seconds(self._group_name(task.id)) if cgroups else None
+
     def interrupt(self, task: Task) -> None:
         """Send SIGINT to the command itself: sent to the sandbox, it would end everything at once."""
         first = process_end.first_pid(self._folder(task))
@@ -160,10 +194,18 @@ class LocalCommands:
         return task_folder.output_size(self._folder(task))
 
     def read(self, task: Task, start: int, max_bytes: int) -> bytes:
-        folder = self._folder(task)
-        if start >= 0:
-            return task_folder.read_output(folder, start, max_bytes)
-        return task_folder.read_output(folder, max(0, task_folder.output_size(folder) + start), max_bytes)
+        folder, redactor = self._folder(task), self._settings.redactor
+        if start < 0:
+            start = max(0, task_folder.output_size(folder) + start)
+        # With the bytes around it, so that a secret at the edge of the part is found too.
+        first = max(0, start - redactor.margin)
+        wanted = start - first + max_bytes + redactor.margin
+        content = redactor.mask(task_folder.read_output(folder, first, wanted))
+        unfinished = redactor.unfinished_bytes(content) if task.is_open and len(content) < wanted else 0
+        if unfinished and task_folder.poll_exit(folder, task.process):
+            unfinished = 0
+        end = len(content) - unfinished
+        return content[start - first : min(end, start - first + max_bytes)]
 
     def idle_seconds(self, task: Task) -> float:
         return time.time() - task_folder.last_output_time(self._folder(task))
@@ -202,21 +244,23 @@ class LocalCommands:
         return self.sandbox
 
     @contextmanager
-    def _hold_paths(
-        self, workspace: str, identity: WorkspaceIdentity | None, workdir: str, grants: Sequence[str]
-    ) -> Generator[HeldPaths]:
+    def _hold_paths(self, of: Task | Session, workdir: str, grants: Sequence[str]) -> Generator[HeldPaths]:
         """Open all that a command may use, until the context ends. Raises Refused when one of these has changed."""
         parts = [grant.partition(":") for grant in grants]
         write = [path for kind, _, path in parts if kind == "write"]
         read = [*self._settings.read, *(path for kind, _, path in parts if kind == "read")]
         with ExitStack() as stack:
-            root = stack.enter_context(closing(hold_workspace(workspace, identity)))
+            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
+            session = of.session if isinstance(of, Task) else of.id
+            protected = protected_paths(root.descriptor, self.repositories.of_session(session, root.descriptor))
+            remove_redirections(root.descriptor, protected)
             yield HeldPaths(
                 root=root,
                 cwd=stack.enter_context(closing(_hold_workdir(root, workdir))),
                 write=tuple(stack.enter_context(closing(_hold_granted(path))) for path in write),
                 read=tuple(stack.enter_context(closing(_hold_granted(path))) for path in read),
                 hidden=HiddenFiles(self._settings.hidden).tops(),
+                protected=tuple(each for each in protected if not _is_granted(f"{root.path}/{each}", write)),
                 network=self._settings.network or NETWORK in grants,
             )
 
@@ -237,8 +281,21 @@ class LocalCommands:
     async def _finish(self, task: Task, end: task_folder.Exit) -> CommandEnd:
         # The kernel may take a while to remove a group; do not block the event loop.
         ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
+        note = await anyio.to_thread.run_sync(self._restore_repositories, task)
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
-        return CommandEnd(end.code, reason, end.signal, end.at)
+        return CommandEnd(end.code, reason, end.signal, end.at, note)
+
+    def _restore_repositories(self, task: Task) -> str:
+        """Remove what would make git obey other settings than the protected ones; what was done, for people."""
+        if HOST in task.spec.grants:
+            return ""
+        try:
+            with closing(hold_workspace(task.workspace, task.identity)) as root:
+                repositories = self.repositories.of_session(task.session, root.descriptor)
+                removed = remove_redirections(root.descriptor, protected_paths(root.descriptor, repositories))
+        except Refused:  # the workspace is gone
+            return ""
+        return f"removed {', '.join(removed)}, which would make git obey other settings" if removed else ""
 
     def _remove_cgroups(self, task: Task) -> bool:
         """Remove the task's control groups; whether it had run out of memory."""
@@ -278,15 +335,19 @@ def _resolve_need(need: str) -> str:
         raise Refused(f"{path} cannot be made visible to a command: {reason}") from error
 
 
-def _require_outside(need: str, paths: HeldPaths) -> None:
+def _require_outside(need: str, root: HeldPath, repositories: Sequence[Repository]) -> None:
     """Raises Refused for a path that every command may use anyway. Protected ones may be asked for, to write them."""
     kind, mark, path = need.partition(":")
-    root = paths.root.path
-    if not mark or not _within(path, root):
+    if not mark or not _within(path, root.path):
         return
-    if kind == "write" and any(_within(path, f"{root}/{each}") for each in paths.protected):
+    relative = path[len(root.path) :].strip("/")
+    if kind == "write" and is_protected(relative, repositories, protected_paths(root.descriptor, repositories)):
         return
     raise Refused(f"{path} is in the workspace, where a command may read and write anyway; leave this need out")
+
+
+def _is_granted(path: str, granted: Sequence[str]) -> bool:
+    return any(_within(path, each) for each in granted)
 
 
 def _within(path: str, folder: str) -> bool:

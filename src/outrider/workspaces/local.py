@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal
 from outrider.core.errors import Refused
 from outrider.core.ports import FileListing, WorkspaceItem
 from outrider.core.types import WorkspaceIdentity
+from outrider.workspaces.git_protection import ProtectedFiles
 from outrider.workspaces.held_paths import HiddenFiles, hold_workspace
 from outrider.workspaces.safe_paths import (
     OPEN_FOLDER,
@@ -60,10 +61,12 @@ class LocalWorkspace:
         identity: WorkspaceIdentity | None = None,
         hidden: Sequence[str] = (),
         max_items: int = MAX_ITEMS,
+        protection: ProtectedFiles | None = None,
     ) -> None:
         self.root = root
         self._identity = identity
         self._hidden = HiddenFiles(hidden)
+        self._protection = protection
         self._max_items = max_items
         self._write_lock = Lock()
 
@@ -103,10 +106,22 @@ class LocalWorkspace:
                 raise
             return os.fdopen(descriptor, "rb")
 
-    def write(self, path: str, content: bytes, before: bytes | None = None) -> None:
+    def write_need(self, path: str) -> str:
+        if self._protection is None:
+            return ""
+        with closing(hold_workspace(self.root, self._identity)) as root:
+            try:
+                with open_path(root, _checked_path(path), hidden=self._hidden) as safe_path:
+                    names = safe_path.names
+            except Refused:  # a folder on the way does not exist yet
+                names = tuple(part for part in path.removeprefix(f"{self.root}/").split("/") if part not in ("", "."))
+            return self._protection.write_need(root, "/".join(names))
+
+    def write(self, path: str, content: bytes, before: bytes | None = None, granted: Sequence[str] = ()) -> None:
         if len(content) > MAX_WRITE:
             raise Refused(f"{len(content):,} bytes are too many for one file; the limit is {MAX_WRITE >> 20} MiB")
         with self._write_lock, self._open(path, make=before is None) as safe_path:
+            self._require_allowed(safe_path, granted)
             old = _writable(safe_path)
             if old:
                 self._require_own(safe_path, old)
@@ -122,6 +137,15 @@ class LocalWorkspace:
                     os.unlink(temporary, dir_fd=safe_path.folder)
                 raise
             os.fsync(safe_path.folder)
+
+    def _require_allowed(self, safe_path: SafePath, granted: Sequence[str]) -> None:
+        """Raises Refused for a protected path. Links may have changed since the question: the open folder decides."""
+        if self._protection is None:
+            return
+        with closing(hold_workspace(self.root, self._identity)) as root:
+            need = self._protection.write_need(root, "/".join(safe_path.names))
+        if need and need not in granted:
+            raise Refused(f"{safe_path.path} is git's own; a person must allow {need} first")
 
     def list(self, path: str, depth: int = 1) -> FileListing:
         with self._open(path) as safe_path:

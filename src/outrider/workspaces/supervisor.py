@@ -59,7 +59,7 @@ trap : HUP INT QUIT TERM USR1 USR2 ALRM
 {
   exec <&3 3<&-
   ulimit -c 0
-  if ! { ulimit -f "$2" && "$3" >"$1/output"; }; then
+  if ! { umask 077 && ulimit -f "$2" && "$3" >"$1/output"; }; then
     exec </dev/null
     echo full >"$1/full"
     while read -r outrider_fact outrider_leader outrider_rest; do
@@ -106,11 +106,11 @@ echo "exit $outrider_code ${BASH_VERSION:+silent}${ZSH_VERSION:+silent}" >>"$1/r
 """Records its identity, creates `started`, then runs the command to its end and records its status.
 
 fd 1 is the pipe for the output, fd 2 at first its other end. Two processes run beside the command: the copier, bounded
-by its own file size limit; and, while stdin is open, a holder, which keeps stdin from ending between two writers. The
-command runs in the foreground, since a shell makes background commands ignore SIGINT, and in its own session, so that
-signals to it do not reach the supervisor. The status is recorded after the copier has read the last byte. Traps, unlike
-ignored signals, are not inherited. Variables begin with `outrider_`, since setting a variable of the command's
-environment here would change it there."""
+by its own file size limit, whose file only its owner can read; and, while stdin is open, a holder, which keeps stdin
+from ending between two writers. The command runs in the foreground, since a shell makes background commands ignore
+SIGINT, and in its own session, so that signals to it do not reach the supervisor. The status is recorded after the
+copier has read the last byte. Traps, unlike ignored signals, are not inherited. Variables begin with `outrider_`,
+since setting a variable of the command's environment here would change it there."""
 
 
 def supervisor_argv(spec: CommandSpec) -> Sequence[str]:

@@ -148,11 +148,11 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     def _call(self, request: Request, context: HttpContext) -> ApiCall:
         caller = request.scope.get("state", {}).get("caller", ANONYMOUS)
-        if self.scope == "public":
-            return ApiCall(request, context, caller, context.agent)
         if caller is ANONYMOUS:
+            if self.scope == "public":
+                return ApiCall(request, context, caller, context.agent)
             raise HttpError(401, NO_KEY, "no_key")
-        if not caller.may(self.scope) and not (self.scope == "read" and caller.may("chat")):
+        if self.scope != "public" and not caller.may(self.scope) and not (self.scope == "read" and caller.may("chat")):
             text = CANNOT_APPROVE if self.scope == "approve" else f"this key lacks the scope {self.scope!r}"
             raise HttpError(403, text, "missing_scope")
         agent = context.agent.for_person(caller.person, caller.key, can_approve=caller.may("approve"))

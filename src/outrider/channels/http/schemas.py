@@ -240,7 +240,8 @@ class StoreHealth(Struct, frozen=True):
 
 
 class HealthView(Struct, frozen=True, omit_defaults=True):
-    """Whether the server works. Without a key, only `status`."""
+    """Whether the server works. Without a key, only `status`; the counts are of the caller's own work, and of
+    everyone's with a key that has the scope `admin`, which also gets the rest."""
 
     status: HealthStatus
     version: str = ""

@@ -7,7 +7,7 @@ bubblewrap ends when what it has bound is not what the descriptor is of.
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.system.processes import process_table
-from outrider.workspaces.held_paths import HeldPath, HeldPaths
+from outrider.workspaces.held_paths import HeldPath, HeldPaths, identity_of_status
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxLimits
 
@@ -163,11 +163,15 @@ def sandbox_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def bwrap_arguments(
-    system: SystemPaths, paths: HeldPaths, limits: SandboxLimits, environ: Mapping[str, str]
+    system: SystemPaths,
+    paths: HeldPaths,
+    limits: SandboxLimits,
+    environ: Mapping[str, str],
+    guards: Sequence[_Mount] = (),
 ) -> list[str]:
     """The arguments of bubblewrap before the command. They name the descriptors of `paths`."""
     words = [*_ISOLATION] if paths.network else [*_ISOLATION, "--unshare-net"]
-    mounts = [*_system_mounts(system, paths), *_scratch_mounts(limits), *_path_mounts(paths)]
+    mounts = [*_system_mounts(system, paths), *_scratch_mounts(limits), *_path_mounts(paths), *guards]
     blanks = [*filter(os.path.isdir, _covered_paths(paths)), *_scratch_parents(paths)]
     mounts += [_Mount(path, ("--perms", "0555", "--size", str(MIB), "--tmpfs", path), 3) for path in blanks]
     for mount in sorted(mounts, key=lambda each: (each.at.count("/"), each.rank)):
@@ -270,8 +274,11 @@ class BubblewrapSandbox(Struct, frozen=True):
         """
         check_visible_paths(paths)
         basic, inner = sandbox_environment(environ), inner_argv(None if self.cgroups else self.limits, argv)
+        guards = _hold_protected(paths.root, paths.protected)
         bound, descriptors = _renumber(paths)
-        arguments = bwrap_arguments(self.system, bound, self.limits, basic)
+        descriptors += tuple(each.descriptor for _, each in guards)
+        mounts = [_bind(option, each, 3) for option, each in guards]
+        arguments = bwrap_arguments(self.system, bound, self.limits, basic, mounts)
         outer = ["/bin/sh", "-c", _OUTER_SCRIPT, self.filter or "/dev/null"]
         seccomp = ["--seccomp", str(_SECCOMP_FD)] if self.filter else []
         rlimits = {
@@ -283,6 +290,41 @@ class BubblewrapSandbox(Struct, frozen=True):
         return SandboxedCommand(
             (*outer, self.program, *arguments, *seccomp, "--", *inner), rlimits=rlimits, descriptors=descriptors
         )
+
+
+def _hold_protected(root: HeldPath, protected: Sequence[str]) -> list[tuple[str, HeldPath]]:
+    """Binds that keep these paths below the root as they are, with descriptors of what is bound.
+
+    They are bound read-only, and every folder above them onto itself: what is bound cannot be renamed or removed from
+    inside, so nothing else takes its place. Raises Refused when a path has changed since it was found.
+    """
+    tops = [path for path in protected if not any(_within(path, other) for other in protected if other != path)]
+    above = {str(folder) for path in tops for folder in PurePosixPath(path).parents} - {"."}
+    options = dict.fromkeys(above, "--bind-fd") | dict.fromkeys(tops, "--ro-bind-fd")
+    held: list[tuple[str, HeldPath]] = []
+    try:
+        for path, option in options.items():
+            descriptor = _open_below(root.descriptor, path)
+            identity = identity_of_status(os.fstat(descriptor))
+            held.append((option, HeldPath(f"{root.path}/{path}", descriptor, identity)))
+    except OSError as error:
+        for _, each in held:
+            each.close()
+        raise Refused(f"{root.path}/{error.filename} changed while the command was started; try again") from error
+    return held
+
+
+def _open_below(root: int, path: str) -> int:
+    """What is at this path below an open folder, no part of it a link."""
+    descriptor = fcntl.fcntl(root, fcntl.F_DUPFD_CLOEXEC, _FIRST_BIND_FD)
+    for name in path.split("/"):
+        try:
+            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = fcntl.fcntl(inner, fcntl.F_DUPFD_CLOEXEC, _FIRST_BIND_FD)
+        os.close(inner)
+    return descriptor
 
 
 def _renumber(paths: HeldPaths) -> tuple[HeldPaths, tuple[int, ...]]:

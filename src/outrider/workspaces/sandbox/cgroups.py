@@ -19,6 +19,8 @@ from outrider.workspaces.sandbox.types import SandboxLimits
 
 _OURS = "outrider"
 _NEEDED = ("memory", "pids")
+_COUNTING = "cpuacct"
+"""Counts processor time in version 1, where it may be used. Version 2 always counts it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _REMOVE_TIMEOUT = 1.0
 _POLL_MS = 10
@@ -57,6 +59,16 @@ class Cgroups(Struct, frozen=True):
                         return True
         return False
 
+    def cpu_seconds(self, task: str) -> float | None:
+        """The processor time of the task, its ended processes included; None where the kernel does not count it."""
+        for group in self._groups(task):
+            with suppress(OSError, ValueError):
+                return int((group / "cpuacct.usage").read_text()) / 1e9
+            with suppress(OSError, ValueError, KeyError):
+                facts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+                return int(facts["usage_usec"]) / 1e6
+        return None
+
     def clean(self, task: str) -> bool:
         """Kill what still runs in the task's groups and remove them; False when the kernel needs longer.
 
@@ -82,9 +94,9 @@ def find_cgroups(proc: Path = Path("/proc"), top: Path = Path("/sys/fs/cgroup"))
     except OSError:
         return None
     if all(name in own for name in _NEEDED):
-        folders = [top / name / own[name].lstrip("/") / _OURS for name in _NEEDED]
-        cgroups = Cgroups(tuple(map(str, folders)), 1)
-        return cgroups if _works(cgroups) else None
+        folders = [str(top / name / own[name].lstrip("/") / _OURS) for name in (*_NEEDED, _COUNTING) if name in own]
+        candidates = (Cgroups(tuple(folders), 1), Cgroups(tuple(folders[: len(_NEEDED)]), 1))
+        return next(filter(_works, candidates), None)
     if "" not in own:
         return None
     group = top / own[""].lstrip("/")

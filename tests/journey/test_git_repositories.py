@@ -1,0 +1,116 @@
+"""Git in a workspace: the agent commits unasked, and a person allows what git would run for them later."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.app.agent import Agent
+from outrider.core.events import Asked, Result
+from outrider.core.store_port import Session
+from outrider.testing.scripted_model import ScriptedModel, call, says
+from tests.support import questions
+from tests.support.tasking import TERMINAL, open_scripted, results, say_and_wait
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("S8"),
+    pytest.mark.needs("sandbox"),
+    pytest.mark.needs("git"),
+]
+COMMIT = "git add -A && git -c user.name=Ann -c user.email=ann@example.com commit -qm second && git log --format=%s"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True, timeout=60)
+    (folder / "a.txt").write_text("one\n")
+    return folder
+
+
+async def answer(agent: Agent, session: Session, count: int, answer: str) -> Asked:
+    with anyio.fail_after(60):
+        question = await questions.asked(agent, session, count)
+    await agent.answer(session, question, answer)
+    return question
+
+
+async def test_a_commit_is_not_asked_and_a_setting_fails_with_a_hint(tmp_path: Path, work: Path) -> None:
+    before = (work / ".git" / "config").read_bytes()
+    model = ScriptedModel(
+        says("", call("shell", command=COMMIT)),
+        says("", call("shell", command="git config user.name Bob; git remote add origin /x")),
+        says("", call("shell", command="git init -q own && cd own && git config user.name Bob")),
+        says("", call("shell", command="git config user.email bob@example.com && git config user.name", workdir="own")),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model) as agent:
+        committed, refused, own, again = await results(agent, await say_and_wait(agent, "go"))
+    assert (committed["exit_code"], committed["output"]) == (0, "second\n")
+    assert f"needs=['write:{work}/.git']" in refused["message"]
+    assert (own["exit_code"], again["output"]) == (0, "Bob\n")
+    assert (work / ".git" / "config").read_bytes() == before
+
+
+async def test_a_person_allows_a_command_to_change_the_settings(tmp_path: Path, work: Path) -> None:
+    need = f"write:{work}/.git"
+    wanted = call("shell", command="git config user.name Bob", needs=[need], why="to set the author")
+    model = ScriptedModel(says("", wanted), says("", wanted), says("done"))
+    async with open_scripted(tmp_path, model) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        refused = await answer(agent, session, 1, "no")
+        allowed = await answer(agent, session, 2, "once")
+        with anyio.fail_after(60):
+            await agent.wait(await agent.find(session.id))
+        bodies = [entry.body for entry in await agent.journal(session) if isinstance(entry.body, Result)]
+    assert (refused.needs, allowed.needs) == ((need,), (need,))
+    assert ([body.failed for body in bodies], json.loads(bodies[1].text)["exit_code"]) == ([True, False], 0)
+    assert "Bob" in (work / ".git" / "config").read_text()
+
+
+@pytest.mark.parametrize("need", ["write:{work}", "write:{work}/a.txt", "read:{work}/.git"])
+async def test_a_need_for_what_every_command_may_use_is_refused(tmp_path: Path, work: Path, need: str) -> None:
+    model = ScriptedModel(says("", call("shell", command="true", needs=[need.format(work=work)])), says("done"))
+    async with open_scripted(tmp_path, model) as agent:
+        session = await say_and_wait(agent, "go")
+        bodies = [entry.body for entry in await agent.journal(session) if isinstance(entry.body, Result)]
+    assert [(body.failed, "leave this need out" in body.text) for body in bodies] == [(True, True)]
+
+
+async def test_the_file_tools_ask_before_they_write_to_git(tmp_path: Path, work: Path) -> None:
+    hook = call("write", path=".git/hooks/pre-commit", content="#!/bin/sh\ntouch pwned\n")
+    model = ScriptedModel(
+        says("", call("write", path="b.txt", content="two\n")),
+        says("", hook),
+        says("", call("edit", path=".git/config", old="bare = false", new="bare = true")),
+        says("", hook),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        first = await answer(agent, session, 1, "no")
+        second = await answer(agent, session, 2, "no")
+        assert ("bare = true" in (work / ".git" / "config").read_text(), _hook(work)) == (False, False)
+        await answer(agent, session, 3, "once")
+        with anyio.fail_after(60):
+            await agent.wait(await agent.find(session.id))
+    assert ("touch pwned" in first.question, "bare = true" in second.question) == (True, True)
+    assert (first.needs, _hook(work)) == ((f"write:{work}/.git",), True)
+
+
+def _hook(work: Path) -> bool:
+    return (work / ".git" / "hooks" / "pre-commit").exists()
+
+
+async def test_a_file_that_redirects_git_is_removed_and_the_model_reads_it(tmp_path: Path, work: Path) -> None:
+    model = ScriptedModel(says("", call("shell", command="mkdir evil; echo ../evil >.git/commondir")), says("done"))
+    async with open_scripted(tmp_path, model) as agent:
+        (result,) = await results(agent, await say_and_wait(agent, "go"))
+    assert result["reason"] == "removed .git/commondir, which would make git obey other settings"
+    assert not (work / ".git" / "commondir").exists()
