@@ -25,7 +25,7 @@ from outrider.workspaces.git_protection import (
 from outrider.workspaces.held_paths import hold_path
 from outrider.workspaces.local import LocalWorkspace
 from outrider.workspaces.sandbox import BubblewrapSandbox
-from tests.support.outer import held, require_sandbox, start
+from tests.support.outer import held, require_bubblewrap, start
 
 pytestmark = [pytest.mark.promise("S7"), pytest.mark.needs("git")]
 WHO = {
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sandbox() -> BubblewrapSandbox:
-    return require_sandbox()
+    return require_bubblewrap()
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.workspaces.sandbox import BubblewrapSandbox
+from outrider.workspaces.sandbox import Sandbox
+from outrider.workspaces.sandbox.detect import SandboxMode
 from outrider.workspaces.sandbox.seccomp import ARCHITECTURES
 from tests.support.outer import require_sandbox, run
 
@@ -75,9 +76,10 @@ print(json.dumps([found, allowed, absent, newer]))
 """
 
 
-@pytest.fixture
-def sandbox() -> BubblewrapSandbox:
-    return require_sandbox()
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    kind: SandboxMode = request.param
+    return require_sandbox(kind)
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def program(name: str) -> str:
     return shutil.which(name, path="/usr/bin:/bin") or pytest.skip(f"this machine has no {name}")
 
 
-def test_no_call_sets_the_bits_on_a_file_or_folder_new_or_old(sandbox: BubblewrapSandbox, folder: Path) -> None:
+def test_no_call_sets_the_bits_on_a_file_or_folder_new_or_old(sandbox: Sandbox, folder: Path) -> None:
     machine = platform.machine()
     (folder / "numbers.json").write_text(json.dumps({**ARCHITECTURES[machine].calls, **MKDIR[machine]}))
     (folder / "attempts.py").write_text(SCRIPT)
@@ -118,7 +120,7 @@ def test_every_architecture_checks_each_call_that_sets_a_mode() -> None:
     }
 
 
-def test_the_usual_tools_work_and_fail_clearly_only_for_these_bits(sandbox: BubblewrapSandbox, folder: Path) -> None:
+def test_the_usual_tools_work_and_fail_clearly_only_for_these_bits(sandbox: Sandbox, folder: Path) -> None:
     git, tar, install = program("git"), program("tar"), program("install")
     (folder / "tool").write_text("#!/bin/sh\n")
     (folder / "tool").chmod(0o755)
@@ -140,7 +142,7 @@ def test_the_usual_tools_work_and_fail_clearly_only_for_these_bits(sandbox: Bubb
     assert with_set_id_bits(folder) == []
 
 
-def test_an_archive_with_such_a_file_is_unpacked_without_the_bits(sandbox: BubblewrapSandbox, folder: Path) -> None:
+def test_an_archive_with_such_a_file_is_unpacked_without_the_bits(sandbox: Sandbox, folder: Path) -> None:
     tar = program("tar")
     (folder / "tool").write_text("content\n")
     (folder / "tool").chmod(0o4755)
@@ -151,7 +153,7 @@ def test_an_archive_with_such_a_file_is_unpacked_without_the_bits(sandbox: Bubbl
     assert with_set_id_bits(folder) == []
 
 
-def test_npm_still_installs_a_package_with_a_program(sandbox: BubblewrapSandbox, folder: Path) -> None:
+def test_npm_still_installs_a_package_with_a_program(sandbox: Sandbox, folder: Path) -> None:
     npm = program("npm")
     package = folder / "package"
     package.mkdir()
