@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
+from outrider.config.rules import parse_rules
 from outrider.core.approvals import AccessDecision, ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
