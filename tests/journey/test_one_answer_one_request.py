@@ -10,7 +10,7 @@ import pytest
 import outrider
 from outrider.config.load import load
 from outrider.core.approvals import ApprovalRequest
-from outrider.core.events import Answered, Asked, Entry, Result
+from outrider.core.events import Answered, Asked, Ended, Entry, Result
 from outrider.core.ports import ToolContext
 from outrider.core.store_port import Session
 from outrider.runtimes.codex.approvals import COMMAND
@@ -67,6 +67,25 @@ async def test_after_a_restart_an_answer_holds_for_what_was_asked_and_for_nothin
         await agent.answer(session, again, "no")
         await finished_journal(agent)
     assert world.effects()[-1] == {"outcome": {"outcome": "selected", "optionId": "3"}}
+
+
+@pytest.mark.parametrize("first", ["once", "no"])
+async def test_a_later_question_about_a_call_does_not_outlive_its_program(tmp_path: Path, first: str) -> None:
+    """The call runs already, or has ended: after a restart nobody is left who could use the answer."""
+    world = World(tmp_path)
+    words = do(["ask", acp_call(HARMLESS)], ["ask", acp_call(HARMFUL)], ["say", "done"])
+    async with world.open_agent() as agent:
+        session = await post(agent, words)
+        await agent.answer(session, await asked(agent, session), first)
+        later = await asked(agent, session, 2)
+    (world.agents / "silent").touch()
+    async with world.open_agent() as agent:
+        await agent.resume_all()
+        journal = await finished_journal(agent)
+    assert Answered(later.ask, "no") in journal
+    assert isinstance(journal[-1], Ended)
+    assert journal[-1].outcome == "done"
+    assert len(world.effects()) == 1
 
 
 async def test_codex_asks_twice_about_one_item_and_each_request_has_its_own_answer(tmp_path: Path) -> None:
@@ -272,7 +291,7 @@ ALLOW_CAT = '[[rules]]\nverdict = "allow"\ntool = "shell"\nargv = ["cat"]\nneeds
 
 @pytest.mark.needs("sandbox")
 @pytest.mark.parametrize(
-    ("more", "shown"),
+    ("more", "expected"),
     [
         ({}, None),
         ({"stdin": "hello"}, "With this stdin:\n| hello"),
@@ -281,7 +300,7 @@ ALLOW_CAT = '[[rules]]\nverdict = "allow"\ntool = "shell"\nargv = ["cat"]\nneeds
     ],
 )
 async def test_a_rule_about_words_does_not_cover_what_else_is_run(
-    tmp_path: Path, more: dict[str, Any], shown: str | None
+    tmp_path: Path, more: dict[str, Any], expected: str | None
 ) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir(mode=0o700)
@@ -291,11 +310,11 @@ async def test_a_rule_about_words_does_not_cover_what_else_is_run(
     async with outrider.open(config=load(home, {}), model=model, workspace=work) as agent:
         session = await agent.session("s")
         await agent.post("go", session=session, address=TERMINAL)
-        if shown is not None:
+        if expected is not None:
             waiting = await question(agent, session, 1)
-            assert f"\n| cat\n{shown}\n" in waiting.question
+            assert f"\n| cat\n{expected}\n" in waiting.question
             await agent.answer(session, waiting, "no")
         with anyio.fail_after(60):
             await agent.wait(await agent.find(session.id))
         results = outputs(list(await agent.journal(session)))
-    assert results[0].startswith("not run") == (shown is not None)
+    assert results[0].startswith("not run") == (expected is not None)

@@ -102,6 +102,8 @@ class Agent:
             case ["past", update]:
                 write(f"{session}.past", update)
             case ["ask", call, *options]:
+                if (FOLDER / "silent").exists():
+                    return
                 other = FOLDER / "instead"
                 call = json.loads(other.read_text()) if other.exists() else call
                 write("effects", self.ask(session, call, options[0] if options else OPTIONS))

@@ -38,7 +38,7 @@ from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.question_text import fitted_question, whole_question
 from outrider.core.store_port import Session
-from outrider.core.text import escape_invisible
+from outrider.core.text import escape_invisible, visible_line
 from outrider.core.turn_result import TurnResult
 from outrider.system.task_groups import background_group, first_of
 
@@ -339,7 +339,7 @@ def list_permissions(is_json: bool) -> int:
             permissions = await agent.permissions()
             rows = [("PERMISSION", "NEED", "IN", "SINCE")]
             rows += [
-                (each.id, one_line(each.need), await _scope_text(agent, each), format_time(each.created))
+                (each.id, visible_line(each.need, 200), await _scope_text(agent, each), format_time(each.created))
                 for each in permissions
             ]
         if is_json:
@@ -375,4 +375,4 @@ async def _forget_permission(config: Config, id: str) -> None:
             problem = f"{len(matches)} permissions begin with {id!r}" if matches else f"there is no permission {id!r}"
             raise Refused(f"{problem}; `outrider permissions list` shows them")
         await agent.revoke_permission(matches[0].id)
-        print_line(f"revoked: Outrider asks again for {matches[0].need} in {matches[0].applies_to}")
+        print_line(escape_invisible(f"revoked: Outrider asks again for {matches[0].need} in {matches[0].applies_to}"))

@@ -96,11 +96,14 @@ class ToolRunner:
                 return None
 
     async def _decide(self, turn: Turn, call: Call, request: ApprovalRequest) -> AccessDecision:
-        """By the answer to a question about exactly this; else by rules and permissions. A no is for the call."""
-        for answered in turn.state().answers_about(call.id):
-            if answered.answer == NO or answered.holds_for(request):
-                return answered.decision
-        return await decide_or_ask(self._tool_environment, turn, request)
+        """A rule that denies wins; then the answer to a question about exactly this, or a no to anything about this
+        call; then the other rules and permissions."""
+        decision = await decide_or_ask(self._tool_environment, turn, request)
+        if decision.verdict != "deny":
+            for answered in turn.state().answers_about(call.id):
+                if answered.answer == NO or answered.holds_for(request):
+                    return answered.decision
+        return decision
 
     async def _needs_still_allowed(self, turn: Turn, call: Call, tool: Tool, context: ToolContext) -> tuple[str, ...]:
         """What a call that has begun may use: what it was allowed, unless that has changed since."""

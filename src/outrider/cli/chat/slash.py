@@ -111,7 +111,7 @@ async def _show_task(chat: "ChatConversation", task: Task) -> Sequence[DisplayIt
         ("allowed", ", ".join(spec.grants)),
         ("output", chat.agent.commands.output_file(task) if spec.kind == "command" else ""),
     ]
-    table = two_columns([(left, sanitize_line(right, 300)) for left, right in rows if right])
+    table = two_columns([(left, sanitize_line(escape_invisible(right), 300)) for left, right in rows if right])
     lines = last_lines(await read_tail(chat.agent, task), _TASK_OUTPUT_LINES)
     return [table, OutputLines(lines)] if lines else [table]
 
@@ -190,7 +190,8 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
         target = permission.applies_to
         where = sanitize_line(names.get(target, target)) if permission.scope == "session" else short_path(target, 60)
         when = time_ago(permission.created, now_ms())
-        rows.append((permission.id, f"{sanitize_line(permission.need, 60)}, in {permission.scope} {where}  ({when})"))
+        need = sanitize_line(escape_invisible(permission.need), 60)
+        rows.append((permission.id, f"{need}, in {permission.scope} {where}  ({when})"))
     return [two_columns(rows)]
 
 

@@ -17,7 +17,7 @@ from outrider.runtimes.acp.prompt import NAME, is_done
 from outrider.runtimes.acp.protocol import AuthMethod
 from outrider.runtimes.acp.turn import AcpTurnRun, AgentDied, PromptFailed
 from outrider.runtimes.base import RuntimeContext
-from outrider.runtimes.external.approvals import ApprovalSuspended
+from outrider.runtimes.external.approvals import ApprovalSuspended, withdraw_stale_questions
 from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import RpcError
 from outrider.runtimes.jsonrpc.process import Program
@@ -42,6 +42,7 @@ class AcpRuntime:
         return Started(NAME)
 
     async def run(self, turn: Turn) -> None:
+        await withdraw_stale_questions(turn)
         if turn.state().questions:
             await deny_unreachable(turn, self._context.tool_environment)
             if turn.state().questions:

@@ -17,7 +17,7 @@ from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
 from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.turn import INTERRUPT_TIMEOUT, CodexTurnRun
-from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher
+from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher, withdraw_stale_questions
 from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 from outrider.runtimes.mcp_server import McpServer, new_token
@@ -53,6 +53,7 @@ class CodexRuntime:
     async def run(self, turn: Turn) -> None:
         journal = JournalWatcher(turn)
         approvals = ApprovalGate(turn, self._context.tool_environment, journal, timeout=self._answer_timeout)
+        await withdraw_stale_questions(turn)
         if turn.state().questions:
             await approvals.deny_unreachable()
             if turn.state().questions:

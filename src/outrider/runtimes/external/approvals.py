@@ -4,13 +4,13 @@ A question survives a restart. When nobody answers for a while, the turn is susp
 an answer.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
 from outrider.core.approvals import NO, AccessDecision, ApprovalRequest, decision_of_answer
-from outrider.core.events import Answered
-from outrider.core.plan import AnsweredQuestion
+from outrider.core.events import Answered, Asked
+from outrider.core.plan import AnsweredQuestion, State
 from outrider.core.ports import ToolEnvironment, Turn
 from outrider.core.types import Call
 from outrider.runtimes.tool_runner import decide_or_ask, deny_unreachable, record_question
@@ -45,6 +45,19 @@ class JournalWatcher:
             await self._changed.wait()
 
 
+def stale_questions(state: State) -> Sequence[Asked]:
+    """Questions about calls that run already or have ended. They cannot wait for the next run: when the program that
+    asked is gone, an answer reaches nobody."""
+    waiting = {call.id for call in state.calls if call.id not in state.begun}
+    return [asked for asked in state.questions.values() if asked.call not in waiting]
+
+
+async def withdraw_stale_questions(turn: Turn) -> None:
+    """Answer these with no, before a turn is run again."""
+    for asked in stale_questions(turn.state()):
+        await turn.record(Answered(asked.ask, NO), key=f"answer/{asked.ask}")
+
+
 class ApprovalGate:
     """The approvals of one turn. Each answer is used once, for what was asked."""
 
@@ -66,21 +79,22 @@ class ApprovalGate:
 
         The call is already in the journal.
         """
+        decision = await decide_or_ask(self._tool_environment, self._turn, request)
+        if decision.verdict == "deny":
+            return decision
         for earlier in self._earlier_answers:
             if earlier.holds_for(request):
                 self._earlier_answers.remove(earlier)
                 return earlier.decision
-        decision = await decide_or_ask(self._tool_environment, self._turn, request)
-        if decision.verdict != "ask":
+        if decision.verdict == "allow":
             return decision
         asked = await record_question(self._turn, call, request)
         await self.deny_unreachable()
         try:
             await self._wait_until(lambda: asked.ask not in self._turn.state().questions)
         except ApprovalSuspended:
-            if call.id not in self._turn.state().begun:
+            if asked not in stale_questions(self._turn.state()):
                 raise
-            # The program asked about a call that runs already, and such a call cannot wait for the next run.
             await self.withdraw(call)
         answered = self._turn.state().answers.get(asked.ask)
         return answered.decision if answered else decision_of_answer(NO, is_by_person=False)
