@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config.load import load
+from outrider.config.rules import parse_rules
 from outrider.core.approvals import AccessDecision, ApprovalRequest, Rule, decide_access
 from outrider.core.errors import Refused
 
@@ -196,3 +197,11 @@ def _toml(value: object) -> str:
             return f"[{', '.join(map(_toml, value))}]"  # pyright: ignore[reportUnknownArgumentType]
         case _:
             return str(value)
+
+
+def test_a_link_in_the_needs_of_a_rule_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    rule = {"verdict": "allow", "needs": [f"read:{tmp_path}/link", f"write:{tmp_path}/link/new"]}
+    (parsed,) = parse_rules([rule], tmp_path / "config.toml", tmp_path / "home")
+    assert parsed.needs == (f"read:{tmp_path}/real", f"write:{tmp_path}/real/new")
