@@ -253,6 +253,7 @@ class TestNeeds:
         )
         assert "neither a folder nor a file" in told
 
+    @pytest.mark.needs("bubblewrap")  # the folder above can be listed there
     async def test_a_single_file_can_be_asked_for(self, world: World) -> None:
         file = world.data / "plain" / "config.toml"
         session = await world.session("a", world.outer)
@@ -263,6 +264,7 @@ class TestNeeds:
 
 
 @needs_sandbox
+@pytest.mark.needs("bubblewrap")  # it has a /proc of its own; hostile.txt tries the same for both
 async def test_a_command_inherits_no_descriptor_of_a_folder(world: World) -> None:
     session = await world.session("a", world.outer)
     command = "ls -l /proc/self/fd /proc/1/fd | grep -c -- '-> /[^dp]' ; ls /proc/1/fd | wc -l"

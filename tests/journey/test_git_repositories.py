@@ -17,7 +17,7 @@ from tests.support.tasking import TERMINAL, open_scripted, results, say_and_wait
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.promise("S8"),
-    pytest.mark.needs("sandbox"),
+    pytest.mark.needs("bubblewrap"),
     pytest.mark.needs("git"),
 ]
 COMMIT = "git add -A && git -c user.name=Ann -c user.email=ann@example.com commit -qm second && git log --format=%s"
