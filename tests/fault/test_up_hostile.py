@@ -84,7 +84,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
     quick = ("--rate", "1000000")
     keys = {
         "owner": create("owner", "--scope", "admin", *quick),
-        "other": create("other", "--person", "other", *quick),
+        "other": create("other", "--person", "other", "--scope", "chat", "--scope", "approve", *quick),
         "revoked": create("revoked", "--scope", "admin"),
     }
     assert person.types("key", "revoke", "revoked").code == 0

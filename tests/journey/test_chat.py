@@ -125,8 +125,8 @@ def test_slash_commands_run_and_errors_take_one_line(person: Person) -> None:
             for typed, expected in (
                 ("/stats", "did you mean /status?"),
                 ("/model anthropix:x", "did you mean anthropic:x?"),
-                ("/switch nowhere", "there is no session 'nowhere'; /sessions shows them"),
-                ("/tail t-none", "there is no task 't-none'; /tasks shows them"),
+                ("/switch nowhere", "there is no session 'nowhere'; /sessions shows all sessions"),
+                ("/tail t-none", "there is no task 't-none'; /tasks shows all tasks"),
                 ("/help", "Alt-Enter, Ctrl-J"),
                 ("/compact", "nothing to summarise"),
                 ("//words", "The only reply."),

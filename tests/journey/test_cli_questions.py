@@ -293,7 +293,7 @@ def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pip
     assert ran.err.startswith("Allow this command with network access")
     command = f"outrider questions answer {question['id']} once|session|workspace|no"
     assert ran.err.endswith(
-        f"outrider: session s waits for an answer: {command}\n"
+        f"outrider: session s is waiting for an answer: {command}\n"
         "outrider: your message is saved; the model reads it after the answer\n"
     )
     assert person.types("questions", "answer", question["id"], "once") == Ran(0, "all done\n", "")
