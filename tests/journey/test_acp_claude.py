@@ -64,17 +64,18 @@ def config(person: Person) -> Config:
 
 
 def pids(person: Person) -> list[int]:
-    """The processes of the agent: itself, and what it started."""
+    """The processes of the agent: itself first, then what it started."""
     key = PoolKey("owner", str(person.project))
     variable = f"OUTRIDER_CHILD={marker_of('acp', person.home, key)}".encode()
-    processes: list[int] = []
+    processes: list[tuple[int, int]] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if variable in (folder / "environ").read_bytes().split(b"\0"):
-                processes.append(int(folder.name))
+                started = int((folder / "stat").read_bytes().rpartition(b") ")[2].split()[19])
+                processes.append((started, int(folder.name)))
         except OSError:
             continue
-    return sorted(processes)
+    return [pid for _, pid in sorted(processes)]  # A later process may have a smaller number.
 
 
 @pytest.mark.anyio
