@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
-from outrider.config.models import PROVIDERS, WIRES, ProviderPreset
+from outrider.config.models import PROVIDERS, WIRE_PROVIDERS, ProviderPreset
 from outrider.config.schema import SETTINGS, Setting, render_value
 
 _INTRODUCTION = """\
@@ -38,12 +38,12 @@ Set `model.key` to a reference, so that the key itself is stored in one place on
 ```toml
 [model]
 name = "openai:gpt-5.5"
-key = "env:MY_KEY"            # or "file:~/keys/openai"; only you may be able to read that file
+key = "env:MY_KEY"            # or "file:~/keys/openai"; that file must be readable only by you
 ```
 
 `model.key` may also be the key itself, if only you can read `config.toml` (`config set` sets these permissions). To
-keep a key out of your shell history, pass it on standard input: `outrider config set model.key -`. No command prints a
-key.
+keep a key out of your shell history, pass it on standard input: `outrider config set model.key -`. No command prints
+this key.
 
 `model.url` and `model.key` apply to the model configured with them and to other models of the same provider. A model
 of another provider, chosen by a flag or in a session, is never sent that key. The key in a provider's usual variable is
@@ -70,9 +70,9 @@ _MODELS_SECTION = """\
 ## Models
 
 `model.name` (or `OUTRIDER_MODEL`) is `<provider>:<model>`, `<wire>:<model>`, or `practice` for the practice model.
-A wire is an API format: {wires}.
-To use another server that supports one of them, name the wire and set `model.url`; with `model.url` set, a bare model
-name means `openai-chat`.
+A wire is the API format that a model's server speaks: {wires}. To use a server
+that is not in the table below, name its wire and set `model.url`; with `model.url` set, a bare model name means
+`openai-chat`. Two more names can be used as `<wire>`: `practice`, and `pydantic-ai` for the models of that library.
 
 If no model is set, Outrider uses the default model of the first provider in this table whose key variable is set, or
 the practice model if there is none. Model servers on your own machine are suggested, but not used until you choose one.
@@ -84,7 +84,11 @@ the practice model if there is none. Model servers on your own machine are sugge
 
 def render_page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _RULES_SECTION, _MODELS_SECTION.format(wires=", ".join(f"`{wire}`" for wire in WIRES))]
+    parts = [
+        _INTRODUCTION,
+        _RULES_SECTION,
+        _MODELS_SECTION.format(wires=", ".join(f"`{wire}`" for wire in WIRE_PROVIDERS)),
+    ]
     parts[-1] += "\n".join(_provider_row(provider) for provider in PROVIDERS) + "\n"
     parts.extend(_settings_sections())
     return "\n".join(parts)

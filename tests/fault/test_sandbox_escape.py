@@ -1,6 +1,6 @@
 """Hostile commands, run for real in every sandbox: none of them sees a canary, reaches a listener or changes the world.
 
-What one of the sandboxes does not hold is written down here, command by command, and in docs/sandbox.md.
+What one of the sandboxes does not block is written down here, command by command, and in docs/sandbox.md.
 """
 
 import os

@@ -286,8 +286,8 @@ async def test_a_wrong_value_is_explained_in_plain_words(tmp_path: Path) -> None
     async with serving_home(tmp_path, ScriptedModel()) as (_, url), client(url) as owner:
         answers = [await owner.get("/v1/sessions?limit=many"), await owner.post("/v1/sessions", content=b'{"name": 3}')]
     assert [answer.json()["error"]["message"] for answer in answers] == [
-        "invalid query: limit must be a whole number, not a text",
-        "invalid body: name must be a text, not a whole number",
+        "invalid query: limit must be a whole number, not a string",
+        "invalid body: name must be a string, not a whole number",
     ]
 
 

@@ -52,7 +52,7 @@ def render(source: Promises) -> str:
         ),
     )
     guards = _table(
-        "| | guard | what it does | state |\n|---|---|---|---|",
+        "| | protection | what it does | state |\n|---|---|---|---|",
         (f"| {guard.id} | {guard.name} | {guard.promise} | {_state(guard, test_marks)} |" for guard in source.guard),
     )
     kills = _table("| | killed when |\n|---|---|", (f"| {kill.id} | {kill.when} |" for kill in source.kill))

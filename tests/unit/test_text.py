@@ -19,10 +19,10 @@ class Point(Struct, forbid_unknown_fields=True):
 
 
 WRONG_VALUES: list[tuple[Any, str]] = [
-    ({"x": "one"}, "x must be a whole number, not a text"),
+    ({"x": "one"}, "x must be a whole number, not a string"),
     ({"x": 1, "limit": 0}, "limit must be a whole number, 1 or more"),
     ({"x": 1, "limit": 1001}, "limit must be a whole number, 1000 or less"),
-    ({"x": 1, "name": "long"}, "name must be a text of length 3 or less"),
+    ({"x": 1, "name": "long"}, "name must be a string of length 3 or less"),
     ({"x": 1, "until": "now"}, "until cannot be 'now'"),
     ({"x": 1, "near": 5}, "near must be a list or null, not a whole number"),
     ({"x": 1, "near": [{"x": 1}, {"x": True}]}, "near[1].x must be a whole number, not true or false"),

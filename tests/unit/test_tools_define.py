@@ -109,7 +109,7 @@ TAKES = (
     [
         ({"name": "a"}, "wrong arguments: points is missing"),
         ({"name": "a", "points": [], "x": 1}, "wrong arguments: there is no field x"),
-        ({"name": 5, "points": []}, "wrong arguments: name must be a text, not a whole number"),
+        ({"name": 5, "points": []}, "wrong arguments: name must be a string, not a whole number"),
         ({"name": "a", "points": [], "colour": "green"}, "wrong arguments: colour cannot be 'green'"),
         ({"name": "a", "points": [{"y": 1}]}, "wrong arguments: points[0].x is missing"),
     ],

@@ -55,9 +55,9 @@ COMMANDS: tuple[SlashCommandSpec, ...] = (
     SlashCommandSpec("no", "deny the pending call"),
     SlashCommandSpec(
         "questions",
-        "list the pending questions of all sessions, show all of one, or answer it",
+        "list the pending questions of all sessions, show one in full, or answer it",
         "words",
-        argument_hint="ID ANSWER",
+        argument_hint="ID [ANSWER]",
     ),
     SlashCommandSpec(
         "permissions",
@@ -67,7 +67,7 @@ COMMANDS: tuple[SlashCommandSpec, ...] = (
     ),
     SlashCommandSpec("status", "show the session, its model, workspace, tokens and cost"),
     SlashCommandSpec("model", "show the model, or use another one in this session", "model"),
-    SlashCommandSpec("runtime", "show the runtime, or use another one in this session", "runtime"),
+    SlashCommandSpec("runtime", "list the runtimes, or use another one in this session", "runtime"),
     SlashCommandSpec("sessions", "list recent sessions"),
     SlashCommandSpec("switch", "open another session", "session", required=True),
     SlashCommandSpec("compact", "summarise earlier messages before the next reply"),

@@ -44,7 +44,10 @@ _COMMANDS = {
     "key": ("outrider.cli.keys", "Show, create, list and revoke API keys."),
     "config": ("outrider.cli.config", "List and change settings."),
     "doctor": ("outrider.cli.doctor", "Check this installation and suggest fixes."),
-    "practice-model": ("outrider.cli.practice_model", "Serve a scripted model on localhost, for tests and demos."),
+    "practice-model": (
+        "outrider.cli.practice_model",
+        "Serve the practice model, or replies that you script, on 127.0.0.1.",
+    ),
 }
 
 
@@ -78,7 +81,7 @@ class _LazyGroup(click.Group):
     cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Without a command, `outrider` opens the chat. Its home is OUTRIDER_HOME, or ~/.outrider.",
+    epilog="Without a command, `outrider` opens the chat. Data and settings are in OUTRIDER_HOME, or ~/.outrider.",
 )
 @click.version_option(__version__, message="outrider %(version)s")
 @click.pass_context

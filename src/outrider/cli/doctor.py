@@ -114,9 +114,9 @@ async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
         network = "with network access" if config.sandbox.network else "without network access"
         yield ProbeResult("sandbox", "fine", f"commands run in a sandbox {network}: {one_line(sandbox.why)}")
     if isinstance(sandbox, LandlockSandbox):
-        yield ProbeResult("sandbox", "fine", f"Landlock does not hold all: {'; '.join(NOT_HELD)}")
+        yield ProbeResult("sandbox", "fine", f"Landlock protects less than bubblewrap: {'; '.join(NOT_HELD)}")
         if sandbox.instead:
-            text = f"bubblewrap would hold more, but {one_line(sandbox.instead.why)}"
+            text = f"bubblewrap would protect more, but {one_line(sandbox.instead.why)}"
             yield ProbeResult("sandbox", "fine", text, one_line(sandbox.instead.hint))
     limits = sandbox.limits
     method = "cgroups, for all its processes together" if sandbox.cgroups else "rlimits, memory for each process"

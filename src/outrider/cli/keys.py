@@ -134,7 +134,7 @@ def create(name: str, person: str, scopes: tuple[KeyScope, ...], is_json: bool, 
 @command.command("list")
 @JSON_OPTION
 def list_keys(is_json: bool) -> int:
-    """List all keys, oldest first. The keys themselves are neither stored nor shown."""
+    """List all keys, oldest first. The keys themselves are not shown."""
     config = open_config()
 
     async def act() -> None:

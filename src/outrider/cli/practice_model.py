@@ -23,7 +23,7 @@ from outrider.testing.scripted_server.server import ScriptedServer
     "--latency", type=click.FloatRange(0), default=0.0, metavar="MS", help="Wait this long before each reply."
 )
 def command(port: int, say: tuple[str, ...], script: str | None, latency: float) -> None:
-    """Serve a scripted model on 127.0.0.1, for tests and demos.
+    """Serve the practice model, or replies that you script, on 127.0.0.1.
 
     The server implements OpenAI chat completions and responses and Anthropic messages. It prints one line of JSON with
     its URL when it is ready. Without --say and --script it replies like the built-in practice model. GET /requests

@@ -177,9 +177,9 @@ _MIN_ID_PREFIX = 6
 @JSON_OPTION
 @click.pass_context
 def command(ctx: click.Context, is_json: bool) -> int:
-    """List pending questions, show one whole, and answer them.
+    """List pending questions, show one in full, and answer them.
 
-    You also see the questions of other people: those who have a key to your Outrider cannot answer them.
+    The list includes those of other people who have a key to your Outrider: by default, only you can answer them.
     """
     return DONE if ctx.invoked_subcommand else _list_questions(is_json)
 
@@ -220,7 +220,7 @@ def question_session(question: PendingQuestion) -> str:
 @click.argument("question")
 @JSON_OPTION
 def show_question(question: str, is_json: bool) -> int:
-    """Show all of a question: everything that would run, with nothing left out.
+    """Show a question in full: everything that would run.
 
     QUESTION is an id from `outrider questions`, or at least its first six characters.
     """
@@ -267,7 +267,7 @@ def answer_question(question: str, answer: str, is_brief: bool, is_json: bool) -
 
     QUESTION is an id from `outrider questions`, or at least its first six characters. The answer allows the call once,
     for this session or for this workspace, or not at all. `outrider questions` shows which answers a question offers:
-    one that a rule causes for a call inside the sandbox offers only once and no.
+    if a rule asks about a call inside the sandbox, only once and no.
     """
     check_text(question, "the question's id")
     config = open_config()
@@ -331,7 +331,7 @@ def permissions_command() -> None:
 @permissions_command.command("list")
 @JSON_OPTION
 def list_permissions(is_json: bool) -> int:
-    """List everything that is allowed without asking again."""
+    """List the permissions you granted."""
     config = open_config()
 
     async def act() -> None:

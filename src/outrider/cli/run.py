@@ -81,7 +81,9 @@ class RunRequest(Struct, frozen=True):
 @click.option("--runtime", "-r", metavar="NAME", help="Use this runtime in the session from now on, e.g. codex.")
 @click.option("--workspace", "-w", default="", metavar="PATH", help="Work in this folder (new sessions only).")
 @click.option("--image", "-i", "images", multiple=True, metavar="FILE", help="Attach an image; may be repeated.")
-@click.option("--key", help="Idempotency key: repeating it returns the same reply and runs nothing twice.")
+@click.option(
+    "--key", metavar="KEY", help="Idempotency key: repeating it returns the same reply and runs nothing twice."
+)
 @click.option("--timeout", type=click.IntRange(1, 604_800), metavar="SECONDS", help="Stop the turn after this time.")
 @click.option("--json", "is_json", is_flag=True, help="Print every event as a line of JSON.")
 @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Print only errors on stderr.")

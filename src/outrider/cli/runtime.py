@@ -44,7 +44,7 @@ def command() -> None:
 @command.command("list")
 @JSON_OPTION
 def list_runtimes(is_json: bool) -> int:
-    """List every runtime, whether it is ready, and which one is the default."""
+    """List every runtime and whether it is ready; * marks the default."""
     return run_async(partial(_print_runtimes, open_config(), is_json))
 
 

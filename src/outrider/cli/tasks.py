@@ -405,7 +405,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
     line = check_text(" ".join(text), "the text")
     content = (line if is_bare or not text else f"{line}\n").encode()
     if not content and not is_last and not is_interrupt:
-        raise Refused("there is nothing to write: give a text, --close or --ctrl-c")
+        raise Refused("there is nothing to write: give TEXT, --close or --ctrl-c")
 
     async def act(agent: AgentApi) -> None:
         row = await agent.find_task(check_text(task, "the task's id"))

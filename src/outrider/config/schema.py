@@ -163,7 +163,7 @@ class CodexSettings(Section, frozen=True):
     ] = "workspace-write"
     approval: Annotated[
         Literal["on-request", "untrusted", "never"],
-        Meta(description="When Codex requests approval: to leave its sandbox, for everything, or never."),
+        Meta(description="When Codex requests approval: to leave its sandbox, for almost everything, or never."),
     ] = "on-request"
     tools: Annotated[
         Literal["auto", "dynamic", "mcp"],
@@ -221,7 +221,7 @@ class SandboxSettings(Section, frozen=True):
         Meta(
             description="auto uses bubblewrap, else Landlock, and asks before every command where neither works; "
             "required refuses commands there; bubblewrap and landlock require that one; off runs commands without a "
-            "sandbox."
+            "sandbox and without asking."
         ),
     ] = "auto"
     read: Annotated[Folders, Meta(description="Folders that commands may read in addition to system folders.")] = ()
@@ -278,7 +278,9 @@ class ChatSettings(Section, frozen=True):
 class HttpSettings(Section, frozen=True):
     host: Annotated[
         str,
-        Meta(description="The address `outrider up` listens on; an address beyond loopback also needs --host."),
+        Meta(
+            description="The address `outrider up` listens on; any address but loopback must also be given with --host."
+        ),
     ] = "127.0.0.1"
     port: Annotated[
         int, Meta(description="The port `outrider up` listens on; 0 to choose a free one.", ge=0, le=65_535)

@@ -41,7 +41,7 @@ def closest_match(word: str, names: Iterable[str], likeness: float = 0.75) -> st
 _JSON_TYPES = {
     "int": "a whole number",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "bool": "true or false",
     "array": "a list",
     "object": "an object",
@@ -55,7 +55,7 @@ _BOUNDS = {">=": "or more", "<=": "or less"}
 
 
 def explain_validation(error: Exception) -> str:
-    """An error of msgspec in plain words, for example `limit must be a whole number, not a text`."""
+    """An error of msgspec in plain words, for example `limit must be a whole number, not a string`."""
     problem, _, place = str(error).partition(" - at `")
     path = place.removesuffix("`").removeprefix("$").removeprefix(".")
     if field := _FIELD.fullmatch(problem):

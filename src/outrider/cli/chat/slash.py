@@ -200,7 +200,7 @@ _KEY_HELP = (
     ("Alt-Enter, Ctrl-J", "insert a new line"),
     ("Up, Down, Ctrl-R", "browse or search the input history"),
     ("Tab", "complete a command or its argument"),
-    ("v", "show all of an open question"),
+    ("v", "show a pending question in full"),
     (
         "o, s, w, n",
         "answer a pending question: once, this session, this workspace, no; the question says which it offers",

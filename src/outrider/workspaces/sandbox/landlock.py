@@ -1,7 +1,7 @@
 """The Landlock sandbox, for machines that refuse user namespaces, and commands without any sandbox.
 
 Both are started by the launcher, in a process tree that ends with the command, with a home and temporary folder of
-their own. docs/sandbox.md compares what this sandbox holds with what bubblewrap holds.
+their own. docs/sandbox.md compares this sandbox with bubblewrap.
 """
 
 import fcntl
@@ -30,13 +30,13 @@ LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).parent / "landlock_la
 MIN_ABI, MAX_ABI = 3, 7
 """Before version 3, a command could empty files that it may only read. Version 7 is the newest that was tested."""
 NOT_HELD = (
-    "the names and attributes of files outside can be tested one by one, not their content",
-    "no private /tmp, /dev/shm or /proc of its own: programs that insist on them fail",
-    "no listeners of its own, and no unix sockets between its processes",
-    "files below .git are not protected from a command that runs",
-    "the space in its temporary folder is not limited",
+    "a command can find out the attributes of files outside, one name at a time, but not their content",
+    "a command has no /tmp, /dev/shm or /proc of its own: programs that need them fail",
+    "its processes cannot listen on a port or on a named unix socket",
+    "files below .git are not protected from commands",
+    "the size of its temporary folder is not limited",
 )
-"""What it does not hold, in comparison with bubblewrap, for `outrider doctor`."""
+"""How it protects less than bubblewrap, for `outrider doctor`."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _ETC = ("/etc/passwd", "/etc/group", "/etc/ssh/ssh_config", "/etc/ssh/ssh_config.d", "/etc/wgetrc")
 """Without accounts, git, npm and ssh do not work; inside bubblewrap there are others in their place. Without these
