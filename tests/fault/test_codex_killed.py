@@ -125,7 +125,7 @@ async def assert_in_order(agent: Agent, turns: int, threads: int = 1) -> None:
     assert len(replies) - len(set(replies)) <= 1
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_turn_continues_in_its_thread_after_outrider_was_killed(world: World, point: str) -> None:
     killed_at(point, world.folder, world.settings(), ASKED)
@@ -159,7 +159,7 @@ async def test_a_turn_whose_owner_was_killed_twice_still_ends_once(world: World,
     await until_none_survives(world.folder)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A15")
 @pytest.mark.parametrize("answer", ["once", "no"])
 async def test_a_question_survives_a_kill_of_outrider_and_its_answer_applies(tmp_path: Path, answer: str) -> None:
@@ -241,7 +241,7 @@ def kill_all(folder: Path) -> int:
     return len(pids)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A8")
 @pytest.mark.parametrize("name", MOMENTS)
 async def test_a_turn_whose_codex_was_killed_fails_and_the_next_one_continues_in_its_thread(
@@ -281,7 +281,7 @@ async def test_a_turn_whose_codex_was_killed_fails_and_the_next_one_continues_in
         await until_none_survives(tmp_path)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A8")
 async def test_a_question_of_a_killed_codex_is_asked_again_by_the_next_process(tmp_path: Path) -> None:
     def kill_when_asked(event: Event) -> None:

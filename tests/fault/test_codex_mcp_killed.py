@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     end_all(tmp_path)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     "point", ["calls_not_recorded", "call_intent_recorded", "result_not_recorded", "result_recorded"]
 )

@@ -8,7 +8,7 @@ from bench.codex_soak import soak
 from tests.support.codex import codex_binary
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.anyio
 @pytest.mark.timeout(180)
 @pytest.mark.promise("L3")

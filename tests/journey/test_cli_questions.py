@@ -257,6 +257,7 @@ def test_an_answer_can_be_recorded_without_running_the_turn(person: Person, serv
 
 
 @pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_the_next_question_of_the_same_turn_is_pending_after_the_first_answer(person: Person) -> None:
     with ScriptedServer(script(needs_approval(), needs_approval(), says("all done"))) as server:
         person.uses(server.url)
@@ -270,6 +271,7 @@ def test_the_next_question_of_the_same_turn_is_pending_after_the_first_answer(pe
 
 
 @pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_terminal(
     person: Person, server: ScriptedServer
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_pending_question_is_asked_again_when_the_session_is_continued_at_a_te
 
 
 @pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pipe(
     person: Person, server: ScriptedServer
 ) -> None:
@@ -302,6 +305,7 @@ def test_a_pending_question_stays_pending_when_the_session_is_continued_in_a_pip
 
 
 @pytest.mark.needs("sandbox")
+@pytest.mark.needs("terminal")
 def test_a_pending_question_stays_pending_when_a_pipe_joins_through_another_process(
     person: Person, server: ScriptedServer
 ) -> None:

@@ -37,7 +37,7 @@ async def test_a_turn_has_the_shape_of_a_native_one_and_names_thread_and_turn(tm
     assert done.usage.input > 0
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A3")
 async def test_commands_and_patches_are_in_the_journal_with_their_results_in_order(tmp_path: Path) -> None:
     patch = ScriptedCall(
@@ -65,7 +65,7 @@ async def test_commands_and_patches_are_in_the_journal_with_their_results_in_ord
     ]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A3")
 async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) -> None:
     lines = script(says("", shell("sleep 0.5; echo slow"), shell("echo quick")), says("done"))
@@ -78,7 +78,7 @@ async def test_commands_that_run_at_once_each_keep_their_result(tmp_path: Path) 
     assert summarize(journal)[-2:] == ["reply done", "ended done"]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A3")
 async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path) -> None:
     lines = script(*(says("", shell("cat /nowhere/at/all")) for _ in range(4)), says("done"))
@@ -91,7 +91,7 @@ async def test_a_command_that_fails_at_once_is_in_the_journal_too(tmp_path: Path
     assert all("No such file or directory" in line for line in results)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A2")
 @pytest.mark.behaviour("A3")
 async def test_our_own_model_is_not_asked_and_later_reads_what_codex_did(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def ended(agent: Agent, session: Session) -> list[str]:
     raise AssertionError("never ended")
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_turn_that_only_waits_for_an_answer_is_handed_over_at_once(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes", **WANTS)), says("ok"))
     async with open_scripted_server(lines) as server:
@@ -72,7 +72,7 @@ async def test_a_turn_that_only_waits_for_an_answer_is_handed_over_at_once(tmp_p
     assert (tmp_path / "work" / "yes").exists()
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_command_that_leaves_the_sandbox_runs_when_a_person_allows_it(tmp_path: Path) -> None:
     lines = steps(says("", shell("touch yes; echo done", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
@@ -126,7 +126,7 @@ async def test_a_command_does_not_run_after_a_no_or_when_nobody_can_answer(tmp_p
     ]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_two_questions_at_once_are_asked_one_after_the_other_and_both_results_are_kept(tmp_path: Path) -> None:
     lines = steps(says("", shell("echo one", **WANTS), shell("echo two", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
@@ -138,7 +138,7 @@ async def test_two_questions_at_once_are_asked_one_after_the_other_and_both_resu
     assert ("one\n" in results, "two\n" in results) == (True, True)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_after_a_yes_for_the_session_no_question_follows(tmp_path: Path) -> None:
     lines = steps(says("", shell("echo one", **WANTS)), says("", shell("echo two", **WANTS)), says("ok"))
     async with at_work(tmp_path, lines) as agent:
@@ -149,7 +149,7 @@ async def test_after_a_yes_for_the_session_no_question_follows(tmp_path: Path) -
     assert [line for line in journal if line.startswith("result")] == ["result one\n", "result two\n"]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
     patch = ScriptedCall(
         "apply_patch", raw="*** Begin Patch\n*** Add File: a.txt\n+hello\n*** End Patch\n", custom=True
@@ -179,7 +179,7 @@ async def test_a_patch_is_shown_with_what_it_changes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize("answer", ["once", "no"])
 async def test_a_question_survives_a_restart_and_its_answer_applies_once(tmp_path: Path, answer: str) -> None:
     lines = steps(says("", shell("echo run >> ran", **WANTS)), says("ok"))
@@ -197,7 +197,7 @@ async def test_a_question_survives_a_restart_and_its_answer_applies_once(tmp_pat
     assert (ran.read_text() if ran.exists() else "") == ("run\n" if answer == "once" else "")
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_turn_whose_question_stays_unanswered_is_suspended_and_resumes_with_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ async def test_when_codex_dies_the_turn_fails_and_the_next_one_continues_in_the_
     assert "remember plum" in texts(server.requests[-1])
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_message_during_a_turn_reaches_it(tmp_path: Path) -> None:
     waits = says("", shell("touch began; while [ ! -e go ]; do sleep 0.05; done"))
     # Until the message is there the model only runs commands, so the turn cannot end before the message comes.
@@ -103,7 +103,7 @@ async def test_a_message_during_a_turn_reaches_it(tmp_path: Path) -> None:
     assert [texts(request).count("and be quick") for request in server.requests[-2:]] == [0, 1]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(tmp_path: Path) -> None:
     wait = "touch bg; while [ ! -e go ]; do sleep 0.05; done; touch gone"
     lines = script(
@@ -128,7 +128,7 @@ async def test_our_tools_run_as_ours_and_a_background_command_outlives_the_turn(
     ]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_turn_that_is_handed_over_resumes_where_it_was(tmp_path: Path) -> None:
     lines = script(says("one", shell("echo first >> log")), says("two", shell("touch began; sleep 300")), says("three"))
     async with open_scripted_server(lines) as server:
@@ -151,7 +151,7 @@ async def test_a_turn_that_is_handed_over_resumes_where_it_was(tmp_path: Path) -
     assert "interrupted" in texts(server.requests[-1])
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234567890")
     monkeypatch.setenv("PROVIDER_KEY", "pk-secret-1234567890")
@@ -167,7 +167,7 @@ async def test_secrets_are_in_no_command_of_codex(tmp_path: Path, monkeypatch: p
     assert "secret-1234567890" not in journal
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A10")
 async def test_a_turn_that_exceeds_its_time_ends_the_process_and_the_next_turn_starts_another(tmp_path: Path) -> None:
     lines = script(says("hm", ScriptedCall("exec_command", {"cmd": "touch began; sleep 300"})), says("fine"))
@@ -201,7 +201,7 @@ async def test_a_silent_turn_that_is_still_active_continues(tmp_path: Path) -> N
     assert journal[-2:] == ["reply at last", "ended done"]
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.behaviour("A10")
 async def test_a_process_is_reused_by_the_next_turn_and_ended_when_it_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +227,7 @@ async def test_a_process_is_reused_by_the_next_turn_and_ended_when_it_is_idle(
             assert (await agent.say("d", session="s")).outcome == "done"
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_sessions_of_one_workspace_share_a_process_and_get_only_their_own_messages(tmp_path: Path) -> None:
     rules = tuple(
         ScriptRule(f"number {n}", ((says(f"I am {n}", shell(f"echo {n}")),), (says(f"done {n}"),))) for n in range(4)
@@ -248,7 +248,7 @@ async def test_sessions_of_one_workspace_share_a_process_and_get_only_their_own_
     assert texts_of == {n: (f"done {n}", [f"result {n}\n"]) for n in range(4)}
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_long_output_is_stored_whole_outside_of_the_journal(tmp_path: Path) -> None:
     lines = script(says("", shell("seq 1 20000")), says("ok"))
     async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url) as agent:
@@ -262,7 +262,7 @@ async def test_a_long_output_is_stored_whole_outside_of_the_journal(tmp_path: Pa
     assert whole.count("\n") == 20_000
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_an_interrupted_call_of_our_tool_gets_a_result_and_does_not_run_twice(tmp_path: Path) -> None:
     start = call("background", command="echo x >> ran; touch began; sleep 300", notify="never")
     waiting = ScriptedCall("tasks", {"action": "list"})

@@ -24,7 +24,7 @@ def ours(tool: str, **args: object) -> ScriptedCall:
     return ScriptedCall(tool, args, namespace="mcp__outrider")
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notified(tmp_path: Path) -> None:
     wait = "while [ ! -e go ]; do sleep 0.05; done; echo it is built"
     lines = script(
@@ -56,7 +56,7 @@ async def test_our_tools_run_over_mcp_and_the_end_of_a_background_task_is_notifi
     assert len([line for line in before if line.startswith("result")]) == 2
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or_command(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,7 @@ async def test_the_model_finds_our_tools_over_mcp_and_the_token_is_in_no_file_or
     assert "start a command that outlives this turn" in str(server.requests[0].body["tools"])
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_call_over_mcp_is_recorded_after_what_codex_reported_before_it(tmp_path: Path) -> None:
     # Its notifications arrive late; MCP has a connection of its own.
     slow = tmp_path / "slow-codex"

@@ -29,7 +29,7 @@ def adds(path: str) -> ScriptedCall:
     )
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_denied_command_does_not_run_and_one_that_no_rule_matches_runs_without_a_question(
     tmp_path: Path,
 ) -> None:
@@ -64,7 +64,7 @@ async def test_a_rule_that_asks_applies_to_a_patch_in_the_workspace(tmp_path: Pa
     assert not (tmp_path / "work" / "a.txt").exists()
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_command_that_the_sandbox_stops_is_not_repeated_outside_of_it_without_a_rule(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     outside = tmp_path / "codex" / "outside"
@@ -79,7 +79,7 @@ async def test_a_command_that_the_sandbox_stops_is_not_repeated_outside_of_it_wi
     assert ["Read-only file system" in line for line in journal if line.startswith("result")] == [True] * 4
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_yes_to_commands_in_the_sandbox_does_not_allow_one_outside_of_it(tmp_path: Path) -> None:
     leaves = {"sandbox_permissions": "require_escalated"}
     lines = steps(says("", shell("touch in")), says("", shell("touch out", **leaves)), says("ok"))
@@ -95,7 +95,7 @@ async def test_a_yes_to_commands_in_the_sandbox_does_not_allow_one_outside_of_it
     assert ((tmp_path / "work" / "in").exists(), (tmp_path / "work" / "out").exists()) == (True, False)
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path) -> None:
     secret = tmp_path / "home" / "api_key"
     secret.parent.mkdir(mode=0o700)
@@ -106,7 +106,7 @@ async def test_commands_of_codex_cannot_read_the_home_of_outrider(tmp_path: Path
     assert any(line.endswith("end\n") for line in journal), journal
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_rules_apply_after_a_restart_and_no_other_question_is_asked(tmp_path: Path) -> None:
     rule(tmp_path, DENY)
     lines = steps(says("", shell("touch no")), says("", shell("touch yes")), says("ok"))
@@ -122,7 +122,7 @@ async def test_rules_apply_after_a_restart_and_no_other_question_is_asked(tmp_pa
     assert "asked" not in journal
 
 
-@pytest.mark.needs("sandbox")
+@pytest.mark.needs("bubblewrap")
 async def test_a_workspace_inside_outriders_home_works_and_the_rest_of_the_home_is_hidden(tmp_path: Path) -> None:
     lines = steps(
         says("", shell("sleep 0.3; echo hello > mine; cat mine; cat ../../store.db; ls ..; echo end")), says("ok")

@@ -85,6 +85,7 @@ def test_what_is_promised_depends_on_the_endpoint(person: Person, way: str) -> N
 
 
 @pytest.mark.needs("sandbox")
+@pytest.mark.needs("tmux")
 @pytest.mark.behaviour("B3")
 @pytest.mark.behaviour("B2")
 def test_the_same_session_promises_nothing_over_completions_and_notifies_over_responses_and_in_the_chat(
