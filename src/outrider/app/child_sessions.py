@@ -19,6 +19,7 @@ from outrider.engine.task_supervisor import TaskSupervisor
 from outrider.engine.worker import Worker
 from outrider.workspaces.command_usage import UsageLimits
 from outrider.workspaces.commands import CommandSettings, LocalCommands
+from outrider.workspaces.program_files import program_folders
 from outrider.workspaces.sandbox.detect import detect
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxLimits
 
@@ -73,6 +74,7 @@ def open_commands(config: Config) -> LocalCommands:
             network=box.network,
             read=box.read,
             hidden=(str(config.home),),
+            program=program_folders(),
             usage=UsageLimits(cpu=box.cpu, reserve=box.reserve * mebi),
             redactor=build_redactor(config),
         )

@@ -19,6 +19,7 @@ from outrider.engine.task_supervisor import TaskSupervisor
 from outrider.workspaces.git_protection import ProtectedFiles
 from outrider.workspaces.held_paths import hold_workspace, workspace_identity
 from outrider.workspaces.local import LocalWorkspace
+from outrider.workspaces.program_files import program_folders
 
 
 class HomeToolEnvironment:
@@ -65,6 +66,7 @@ class HomeToolEnvironment:
                 session.identity,
                 (self._home,),
                 protection=ProtectedFiles(self._policy.commands.repositories, session.id),
+                program=program_folders(),
             ),
             blobs=self._blobs,
             call=call.id,

@@ -39,6 +39,7 @@ from outrider.workspaces.held_paths import (
     hold_workspace,
     identity_of_status,
 )
+from outrider.workspaces.program_files import ProgramFiles
 from outrider.workspaces.safe_paths import OPEN_FOLDER, open_path
 from outrider.workspaces.sandbox.bubblewrap import command_group
 from outrider.workspaces.sandbox.port import Sandbox
@@ -60,6 +61,8 @@ class CommandSettings(Struct, frozen=True):
     """Folders that every command may read, in addition to the system's."""
     hidden: tuple[str, ...] = ()
     """Outrider's own files and folders, which no command may see."""
+    program: tuple[str, ...] = ()
+    """The folders that Outrider runs from, which no command may change."""
     max_ended_tasks: int = 500
     """Ended tasks whose output is kept."""
     max_ended_bytes: int = 1024**3
@@ -80,6 +83,7 @@ class LocalCommands:
         """The tasks that had not ended at the last `prune`."""
         self.repositories = KnownRepositories()
         self._usage = UsageMonitor(settings.usage)
+        self._program = ProgramFiles(settings.program)
 
     @cached_property
     def sandbox(self) -> Sandbox | NoSandbox:
@@ -139,7 +143,7 @@ class LocalCommands:
             for need in resolved:
                 _require_outside(need, paths.root, repositories)
             if not isinstance(self.sandbox, NoSandbox):
-                self.sandbox.wrap(("true",), paths, {}).close()
+                self._confine(("true",), paths).close()
         return resolved
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
@@ -267,12 +271,27 @@ class LocalCommands:
     def _wrap(self, task: Task, argv: Sequence[str], paths: HeldPaths) -> SandboxedCommand:
         if HOST in task.spec.grants:
             return SandboxedCommand(tuple(argv), self._settings.environ)
-        wrapped = self._require_sandbox().wrap(argv, paths, {})
+        wrapped = self._confine(argv, paths)
         try:
             return replace(wrapped, argv=(*self._cgroup_argv(task), *wrapped.argv))
         except (Refused, Unavailable):
             wrapped.close()
             raise
+
+    def _confine(self, argv: Sequence[str], paths: HeldPaths) -> SandboxedCommand:
+        """The command in the sandbox. Raises Refused when it could change what confines it."""
+        sandbox = self._require_sandbox()
+        if sandbox.kind != "off":
+            own = HiddenFiles(self._settings.hidden)
+            for held in (paths.root, *paths.write):
+                own.check_contents(held)
+            for held in paths.read:
+                own.check_contents(held, can_cover=True)
+            for held in paths.write:
+                if not _within(held.path, paths.root.path):
+                    self._program.check_writable(held)
+            paths = replace(paths, program=self._program.below(paths.root))
+        return sandbox.wrap(argv, paths, {})
 
     def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
         sandbox = self._require_sandbox()

@@ -5,9 +5,11 @@ open descriptor cannot be replaced.
 """
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -57,6 +59,8 @@ class HeldPaths(Struct, frozen=True):
     """Outrider's own files and folders. They stay hidden inside a visible folder; a workspace may be inside one."""
     protected: tuple[str, ...] = ()
     """Paths below the root that stay read-only, relative to it."""
+    program: tuple[str, ...] = ()
+    """Paths below the root that Outrider itself runs from, relative to it. They stay read-only whatever is granted."""
     network: bool = False
 
     def close(self) -> None:
@@ -145,6 +149,17 @@ def _names(path: str) -> Sequence[str]:
     return names
 
 
+def mounts_below(path: str) -> list[str]:
+    """The mount points inside a folder, where the system lists them."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            points = [line.split()[4] for line in file]
+    except OSError:
+        return []
+    texts = [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), point)) for point in points]
+    return [text for text in texts if text.startswith(f"{path.rstrip('/')}/")]
+
+
 class HiddenFiles:
     """Outrider's own files and folders, recognised by what they are, whatever path or hard link leads to them."""
 
@@ -171,6 +186,30 @@ class HiddenFiles:
         """Those that exist, with resolved paths."""
         real = [os.path.realpath(path) for path in self._paths]
         return tuple((path, identity_of_status(os.stat(path))) for path in real if os.path.exists(path))
+
+    def check_contents(self, held: HeldPath, *, can_cover: bool = False) -> None:
+        """Raises Refused for a folder that contains one of them, by whatever name: another mount, or one inside it.
+
+        `can_cover`: those that are below its path are covered, so that they may be there.
+        """
+        tops = self.tops()
+        inner, above = {identity for _, identity in tops}, set[FileIdentity]()
+        for path, _ in tops:
+            top = hold_path(path)
+            top.close()
+            above.update(top.above)
+        if can_cover and any(path.startswith(f"{held.path.rstrip('/')}/") for path, _ in tops):
+            above.discard(held.identity)
+        if held.identity in above:
+            raise Refused(
+                f"{held.path} contains Outrider's own files, which a command could change; use another folder"
+            )
+        for mount in mounts_below(held.path):
+            with suppress(OSError):  # it is gone, or cannot be looked at by this account
+                if identity_of_status(os.stat(mount)) in inner | above:
+                    raise Refused(
+                        f"{held.path} contains Outrider's own files, through the mount {mount}; use another folder"
+                    )
 
     def _linked_files(self) -> Sequence[FileIdentity]:
         """The files inside that have another name somewhere. Workspaces inside are not Outrider's own."""

@@ -16,6 +16,7 @@ from outrider.core.ports import FileListing, WorkspaceItem
 from outrider.core.types import WorkspaceIdentity
 from outrider.workspaces.git_protection import ProtectedFiles
 from outrider.workspaces.held_paths import HiddenFiles, hold_workspace
+from outrider.workspaces.program_files import ProgramFiles
 from outrider.workspaces.safe_paths import (
     OPEN_FOLDER,
     SafePath,
@@ -62,11 +63,13 @@ class LocalWorkspace:
         hidden: Sequence[str] = (),
         max_items: int = MAX_ITEMS,
         protection: ProtectedFiles | None = None,
+        program: Sequence[str] = (),
     ) -> None:
         self.root = root
         self._identity = identity
         self._hidden = HiddenFiles(hidden)
         self._protection = protection
+        self._program = ProgramFiles(program)
         self._max_items = max_items
         self._write_lock = Lock()
 
@@ -140,10 +143,11 @@ class LocalWorkspace:
 
     def _require_allowed(self, safe_path: SafePath, granted: Sequence[str]) -> None:
         """Raises Refused for a protected path. Links may have changed since the question: the open folder decides."""
-        if self._protection is None:
-            return
+        path = "/".join(safe_path.names)
         with closing(hold_workspace(self.root, self._identity)) as root:
-            need = self._protection.write_need(root, "/".join(safe_path.names))
+            if any(f"{path}/".startswith(f"{each}/") for each in self._program.below(root)):
+                raise Refused(f"{safe_path.path} is a part of the program of Outrider, which stays as it is")
+            need = self._protection.write_need(root, path) if self._protection else ""
         if need and need not in granted:
             raise Refused(f"{safe_path.path} is git's own; a person must allow {need} first")
 

@@ -274,7 +274,7 @@ class BubblewrapSandbox(Struct, frozen=True):
         """
         check_visible_paths(paths)
         basic, inner = sandbox_environment(environ), inner_argv(None if self.cgroups else self.limits, argv)
-        guards = _hold_protected(paths.root, paths.protected)
+        guards = _hold_protected(paths.root, (*paths.protected, *paths.program))
         bound, descriptors = _renumber(paths)
         descriptors += tuple(each.descriptor for _, each in guards)
         mounts = [_bind(option, each, 3) for option, each in guards]

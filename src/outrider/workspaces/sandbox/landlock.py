@@ -89,6 +89,11 @@ class LandlockSandbox(Struct, frozen=True):
     def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
         hidden = [path for path, _ in paths.hidden]
         check_visible_paths(paths)
+        if paths.program:
+            raise Refused(
+                f"the workspace contains the program of Outrider ({paths.root.path}/{paths.program[0]}), which this "
+                "sandbox cannot keep a command from changing; work in another folder, or install Outrider elsewhere"
+            )
         machine = platform.machine()
         system = (*self.system.folders, *self.system.etc, *_ETC, *(f"/proc/{name}" for name in _PROC))
         if paths.network:
