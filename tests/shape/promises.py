@@ -77,7 +77,7 @@ not rely on it.
 
 The tests in `tests/fault` kill a real process with SIGKILL at these points and then count what the outside world saw.
 `OUTRIDER_FAIL=mid_reply` kills the first time the point is reached, `OUTRIDER_FAIL=mid_reply:3` the third time. A point
-that belongs to a planned part (posts to chat apps) is not in the code yet.
+marked as planned is not in the code yet.
 
 {kills}
 """

@@ -110,7 +110,12 @@ def _systemd_quote(word: str) -> str:
 
 
 @click.group("up", invoke_without_command=True)
-@click.option("--host", default="", metavar="ADDRESS", help="Listen on this address; any but loopback needs a key.")
+@click.option(
+    "--host",
+    default="",
+    metavar="ADDRESS",
+    help="Listen on this address; unless it is loopback, a key must exist already.",
+)
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port; 0 picks a free one.")
 @click.option("--detach", "-d", "is_detached", is_flag=True, help="Start in the background; return when it is ready.")
 @click.option("--print-unit", "is_unit", is_flag=True, help="Print a systemd unit and exit.")

@@ -137,7 +137,7 @@ def _is_same_folder(identity: WorkspaceIdentity, current: FileIdentity) -> bool:
 def _workspace_changed(path: str) -> PathChanged:
     return PathChanged(
         f"{path} is not the folder that this session works in: it was moved or replaced, or a link leads there now. "
-        "Put the folder back; or, if the one that is there now is meant, start the session in it again: "
+        "Put the folder back; or, if you mean the folder that is there now, start the session in it again: "
         f"outrider run --workspace {path} --session NAME …"
     )
 
