@@ -143,6 +143,21 @@ class TestWhatIsFound:
             ("include", "/b"),
         ]
 
+    def test_hooks_and_settings_in_folders_whose_names_begin_with_dots(self, folder: Path) -> None:
+        (folder / ".husky" / "_").mkdir(parents=True)
+        (folder / "..shared").mkdir()
+        (folder / "..shared" / "git.ini").write_text("")
+        (folder / ".config.ini").write_text("")
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        git(folder, "config", "include.path", "../..shared/git.ini")
+        git(folder, "config", "--add", "include.path", "../.config.ini")
+        named = (".husky/_", "..shared/git.ini", ".config.ini")
+        assert set(protected(folder)) == {".git/config", ".git/hooks", *named}
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [workspace.write_need(each) for each in (*named, ".husky/_/pre-commit")] == [
+            f"write:{folder}/{each}" for each in (*named, ".husky/_")
+        ]
+
     def test_missing_settings_and_hooks_are_created_and_change_nothing(self, folder: Path) -> None:
         before = git(folder, "log", "--format=%H")
         shutil.rmtree(folder / ".git" / "hooks")
@@ -211,6 +226,15 @@ class TestCommands:
         assert fingerprint(folder) == before
         subprocess.run(["git", "status"], cwd=folder, env={"PATH": os.defpath}, capture_output=True, check=False)
         assert not (folder / "pwned").exists()
+
+    def test_hooks_in_a_folder_whose_name_begins_with_a_dot_stay(
+        self, sandbox: BubblewrapSandbox, folder: Path
+    ) -> None:
+        (folder / ".husky" / "_").mkdir(parents=True)
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        script = "echo evil >.husky/_/pre-commit; rm -rf .husky; mv .husky old; touch .husky/notes"
+        run(sandbox, folder, f"({script}) 2>&1; true")
+        assert (os.listdir(folder / ".husky" / "_"), (folder / ".husky" / "notes").exists()) == ([], True)
 
     def test_a_nested_repository_and_the_folders_above_it_stay_in_place(
         self, sandbox: BubblewrapSandbox, folder: Path

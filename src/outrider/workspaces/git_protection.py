@@ -261,11 +261,11 @@ def _inside(root: int, folder: str, path: str) -> str | None:
         return None
     joined = os.path.normpath(path if path.startswith("/") else os.path.join(top or "/", folder, path))
     relative = os.path.relpath(joined, top or "/")
-    if relative == "." or relative.startswith(".."):
+    if relative in (".", "..") or relative.startswith("../"):
         return None
     try:
-        with _open_folder(root, str(PurePosixPath(relative).parent).removeprefix(".")) as parent:
-            return relative if _is_plain(parent, PurePosixPath(relative).name) else None
+        with _open_folder(root, relative.rpartition("/")[0]) as parent:
+            return relative if _is_plain(parent, relative.rpartition("/")[2]) else None
     except OSError:
         return None
 
