@@ -15,9 +15,12 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused
 from outrider.workspaces.git_protection import (
     KnownRepositories,
+    MissingPath,
+    Placeholders,
     ProtectedFiles,
     Repository,
     find_repositories,
+    missing_paths,
     parse_paths,
     protected_paths,
     remove_redirections,
@@ -123,7 +126,7 @@ class TestWhatIsFound:
         module = ".git/modules/libs/part"
         assert set(protected(folder)) == {
             *(".git/config", ".git/hooks", ".git/config.worktree"),
-            *(".git/worktrees/side/commondir", ".git/worktrees/side/gitdir"),
+            *(f".git/worktrees/side/{name}" for name in ("commondir", "gitdir", "config.worktree")),
             *(f"{module}/config", f"{module}/hooks"),
             *("libs/part/.git", "side/.git"),
         }
@@ -157,6 +160,38 @@ class TestWhatIsFound:
         assert [workspace.write_need(each) for each in (*named, ".husky/_/pre-commit")] == [
             f"write:{folder}/{each}" for each in (*named, ".husky/_")
         ]
+
+    def test_settings_and_hooks_that_are_named_and_do_not_exist_yet(self, folder: Path, tmp_path: Path) -> None:
+        git(folder, "config", "include.path", "../conf/shared.ini")
+        git(folder, "config", "includeIf.onbranch:main.path", "more.ini")
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        git(folder, "config", "--add", "include.path", str(tmp_path / "outside.ini"))
+        wanted = (
+            MissingPath("conf/shared.ini", is_folder=False),
+            MissingPath(".git/more.ini", is_folder=False),
+            MissingPath(".husky/_", is_folder=True),
+        )
+        before = sorted(folder.rglob("*"))
+        with open_folder(folder) as root:
+            repositories = find_repositories(root)
+            assert set(missing_paths(root, repositories)) == set(wanted)
+            placeholders = Placeholders()
+            placeholders.create("t1", root, wanted)
+            placeholders.create("t2", root, missing_paths(root, repositories))
+            assert {".husky/_", "conf/shared.ini", ".git/more.ini"} < set(protected_paths(root))
+            placeholders.remove("t1", root)
+            assert {".husky/_", "conf/shared.ini", ".git/more.ini"} < set(protected_paths(root))
+            placeholders.remove("t2", root)
+        assert sorted(folder.rglob("*")) == before
+
+    def test_a_placeholder_in_which_a_person_wrote_stays(self, folder: Path) -> None:
+        git(folder, "config", "include.path", "../shared.ini")
+        with open_folder(folder) as root:
+            placeholders = Placeholders()
+            placeholders.create("t1", root, missing_paths(root, find_repositories(root)))
+            (folder / "shared.ini").write_text("[user]\n\tname = Ann\n")
+            placeholders.remove("t1", root)
+        assert git(folder, "config", "user.name") == "Ann\n"
 
     def test_missing_settings_and_hooks_are_created_and_change_nothing(self, folder: Path) -> None:
         before = git(folder, "log", "--format=%H")
@@ -235,6 +270,13 @@ class TestCommands:
         script = "echo evil >.husky/_/pre-commit; rm -rf .husky; mv .husky old; touch .husky/notes"
         run(sandbox, folder, f"({script}) 2>&1; true")
         assert (os.listdir(folder / ".husky" / "_"), (folder / ".husky" / "notes").exists()) == ([], True)
+
+    def test_the_settings_of_work_trees_cannot_be_created(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
+        git(folder, "worktree", "add", "-q", str(folder / "side"))
+        git(folder, "config", "extensions.worktreeConfig", "true")
+        files = (".git/config.worktree", ".git/worktrees/side/config.worktree")
+        run(sandbox, folder, "; ".join(f"rm -f {file}; echo '[alias] st = !touch pwned' >{file}" for file in files))
+        assert [(folder / file).read_text() for file in files] == ["", ""]
 
     def test_a_nested_repository_and_the_folders_above_it_stay_in_place(
         self, sandbox: BubblewrapSandbox, folder: Path
@@ -353,6 +395,17 @@ class TestFileTools:
         git(folder, "init", "-q", "own")
         assert workspace.write_need("own/.git/config") == ""
         workspace.write("own/.git/config", b"[user]\n\tname = Bob\n")
+
+    def test_settings_and_hooks_that_do_not_exist_yet_are_asked_for(self, folder: Path) -> None:
+        git(folder, "config", "core.hooksPath", "tools/hooks")
+        git(folder, "config", "include.path", "../conf/shared.ini")
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [workspace.write_need(path) for path in ("tools/hooks/pre-commit", "conf/shared.ini", "conf/x")] == [
+            *(f"write:{folder}/{path}" for path in ("tools/hooks", "conf/shared.ini")),
+            "",
+        ]
+        with pytest.raises(Refused, match="a person must allow"):
+            workspace.write("conf/shared.ini", b"[core]\n\tpager = ./evil\n")
 
     def test_hooks_outside_the_git_folder_are_asked_for_by_their_path(self, folder: Path) -> None:
         (folder / ".husky").mkdir()

@@ -114,3 +114,15 @@ async def test_a_file_that_redirects_git_is_removed_and_the_model_reads_it(tmp_p
         (result,) = await results(agent, await say_and_wait(agent, "go"))
     assert result["reason"] == "removed .git/commondir, which would make git obey other settings"
     assert not (work / ".git" / "commondir").exists()
+
+
+async def test_settings_that_git_would_include_cannot_be_created(tmp_path: Path, work: Path) -> None:
+    with open(work / ".git" / "config", "a") as file:
+        file.write("[include]\n\tpath = ../conf/shared.ini\n[core]\n\thooksPath = .husky/_\n")
+    attack = "mkdir -p conf .husky/_; echo '[core] pager = ./evil' >conf/shared.ini; echo ./evil >.husky/_/pre-commit"
+    rename = "mv conf old; mv .husky old; mkdir -p conf; echo evil >conf/shared.ini"
+    model = ScriptedModel(says("", call("shell", command=f"{attack}; {rename}; git status --short")), says("done"))
+    async with open_scripted(tmp_path, model) as agent:
+        (result,) = await results(agent, await say_and_wait(agent, "go"))
+    assert "Read-only file system" in result["output"]
+    assert sorted(path.name for path in work.iterdir()) == [".git", "a.txt"]

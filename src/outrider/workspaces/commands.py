@@ -26,8 +26,10 @@ from outrider.workspaces import process_end, supervisor, task_folder
 from outrider.workspaces.command_usage import RunningCommand, UsageLimits, UsageMonitor, require_free_space
 from outrider.workspaces.git_protection import (
     KnownRepositories,
+    Placeholders,
     Repository,
     is_protected,
+    missing_paths,
     protected_paths,
     remove_redirections,
 )
@@ -79,6 +81,7 @@ class LocalCommands:
         self._open_tasks: Sequence[str] | None = None
         """The tasks that had not ended at the last `prune`."""
         self.repositories = KnownRepositories()
+        self._placeholders = Placeholders()
         self._usage = UsageMonitor(settings.usage)
 
     @cached_property
@@ -126,10 +129,10 @@ class LocalCommands:
                     )
                 )
         except (Refused, Unavailable):
-            self._remove_cgroups(task)
+            self._remove_traces(task)
             raise
         except OSError as error:
-            self._remove_cgroups(task)
+            self._remove_traces(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
 
     def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
@@ -252,7 +255,12 @@ class LocalCommands:
         with ExitStack() as stack:
             root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
             session = of.session if isinstance(of, Task) else of.id
-            protected = protected_paths(root.descriptor, self.repositories.of_session(session, root.descriptor))
+            repositories = self.repositories.of_session(session, root.descriptor)
+            if isinstance(of, Task) and HOST not in grants and self._require_sandbox().kind == "bubblewrap":
+                missing = missing_paths(root.descriptor, repositories)
+                wanted = [each for each in missing if not _is_granted(f"{root.path}/{each.path}", write)]
+                self._placeholders.create(of.id, root.descriptor, wanted)
+            protected = protected_paths(root.descriptor, repositories)
             remove_redirections(root.descriptor, protected)
             yield HeldPaths(
                 root=root,
@@ -285,12 +293,19 @@ class LocalCommands:
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
         return CommandEnd(end.code, reason, end.signal, end.at, note)
 
+    def _remove_traces(self, task: Task) -> None:
+        """Remove what was prepared for a command that was not started."""
+        self._remove_cgroups(task)
+        with suppress(Refused), closing(hold_workspace(task.workspace, task.identity)) as root:
+            self._placeholders.remove(task.id, root.descriptor)
+
     def _restore_repositories(self, task: Task) -> str:
         """Remove what would make git obey other settings than the protected ones; what was done, for people."""
         if HOST in task.spec.grants:
             return ""
         try:
             with closing(hold_workspace(task.workspace, task.identity)) as root:
+                self._placeholders.remove(task.id, root.descriptor)
                 repositories = self.repositories.of_session(task.session, root.descriptor)
                 removed = remove_redirections(root.descriptor, protected_paths(root.descriptor, repositories))
         except Refused:  # the workspace is gone
