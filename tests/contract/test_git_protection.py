@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
+from outrider.workspaces.git_identity import read_identity
 from outrider.workspaces.git_protection import (
     KnownRepositories,
     MissingPath,
@@ -421,3 +422,25 @@ def test_repositories_are_found_once_for_a_session(folder: Path) -> None:
         assert first("s1") == 1
         git(folder, "init", "-q", "own")
         assert (first("s1"), first("s2"), first("s3"), first("s1")) == (1, 2, 2, 2)
+
+
+class TestTheIdentityOfThePerson:
+    def test_name_and_address_are_read_and_nothing_else(self, tmp_path: Path) -> None:
+        (tmp_path / "more.ini").write_text("[user]\n\temail = ann@example.com\n\tsigningKey = secret\n")
+        settings = (
+            '[user]\n\tname = Old\n\tname = "A \\"n\\\\n\\""\n[include]\n\tpath = more.ini\n[core]\n\tpager = x\n'
+        )
+        (tmp_path / ".gitconfig").write_text(settings)
+        environ = {"PATH": os.defpath, "HOME": str(tmp_path)}
+        text = read_identity(environ)
+        (tmp_path / ".gitconfig").write_text(text)
+        assert (text.count("\n"), read_identity(environ)) == (3, text)
+        listed = subprocess.run(["git", "config", "--global", "-l"], env=environ, capture_output=True, timeout=60)
+        assert listed.stdout == b'user.name=A "n\\n"\nuser.email=ann@example.com\n'
+
+    @pytest.mark.parametrize("settings", [None, "", "[user]\n\tname =\n", "[broken"])
+    def test_without_them_there_are_no_settings(self, tmp_path: Path, settings: str | None) -> None:
+        if settings is not None:
+            (tmp_path / ".gitconfig").write_text(settings)
+        assert read_identity({"PATH": os.defpath, "HOME": str(tmp_path)}) == ""
+        assert read_identity({"PATH": "/nowhere", "HOME": str(tmp_path)}) == ""

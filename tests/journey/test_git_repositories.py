@@ -11,7 +11,9 @@ from outrider.app.agent import Agent
 from outrider.core.events import Asked, Result
 from outrider.core.store_port import Session
 from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.workspaces.sandbox.detect import SandboxMode
 from tests.support import questions
+from tests.support.outer import require_sandbox
 from tests.support.tasking import TERMINAL, open_scripted, results, say_and_wait
 
 pytestmark = [
@@ -126,3 +128,27 @@ async def test_settings_that_git_would_include_cannot_be_created(tmp_path: Path,
         (result,) = await results(agent, await say_and_wait(agent, "go"))
     assert "Read-only file system" in result["output"]
     assert sorted(path.name for path in work.iterdir()) == [".git", "a.txt"]
+
+
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_commits_have_the_name_and_address_of_the_person(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, mode: SandboxMode
+) -> None:
+    require_sandbox(mode)
+    person = tmp_path / "person"
+    person.mkdir()
+    (person / ".gitconfig").write_text("[user]\n\tname = Änn\n\temail = ann@example.com\n[core]\n\tpager = x\n")
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    commit = "git add -A; git commit -qm x --allow-empty && git log -n 1 --format='%an %ae %cn' && cat ~/.gitconfig"
+    own = "git init -q own && cd own && git config user.name Bob && git config --global user.email bob@example.com"
+    model = ScriptedModel(
+        says("", call("shell", command=commit)), says("", call("shell", command=f"{own} && {commit}")), says("done")
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        first, second = await results(agent, await say_and_wait(agent, "go"))
+    settings = '[user]\n\tname = "Änn"\n\temail = {}\n'
+    assert first["output"] == "Änn ann@example.com Änn\n" + settings.format('"ann@example.com"')
+    assert second["output"] == "Bob bob@example.com Bob\n" + settings.format("bob@example.com")
+    assert "ann@example.com" in (person / ".gitconfig").read_text()

@@ -16,6 +16,7 @@ import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.config.environment import child_environment
 from outrider.config.redact import Redactor
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
@@ -24,6 +25,7 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process_end, supervisor, task_folder
 from outrider.workspaces.command_usage import RunningCommand, UsageLimits, UsageMonitor, require_free_space
+from outrider.workspaces.git_identity import read_identity
 from outrider.workspaces.git_protection import (
     KnownRepositories,
     Placeholders,
@@ -94,6 +96,11 @@ class LocalCommands:
                 if group.startswith(self._home_tag):
                     sandbox.cgroups.clean(group)
         return sandbox
+
+    @cached_property
+    def _git_settings(self) -> str:
+        """Read when the first command starts, as the settings of the person are then."""
+        return read_identity(child_environment(more=("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME")))
 
     def prune(self, alive: Sequence[str]) -> None:
         self._open_tasks = alive
@@ -275,7 +282,7 @@ class LocalCommands:
     def _wrap(self, task: Task, argv: Sequence[str], paths: HeldPaths) -> SandboxedCommand:
         if HOST in task.spec.grants:
             return SandboxedCommand(tuple(argv), self._settings.environ)
-        wrapped = self._require_sandbox().wrap(argv, paths, {})
+        wrapped = self._require_sandbox().wrap(argv, paths, {}, self._git_settings)
         try:
             return replace(wrapped, argv=(*self._cgroup_argv(task), *wrapped.argv))
         except (Refused, Unavailable):
