@@ -152,3 +152,60 @@ async def test_commits_have_the_name_and_address_of_the_person(
     assert first["output"] == "Änn ann@example.com Änn\n" + settings.format('"ann@example.com"')
     assert second["output"] == "Bob bob@example.com Bob\n" + settings.format("bob@example.com")
     assert "ann@example.com" in (person / ".gitconfig").read_text()
+
+
+@pytest.mark.parametrize("kind", ["work tree", "separate folder", "link"])
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_a_git_folder_outside_the_workspace_is_named_and_can_be_allowed(
+    tmp_path: Path, mode: SandboxMode, kind: str
+) -> None:
+    require_sandbox(mode)
+    folder = make_outside(tmp_path, kind)
+    commit = "git -c user.name=Ann -c user.email=ann@example.com commit -qm second --allow-empty"
+    need = f"write:{folder}"
+    model = ScriptedModel(
+        says("", call("shell", command="git log --format=%s")),
+        says("", call("shell", command="git log --format=%s", needs=[f"read:{folder}"], why="to look")),
+        says("", call("shell", command=commit, needs=[f"read:{folder}"], why="to commit")),
+        says("", call("shell", command=f"{commit} && git log --format=%s", needs=[need], why="to commit")),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        asked = [await answer(agent, session, count, "once") for count in (1, 2, 3)]
+        with anyio.fail_after(60):
+            await agent.wait(await agent.find(session.id))
+        unseen, seen, refused, committed = await results(agent, session)
+    assert f"needs=['read:{folder}'] to look only, or with needs=['{need}']" in unseen["message"], unseen
+    assert (seen["output"], committed["output"]) == ("first\n", "second\nfirst\n")
+    assert f"needs=['{need}']" in refused["message"], refused
+    note = "Git's hooks and settings there run as you, outside the sandbox."
+    assert [note in question.question for question in asked] == [False, False, True]
+
+
+def make_outside(tmp_path: Path, kind: str) -> Path:
+    """A workspace whose git folder is outside of it; that folder."""
+    main, work = tmp_path / "main", tmp_path / "work"
+    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com")
+    commands = {
+        "work tree": [
+            ("init", "-q", "-b", "main", str(main)),
+            (*who, "-C", str(main), "commit", "-qm", "first", "--allow-empty"),
+            ("-C", str(main), "worktree", "add", "-q", str(work)),
+        ],
+        "separate folder": [
+            ("init", "-q", "-b", "main", "--separate-git-dir", str(tmp_path / "kept.git"), str(work)),
+            (*who, "-C", str(work), "commit", "-qm", "first", "--allow-empty"),
+        ],
+        "link": [
+            ("init", "-q", "-b", "main", str(work)),
+            (*who, "-C", str(work), "commit", "-qm", "first", "--allow-empty"),
+        ],
+    }
+    for words in commands[kind]:
+        subprocess.run(["git", *words], check=True, timeout=60)
+    if kind == "link":
+        (work / ".git").rename(tmp_path / "kept.git")
+        (work / ".git").symlink_to(tmp_path / "kept.git")
+    return main / ".git" if kind == "work tree" else tmp_path / "kept.git"

@@ -32,6 +32,7 @@ from outrider.workspaces.git_protection import (
     Repository,
     is_protected,
     missing_paths,
+    outside_git_folders,
     protected_paths,
     remove_redirections,
 )
@@ -151,6 +152,13 @@ class LocalCommands:
             if not isinstance(self.sandbox, NoSandbox):
                 self.sandbox.wrap(("true",), paths, {}).close()
         return resolved
+
+    def outside_git_folders(self, task: Task) -> Mapping[str, str]:
+        try:
+            with closing(hold_workspace(task.workspace, task.identity)) as root:
+                return outside_git_folders(root, self.repositories.of_session(task.session, root.descriptor))
+        except Refused:  # the workspace is gone
+            return {}
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
         return supervisor.adopt(self._folder(task))

@@ -50,6 +50,8 @@ class Repository(Struct, frozen=True):
     """Its `.git`, a folder or a file that names one; for a bare repository, its folder."""
     worktree: str | None = None
     """The folder with its files; None for a bare repository."""
+    link: str = ""
+    """Where `.git` leads, as it is written there, if it is a link."""
 
 
 class MissingPath(Struct, frozen=True):
@@ -68,7 +70,8 @@ def find_repositories(root: int) -> tuple[Repository, ...]:
         count += 1
         names = _names(root, path)
         if ".git" in names:
-            found.append(Repository(_join(path, ".git"), path))
+            git = _join(path, ".git")
+            found.append(Repository(git, path, _read_link(root, git) if names[".git"] is None else ""))
         if names.keys() >= _BARE and names["objects"] and names["refs"]:
             found.append(Repository(path))
             continue
@@ -267,11 +270,31 @@ def _paths_of(root: int, repository: Repository) -> Iterator[str | MissingPath]:
     git, worktree = repository.git, repository.worktree
     if worktree is not None and _is_file(root, git):
         yield git
-        target = _read(root, git).partition("gitdir:")[2].strip()
-        git = _inside(root, worktree, target) or ""
+    if target := _target_of(root, repository):
+        git = _inside(root, worktree or "", target) or ""
         if not git:
             return
     yield from _git_folder_paths(root, git, worktree, 0)
+
+
+def _target_of(root: int, repository: Repository) -> str:
+    """The git folder that a file or link `.git` names; empty where `.git` is the git folder."""
+    if repository.link:
+        return repository.link
+    is_named = repository.worktree is not None and _is_file(root, repository.git)
+    return _read(root, repository.git).partition("gitdir:")[2].strip() if is_named else ""
+
+
+def outside_git_folders(root: HeldPath, repositories: Sequence[Repository]) -> dict[str, str]:
+    """The git folders outside the workspace that its work trees use, by the `.git` that names each."""
+    found: dict[str, str] = {}
+    for repository in repositories:
+        target = _target_of(root.descriptor, repository)
+        path = PurePosixPath(os.path.normpath(os.path.join(root.path, repository.worktree or "", target)))
+        common = str(path.parent.parent if _may_redirect(str(path)) else path)
+        if target and not is_below(common, root.path):
+            found[_join(root.path, repository.git)] = common
+    return found
 
 
 def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> Iterator[str | MissingPath]:
@@ -408,17 +431,24 @@ def _open_folder(root: int, path: str) -> Generator[int]:
         os.close(folder)
 
 
-def _names(root: int, path: str) -> dict[str, bool]:
-    """The names in a folder without those of links, and whether each is a folder; empty where there is no folder."""
+def _names(root: int, path: str) -> dict[str, bool | None]:
+    """The names in a folder, and whether each is a folder, None for a link; empty where there is no folder."""
     try:
         with _open_folder(root, path) as folder, os.scandir(folder) as entries:
             return {
-                entry.name: entry.is_dir(follow_symlinks=False)
+                entry.name: None if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
                 for entry in islice(entries, _MAX_ENTRIES)
-                if not entry.is_symlink()
             }
     except OSError:
         return {}
+
+
+def _read_link(root: int, path: str) -> str:
+    try:
+        with _open_folder(root, path.rpartition("/")[0]) as folder:
+            return os.readlink(path.rpartition("/")[2], dir_fd=folder)
+    except OSError:
+        return ""
 
 
 def _read(root: int, path: str) -> str:
