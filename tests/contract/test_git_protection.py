@@ -194,6 +194,16 @@ class TestWhatIsFound:
             placeholders.remove("t1", root)
         assert git(folder, "config", "user.name") == "Ann\n"
 
+    def test_a_link_to_a_git_folder_in_the_workspace(self, folder: Path) -> None:
+        (folder / ".git").rename(folder / "real")
+        (folder / ".git").symlink_to("real")
+        with open_folder(folder) as root:
+            found = find_repositories(root)
+        assert found == (Repository(".git", "", "real"), Repository("real"))
+        assert protected(folder) == ("real/config", "real/hooks")
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [bool(workspace.write_need(f".git/{name}")) for name in ("config", "commondir", "hooks/x")] == [True] * 3
+
     def test_missing_settings_and_hooks_are_created_and_change_nothing(self, folder: Path) -> None:
         before = git(folder, "log", "--format=%H")
         shutil.rmtree(folder / ".git" / "hooks")

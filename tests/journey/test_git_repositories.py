@@ -209,3 +209,24 @@ def make_outside(tmp_path: Path, kind: str) -> Path:
         (work / ".git").rename(tmp_path / "kept.git")
         (work / ".git").symlink_to(tmp_path / "kept.git")
     return main / ".git" if kind == "work tree" else tmp_path / "kept.git"
+
+
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_a_link_to_the_git_folder_is_created_again(tmp_path: Path, work: Path, mode: SandboxMode) -> None:
+    require_sandbox(mode)
+    (work / ".git").rename(work / "real")
+    (work / ".git").symlink_to("real")
+    own = "git init -q own; echo '[core] pager = ./evil' >>own/.git/config"
+    model = ScriptedModel(
+        says("", call("shell", command="git status --short a.txt")),
+        says("", call("shell", command="rm .git")),
+        says("", call("shell", command=f"{own}; rm .git; mv own/.git .git")),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        untouched, removed, replaced = await results(agent, await say_and_wait(agent, "go"))
+    (aside,) = (path.name for path in work.iterdir() if path.name.startswith(".git.replaced-"))
+    assert (untouched["output"], untouched.get("reason")) == ("?? a.txt\n", None)
+    assert removed["reason"] == "created the link .git again"
+    assert replaced["reason"] == f"created the link .git again; what was in its place is {aside} now"
+    assert ((work / ".git").readlink(), "evil" in (work / aside / "config").read_text()) == (Path("real"), True)

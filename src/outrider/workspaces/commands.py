@@ -30,11 +30,13 @@ from outrider.workspaces.git_protection import (
     KnownRepositories,
     Placeholders,
     Repository,
+    git_links,
     is_protected,
     missing_paths,
     outside_git_folders,
     protected_paths,
     remove_redirections,
+    restore_links,
 )
 from outrider.workspaces.held_paths import (
     HeldPath,
@@ -85,6 +87,8 @@ class LocalCommands:
         """The tasks that had not ended at the last `prune`."""
         self.repositories = KnownRepositories()
         self._placeholders = Placeholders()
+        self._links: dict[str, Mapping[str, str]] = {}
+        """Where links named `.git` led when a task was started, by task."""
         self._usage = UsageMonitor(settings.usage)
 
     @cached_property
@@ -271,6 +275,8 @@ class LocalCommands:
             root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
             session = of.session if isinstance(of, Task) else of.id
             repositories = self.repositories.of_session(session, root.descriptor)
+            if isinstance(of, Task) and HOST not in grants and (links := git_links(root.descriptor, repositories)):
+                self._links[of.id] = links
             if isinstance(of, Task) and HOST not in grants and self._require_sandbox().kind == "bubblewrap":
                 missing = missing_paths(root.descriptor, repositories)
                 wanted = [each for each in missing if not _is_granted(f"{root.path}/{each.path}", write)]
@@ -311,6 +317,7 @@ class LocalCommands:
     def _remove_traces(self, task: Task) -> None:
         """Remove what was prepared for a command that was not started."""
         self._remove_cgroups(task)
+        self._links.pop(task.id, None)
         with suppress(Refused), closing(hold_workspace(task.workspace, task.identity)) as root:
             self._placeholders.remove(task.id, root.descriptor)
 
@@ -318,14 +325,19 @@ class LocalCommands:
         """Remove what would make git obey other settings than the protected ones; what was done, for people."""
         if HOST in task.spec.grants:
             return ""
+        links = self._links.pop(task.id, {})
         try:
             with closing(hold_workspace(task.workspace, task.identity)) as root:
                 self._placeholders.remove(task.id, root.descriptor)
                 repositories = self.repositories.of_session(task.session, root.descriptor)
+                restored = restore_links(root.descriptor, links)
                 removed = remove_redirections(root.descriptor, protected_paths(root.descriptor, repositories))
         except Refused:  # the workspace is gone
             return ""
-        return f"removed {', '.join(removed)}, which would make git obey other settings" if removed else ""
+        notes = [f"removed {', '.join(removed)}, which would make git obey other settings"] if removed else []
+        for git, aside in restored:
+            notes.append(f"created the link {git} again" + (f"; what was in its place is {aside} now" if aside else ""))
+        return "; ".join(notes)
 
     def _remove_cgroups(self, task: Task) -> bool:
         """Remove the task's control groups; whether it had run out of memory."""

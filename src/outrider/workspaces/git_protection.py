@@ -10,9 +10,10 @@ behind a link is not protected, nor are repositories that commands create for th
 
 import os
 import re
+import secrets
 import stat
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import PurePosixPath
@@ -135,6 +136,31 @@ def remove_redirections(root: int, protected: Sequence[str]) -> tuple[str, ...]:
                 os.unlink("commondir", dir_fd=folder)
                 removed.append(_join(git, "commondir"))
     return tuple(removed)
+
+
+def git_links(root: int, repositories: Sequence[Repository]) -> dict[str, str]:
+    """Where each `.git` of these that is a link leads now."""
+    found = {repository.git: _read_link(root, repository.git) for repository in repositories if repository.link}
+    return {git: target for git, target in found.items() if target}
+
+
+def restore_links(root: int, links: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Create these links again where something else is now; their paths, and where what was there is now, if anything.
+
+    A sandbox cannot keep a link from being replaced.
+    """
+    restored: list[tuple[str, str]] = []
+    for git, target in links.items():
+        above, _, name = git.rpartition("/")
+        with suppress(OSError), _open_folder(root, above) as folder:
+            if _read_link(folder, name) == target:
+                continue
+            aside = f"{name}.replaced-{secrets.token_hex(4)}" if _exists(folder, name) else ""
+            if aside:
+                os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+            os.symlink(target, name, dir_fd=folder)
+            restored.append((git, _join(above, aside) if aside else ""))
+    return tuple(restored)
 
 
 def _may_redirect(git: str) -> bool:
