@@ -29,7 +29,10 @@ def read_identity(environ: Mapping[str, str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    values = dict(entry.partition("\n")[::2] for entry in ran.stdout.decode("utf-8", "replace").split("\0"))
+    values: dict[str, str] = {}
+    for entry in ran.stdout.decode("utf-8", "replace").split("\0"):
+        name, _, value = entry.partition("\n")
+        values[name] = value
     chosen = {name: values[name] for name in _NAMES if 0 < len(values.get(name, "")) <= _MAX_VALUE}
     return "[user]\n" + "".join(map(_render, chosen.items())) if chosen else ""
 

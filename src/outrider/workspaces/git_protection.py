@@ -5,7 +5,8 @@ So these stay as they are: the settings, the hooks wherever the settings say the
 to look for both. All else in a repository can be written, so that committing, branching and merging work.
 
 Every path is reached from the open folder of the workspace, component by component, and no link is followed. What is
-behind a link is not protected, nor are repositories that commands create for themselves.
+behind a link is not protected, except for the folder that a link named `.git` leads to; nor are repositories that
+commands create for themselves.
 """
 
 import os
