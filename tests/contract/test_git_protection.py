@@ -13,11 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
+from outrider.workspaces.git_identity import read_identity
 from outrider.workspaces.git_protection import (
     KnownRepositories,
+    MissingPath,
+    Placeholders,
     ProtectedFiles,
     Repository,
     find_repositories,
+    missing_paths,
     parse_paths,
     protected_paths,
     remove_redirections,
@@ -123,7 +127,7 @@ class TestWhatIsFound:
         module = ".git/modules/libs/part"
         assert set(protected(folder)) == {
             *(".git/config", ".git/hooks", ".git/config.worktree"),
-            *(".git/worktrees/side/commondir", ".git/worktrees/side/gitdir"),
+            *(f".git/worktrees/side/{name}" for name in ("commondir", "gitdir", "config.worktree")),
             *(f"{module}/config", f"{module}/hooks"),
             *("libs/part/.git", "side/.git"),
         }
@@ -142,6 +146,63 @@ class TestWhatIsFound:
             ("hooks", "x y"),
             ("include", "/b"),
         ]
+
+    def test_hooks_and_settings_in_folders_whose_names_begin_with_dots(self, folder: Path) -> None:
+        (folder / ".husky" / "_").mkdir(parents=True)
+        (folder / "..shared").mkdir()
+        (folder / "..shared" / "git.ini").write_text("")
+        (folder / ".config.ini").write_text("")
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        git(folder, "config", "include.path", "../..shared/git.ini")
+        git(folder, "config", "--add", "include.path", "../.config.ini")
+        named = (".husky/_", "..shared/git.ini", ".config.ini")
+        assert set(protected(folder)) == {".git/config", ".git/hooks", *named}
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [workspace.write_need(each) for each in (*named, ".husky/_/pre-commit")] == [
+            f"write:{folder}/{each}" for each in (*named, ".husky/_")
+        ]
+
+    def test_settings_and_hooks_that_are_named_and_do_not_exist_yet(self, folder: Path, tmp_path: Path) -> None:
+        git(folder, "config", "include.path", "../conf/shared.ini")
+        git(folder, "config", "includeIf.onbranch:main.path", "more.ini")
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        git(folder, "config", "--add", "include.path", str(tmp_path / "outside.ini"))
+        wanted = (
+            MissingPath("conf/shared.ini", is_folder=False),
+            MissingPath(".git/more.ini", is_folder=False),
+            MissingPath(".husky/_", is_folder=True),
+        )
+        before = sorted(folder.rglob("*"))
+        with open_folder(folder) as root:
+            repositories = find_repositories(root)
+            assert set(missing_paths(root, repositories)) == set(wanted)
+            placeholders = Placeholders()
+            placeholders.create("t1", root, wanted)
+            placeholders.create("t2", root, missing_paths(root, repositories))
+            assert {".husky/_", "conf/shared.ini", ".git/more.ini"} < set(protected_paths(root))
+            placeholders.remove("t1", root)
+            assert {".husky/_", "conf/shared.ini", ".git/more.ini"} < set(protected_paths(root))
+            placeholders.remove("t2", root)
+        assert sorted(folder.rglob("*")) == before
+
+    def test_a_placeholder_in_which_a_person_wrote_stays(self, folder: Path) -> None:
+        git(folder, "config", "include.path", "../shared.ini")
+        with open_folder(folder) as root:
+            placeholders = Placeholders()
+            placeholders.create("t1", root, missing_paths(root, find_repositories(root)))
+            (folder / "shared.ini").write_text("[user]\n\tname = Ann\n")
+            placeholders.remove("t1", root)
+        assert git(folder, "config", "user.name") == "Ann\n"
+
+    def test_a_link_to_a_git_folder_in_the_workspace(self, folder: Path) -> None:
+        (folder / ".git").rename(folder / "real")
+        (folder / ".git").symlink_to("real")
+        with open_folder(folder) as root:
+            found = find_repositories(root)
+        assert found == (Repository(".git", "", "real"), Repository("real"))
+        assert protected(folder) == ("real/config", "real/hooks")
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [bool(workspace.write_need(f".git/{name}")) for name in ("config", "commondir", "hooks/x")] == [True] * 3
 
     def test_missing_settings_and_hooks_are_created_and_change_nothing(self, folder: Path) -> None:
         before = git(folder, "log", "--format=%H")
@@ -211,6 +272,22 @@ class TestCommands:
         assert fingerprint(folder) == before
         subprocess.run(["git", "status"], cwd=folder, env={"PATH": os.defpath}, capture_output=True, check=False)
         assert not (folder / "pwned").exists()
+
+    def test_hooks_in_a_folder_whose_name_begins_with_a_dot_stay(
+        self, sandbox: BubblewrapSandbox, folder: Path
+    ) -> None:
+        (folder / ".husky" / "_").mkdir(parents=True)
+        git(folder, "config", "core.hooksPath", ".husky/_")
+        script = "echo evil >.husky/_/pre-commit; rm -rf .husky; mv .husky old; touch .husky/notes"
+        run(sandbox, folder, f"({script}) 2>&1; true")
+        assert (os.listdir(folder / ".husky" / "_"), (folder / ".husky" / "notes").exists()) == ([], True)
+
+    def test_the_settings_of_work_trees_cannot_be_created(self, sandbox: BubblewrapSandbox, folder: Path) -> None:
+        git(folder, "worktree", "add", "-q", str(folder / "side"))
+        git(folder, "config", "extensions.worktreeConfig", "true")
+        files = (".git/config.worktree", ".git/worktrees/side/config.worktree")
+        run(sandbox, folder, "; ".join(f"rm -f {file}; echo '[alias] st = !touch pwned' >{file}" for file in files))
+        assert [(folder / file).read_text() for file in files] == ["", ""]
 
     def test_a_nested_repository_and_the_folders_above_it_stay_in_place(
         self, sandbox: BubblewrapSandbox, folder: Path
@@ -330,6 +407,17 @@ class TestFileTools:
         assert workspace.write_need("own/.git/config") == ""
         workspace.write("own/.git/config", b"[user]\n\tname = Bob\n")
 
+    def test_settings_and_hooks_that_do_not_exist_yet_are_asked_for(self, folder: Path) -> None:
+        git(folder, "config", "core.hooksPath", "tools/hooks")
+        git(folder, "config", "include.path", "../conf/shared.ini")
+        workspace = LocalWorkspace(str(folder), protection=ProtectedFiles(KnownRepositories(), "s1"))
+        assert [workspace.write_need(path) for path in ("tools/hooks/pre-commit", "conf/shared.ini", "conf/x")] == [
+            *(f"write:{folder}/{path}" for path in ("tools/hooks", "conf/shared.ini")),
+            "",
+        ]
+        with pytest.raises(Refused, match="a person must allow"):
+            workspace.write("conf/shared.ini", b"[core]\n\tpager = ./evil\n")
+
     def test_hooks_outside_the_git_folder_are_asked_for_by_their_path(self, folder: Path) -> None:
         (folder / ".husky").mkdir()
         git(folder, "config", "core.hooksPath", ".husky")
@@ -344,3 +432,25 @@ def test_repositories_are_found_once_for_a_session(folder: Path) -> None:
         assert first("s1") == 1
         git(folder, "init", "-q", "own")
         assert (first("s1"), first("s2"), first("s3"), first("s1")) == (1, 2, 2, 2)
+
+
+class TestTheIdentityOfThePerson:
+    def test_name_and_address_are_read_and_nothing_else(self, tmp_path: Path) -> None:
+        (tmp_path / "more.ini").write_text("[user]\n\temail = ann@example.com\n\tsigningKey = secret\n")
+        settings = (
+            '[user]\n\tname = Old\n\tname = "A \\"n\\\\n\\""\n[include]\n\tpath = more.ini\n[core]\n\tpager = x\n'
+        )
+        (tmp_path / ".gitconfig").write_text(settings)
+        environ = {"PATH": os.defpath, "HOME": str(tmp_path)}
+        text = read_identity(environ)
+        (tmp_path / ".gitconfig").write_text(text)
+        assert (text.count("\n"), read_identity(environ)) == (3, text)
+        listed = subprocess.run(["git", "config", "--global", "-l"], env=environ, capture_output=True, timeout=60)
+        assert listed.stdout == b'user.name=A "n\\n"\nuser.email=ann@example.com\n'
+
+    @pytest.mark.parametrize("settings", [None, "", "[user]\n\tname =\n", "[broken"])
+    def test_without_them_there_are_no_settings(self, tmp_path: Path, settings: str | None) -> None:
+        if settings is not None:
+            (tmp_path / ".gitconfig").write_text(settings)
+        assert read_identity({"PATH": os.defpath, "HOME": str(tmp_path)}) == ""
+        assert read_identity({"PATH": "/nowhere", "HOME": str(tmp_path)}) == ""

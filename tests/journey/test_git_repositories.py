@@ -11,7 +11,9 @@ from outrider.app.agent import Agent
 from outrider.core.events import Asked, Result
 from outrider.core.store_port import Session
 from outrider.testing.scripted_model import ScriptedModel, call, says
+from outrider.workspaces.sandbox.detect import SandboxMode
 from tests.support import questions
+from tests.support.outer import require_sandbox
 from tests.support.tasking import TERMINAL, open_scripted, results, say_and_wait
 
 pytestmark = [
@@ -114,3 +116,117 @@ async def test_a_file_that_redirects_git_is_removed_and_the_model_reads_it(tmp_p
         (result,) = await results(agent, await say_and_wait(agent, "go"))
     assert result["reason"] == "removed .git/commondir, which would make git obey other settings"
     assert not (work / ".git" / "commondir").exists()
+
+
+async def test_settings_that_git_would_include_cannot_be_created(tmp_path: Path, work: Path) -> None:
+    with open(work / ".git" / "config", "a") as file:
+        file.write("[include]\n\tpath = ../conf/shared.ini\n[core]\n\thooksPath = .husky/_\n")
+    attack = "mkdir -p conf .husky/_; echo '[core] pager = ./evil' >conf/shared.ini; echo ./evil >.husky/_/pre-commit"
+    rename = "mv conf old; mv .husky old; mkdir -p conf; echo evil >conf/shared.ini"
+    model = ScriptedModel(says("", call("shell", command=f"{attack}; {rename}; git status --short")), says("done"))
+    async with open_scripted(tmp_path, model) as agent:
+        (result,) = await results(agent, await say_and_wait(agent, "go"))
+    assert "Read-only file system" in result["output"]
+    assert sorted(path.name for path in work.iterdir()) == [".git", "a.txt"]
+
+
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_commits_have_the_name_and_address_of_the_person(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, mode: SandboxMode
+) -> None:
+    require_sandbox(mode)
+    person = tmp_path / "person"
+    person.mkdir()
+    (person / ".gitconfig").write_text("[user]\n\tname = Änn\n\temail = ann@example.com\n[core]\n\tpager = x\n")
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    commit = "git add -A; git commit -qm x --allow-empty && git log -n 1 --format='%an %ae %cn' && cat ~/.gitconfig"
+    own = "git init -q own && cd own && git config user.name Bob && git config --global user.email bob@example.com"
+    model = ScriptedModel(
+        says("", call("shell", command=commit)), says("", call("shell", command=f"{own} && {commit}")), says("done")
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        first, second = await results(agent, await say_and_wait(agent, "go"))
+    settings = '[user]\n\tname = "Änn"\n\temail = {}\n'
+    assert first["output"] == "Änn ann@example.com Änn\n" + settings.format('"ann@example.com"')
+    assert second["output"] == "Bob bob@example.com Bob\n" + settings.format("bob@example.com")
+    assert "ann@example.com" in (person / ".gitconfig").read_text()
+
+
+@pytest.mark.parametrize("kind", ["work tree", "separate folder", "link"])
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_a_git_folder_outside_the_workspace_is_named_and_can_be_allowed(
+    tmp_path: Path, mode: SandboxMode, kind: str
+) -> None:
+    require_sandbox(mode)
+    folder = make_outside(tmp_path, kind)
+    commit = "git -c user.name=Ann -c user.email=ann@example.com commit -qm second --allow-empty"
+    need = f"write:{folder}"
+    model = ScriptedModel(
+        says("", call("shell", command="git log --format=%s")),
+        says("", call("shell", command="git log --format=%s", needs=[f"read:{folder}"], why="to look")),
+        says("", call("shell", command=commit, needs=[f"read:{folder}"], why="to commit")),
+        says("", call("shell", command=f"{commit} && git log --format=%s", needs=[need], why="to commit")),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        asked = [await answer(agent, session, count, "once") for count in (1, 2, 3)]
+        with anyio.fail_after(60):
+            await agent.wait(await agent.find(session.id))
+        unseen, seen, refused, committed = await results(agent, session)
+    assert f"needs=['read:{folder}'] to look only, or with needs=['{need}']" in unseen["message"], unseen
+    assert (seen["output"], committed["output"]) == ("first\n", "second\nfirst\n")
+    assert f"needs=['{need}']" in refused["message"], refused
+    note = "Git's hooks and settings there run as you, outside the sandbox."
+    assert [note in question.question for question in asked] == [False, False, True]
+
+
+def make_outside(tmp_path: Path, kind: str) -> Path:
+    """A workspace whose git folder is outside of it; that folder."""
+    main, work = tmp_path / "main", tmp_path / "work"
+    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com")
+    commands = {
+        "work tree": [
+            ("init", "-q", "-b", "main", str(main)),
+            (*who, "-C", str(main), "commit", "-qm", "first", "--allow-empty"),
+            ("-C", str(main), "worktree", "add", "-q", str(work)),
+        ],
+        "separate folder": [
+            ("init", "-q", "-b", "main", "--separate-git-dir", str(tmp_path / "kept.git"), str(work)),
+            (*who, "-C", str(work), "commit", "-qm", "first", "--allow-empty"),
+        ],
+        "link": [
+            ("init", "-q", "-b", "main", str(work)),
+            (*who, "-C", str(work), "commit", "-qm", "first", "--allow-empty"),
+        ],
+    }
+    for words in commands[kind]:
+        subprocess.run(["git", *words], check=True, timeout=60)
+    if kind == "link":
+        (work / ".git").rename(tmp_path / "kept.git")
+        (work / ".git").symlink_to(tmp_path / "kept.git")
+    return main / ".git" if kind == "work tree" else tmp_path / "kept.git"
+
+
+@pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
+async def test_a_link_to_the_git_folder_is_created_again(tmp_path: Path, work: Path, mode: SandboxMode) -> None:
+    require_sandbox(mode)
+    (work / ".git").rename(work / "real")
+    (work / ".git").symlink_to("real")
+    own = "git init -q own; echo '[core] pager = ./evil' >>own/.git/config"
+    model = ScriptedModel(
+        says("", call("shell", command="git status --short a.txt")),
+        says("", call("shell", command="rm .git")),
+        says("", call("shell", command=f"{own}; rm .git; mv own/.git .git")),
+        says("done"),
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode=mode) as agent:
+        untouched, removed, replaced = await results(agent, await say_and_wait(agent, "go"))
+    (aside,) = (path.name for path in work.iterdir() if path.name.startswith(".git.replaced-"))
+    assert (untouched["output"], untouched.get("reason")) == ("?? a.txt\n", None)
+    assert removed["reason"] == "created the link .git again"
+    assert replaced["reason"] == f"created the link .git again; what was in its place is {aside} now"
+    assert ((work / ".git").readlink(), "evil" in (work / aside / "config").read_text()) == (Path("real"), True)

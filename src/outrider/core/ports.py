@@ -46,6 +46,10 @@ class Commands(Protocol):
         """
         ...
 
+    def outside_git_folders(self, task: Task) -> Mapping[str, str]:
+        """The git folders outside its workspace that work trees in it use, by the `.git` that names each. Blocks."""
+        ...
+
     def prune(self, alive: Sequence[str]) -> None:
         """Remove the oldest outputs of other tasks beyond what is kept. Blocks."""
         ...

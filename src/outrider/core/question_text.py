@@ -33,6 +33,8 @@ _NEED_NOTES = {
     HOST: "Without a sandbox, a command can do all that the user who runs Outrider can.",
 }
 
+_GIT_NOTE = "Git's hooks and settings there run as you, outside the sandbox."
+
 
 def render_question(request: ApprovalRequest, rows: int = ROWS, columns: int = COLUMNS) -> str:
     """The question, in about so many rows of a screen of this width."""
@@ -106,7 +108,14 @@ def _describe_need(need: str) -> str:
 def _scope_notes(request: ApprovalRequest) -> Iterable[str]:
     """How far a yes reaches, where more than one call can be allowed."""
     notes = [note for need, note in _NEED_NOTES.items() if need in request.needs]
+    if any(map(_changes_git, request.needs)):
+        notes.append(_GIT_NOTE)
     return [" ".join([_SCOPE, *notes])] if request.needs else []
+
+
+def _changes_git(need: str) -> bool:
+    kind, _, path = need.partition(":")
+    return kind == "write" and any(name.endswith(".git") for name in path.split("/"))
 
 
 def _escape_note(parts: Sequence[_Part]) -> Sequence[str]:

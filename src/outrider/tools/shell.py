@@ -6,6 +6,7 @@ better ways to wait.
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from typing import Annotated
 
 import anyio.to_thread
@@ -245,6 +246,10 @@ async def _detached(tasks: Tasks, task: Task, can_notify: bool, seconds: float) 
 async def finished_result(tasks: Tasks, task: Task) -> Result:
     """The result of a command that has ended."""
     output = await output_of(tasks, task)
+    hint = ""
+    if task.exit_code:
+        outside = await anyio.to_thread.run_sync(tasks.commands.outside_git_folders, task)
+        hint = outside_git_hint(output, outside) or git_hint(output, task.workspace)
     outcome = ShellResult(
         status="done" if task.state in ("succeeded", "failed") else task.state,
         task=task.id,
@@ -252,7 +257,7 @@ async def finished_result(tasks: Tasks, task: Task) -> Result:
         reason=task.why,
         output=output,
         output_file=tasks.commands.output_file(task),
-        message=git_hint(output, task.workspace) if task.exit_code else "",
+        message=hint,
     )
     code = "" if task.exit_code is None else f"exit {task.exit_code}, "
     return _render(
@@ -268,6 +273,19 @@ def git_hint(output: str, workspace: str) -> str:
     return (
         "Git's settings and hooks are read-only here, since they run for the person later; the rest of git works. "
         f"If this change is needed, run the command again with needs=['write:{workspace}/.git'], and say why."
+    )
+
+
+def outside_git_hint(output: str, folders: Mapping[str, str]) -> str:
+    """What to do when a command failed because a work tree's git folder is outside; empty for another output."""
+    named = [folder for git, folder in folders.items() if folder in output or f"{git}/" in output]
+    is_refused = any(words in output for words in ("Read-only file system", "Permission denied"))
+    if not (named and is_refused) and not (folders and "not a git repository" in output):
+        return ""
+    folder = [*named, *folders.values()][0]
+    return (
+        f"The git folder of this work tree is outside the workspace: {folder}. To use git here, run the command again "
+        f"with needs=['read:{folder}'] to look only, or with needs=['write:{folder}'] to commit, and say why."
     )
 
 

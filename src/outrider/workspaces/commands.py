@@ -16,6 +16,7 @@ import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.config.environment import child_environment
 from outrider.config.redact import Redactor
 from outrider.core.approvals import HOST, NETWORK
 from outrider.core.errors import Refused, Unavailable
@@ -24,12 +25,18 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import ProcessIdentity, Task, TaskSpec
 from outrider.workspaces import process_end, supervisor, task_folder
 from outrider.workspaces.command_usage import RunningCommand, UsageLimits, UsageMonitor, require_free_space
+from outrider.workspaces.git_identity import read_identity
 from outrider.workspaces.git_protection import (
     KnownRepositories,
+    Placeholders,
     Repository,
+    git_links,
     is_protected,
+    missing_paths,
+    outside_git_folders,
     protected_paths,
     remove_redirections,
+    restore_links,
 )
 from outrider.workspaces.held_paths import (
     HeldPath,
@@ -82,6 +89,9 @@ class LocalCommands:
         self._open_tasks: Sequence[str] | None = None
         """The tasks that had not ended at the last `prune`."""
         self.repositories = KnownRepositories()
+        self._placeholders = Placeholders()
+        self._links: dict[str, Mapping[str, str]] = {}
+        """Where links named `.git` led when a task was started, by task."""
         self._usage = UsageMonitor(settings.usage)
         self._program = ProgramFiles(settings.program)
 
@@ -95,6 +105,11 @@ class LocalCommands:
                 if group.startswith(self._home_tag):
                     sandbox.cgroups.clean(group)
         return sandbox
+
+    @cached_property
+    def _git_settings(self) -> str:
+        """Read when the first command starts, as the settings of the person are then."""
+        return read_identity(child_environment(more=("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME")))
 
     def prune(self, alive: Sequence[str]) -> None:
         self._open_tasks = alive
@@ -130,10 +145,10 @@ class LocalCommands:
                     )
                 )
         except (Refused, Unavailable):
-            self._remove_cgroups(task)
+            self._remove_traces(task)
             raise
         except OSError as error:
-            self._remove_cgroups(task)
+            self._remove_traces(task)
             raise Unavailable(f"the command was not started: {error.strerror}") from error
 
     def resolve_needs(self, session: Session, needs: Sequence[str]) -> tuple[str, ...]:
@@ -145,6 +160,13 @@ class LocalCommands:
             if not isinstance(self.sandbox, NoSandbox):
                 self._confine(("true",), paths).close()
         return resolved
+
+    def outside_git_folders(self, task: Task) -> Mapping[str, str]:
+        try:
+            with closing(hold_workspace(task.workspace, task.identity)) as root:
+                return outside_git_folders(root, self.repositories.of_session(task.session, root.descriptor))
+        except Refused:  # the workspace is gone
+            return {}
 
     def adopt(self, task: Task) -> ProcessIdentity | None:
         return supervisor.adopt(self._folder(task))
@@ -256,7 +278,14 @@ class LocalCommands:
         with ExitStack() as stack:
             root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
             session = of.session if isinstance(of, Task) else of.id
-            protected = protected_paths(root.descriptor, self.repositories.of_session(session, root.descriptor))
+            repositories = self.repositories.of_session(session, root.descriptor)
+            if isinstance(of, Task) and HOST not in grants and (links := git_links(root.descriptor, repositories)):
+                self._links[of.id] = links
+            if isinstance(of, Task) and HOST not in grants and self._require_sandbox().kind == "bubblewrap":
+                missing = missing_paths(root.descriptor, repositories)
+                wanted = [each for each in missing if not _is_granted(f"{root.path}/{each.path}", write)]
+                self._placeholders.create(of.id, root.descriptor, wanted)
+            protected = protected_paths(root.descriptor, repositories)
             remove_redirections(root.descriptor, protected)
             yield HeldPaths(
                 root=root,
@@ -291,7 +320,7 @@ class LocalCommands:
                 if not _within(held.path, paths.root.path):
                     self._program.check_writable(held)
             paths = replace(paths, program=self._program.below(paths.root))
-        return sandbox.wrap(argv, paths, {})
+        return sandbox.wrap(argv, paths, {}, self._git_settings)
 
     def _cgroup_argv(self, task: Task) -> tuple[str, ...]:
         sandbox = self._require_sandbox()
@@ -304,17 +333,30 @@ class LocalCommands:
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
         return CommandEnd(end.code, reason, end.signal, end.at, note)
 
+    def _remove_traces(self, task: Task) -> None:
+        """Remove what was prepared for a command that was not started."""
+        self._remove_cgroups(task)
+        self._links.pop(task.id, None)
+        with suppress(Refused), closing(hold_workspace(task.workspace, task.identity)) as root:
+            self._placeholders.remove(task.id, root.descriptor)
+
     def _restore_repositories(self, task: Task) -> str:
         """Remove what would make git obey other settings than the protected ones; what was done, for people."""
         if HOST in task.spec.grants:
             return ""
+        links = self._links.pop(task.id, {})
         try:
             with closing(hold_workspace(task.workspace, task.identity)) as root:
+                self._placeholders.remove(task.id, root.descriptor)
                 repositories = self.repositories.of_session(task.session, root.descriptor)
+                restored = restore_links(root.descriptor, links)
                 removed = remove_redirections(root.descriptor, protected_paths(root.descriptor, repositories))
         except Refused:  # the workspace is gone
             return ""
-        return f"removed {', '.join(removed)}, which would make git obey other settings" if removed else ""
+        notes = [f"removed {', '.join(removed)}, which would make git obey other settings"] if removed else []
+        for git, aside in restored:
+            notes.append(f"created the link {git} again" + (f"; what was in its place is {aside} now" if aside else ""))
+        return "; ".join(notes)
 
     def _remove_cgroups(self, task: Task) -> bool:
         """Remove the task's control groups; whether it had run out of memory."""

@@ -5,18 +5,21 @@ So these stay as they are: the settings, the hooks wherever the settings say the
 to look for both. All else in a repository can be written, so that committing, branching and merging work.
 
 Every path is reached from the open folder of the workspace, component by component, and no link is followed. What is
-behind a link is not protected, nor are repositories that commands create for themselves.
+behind a link is not protected, except for the folder that a link named `.git` leads to; nor are repositories that
+commands create for themselves.
 """
 
 import os
 import re
+import secrets
 import stat
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import PurePosixPath
 from threading import Lock
+from typing import Literal
 
 from msgspec import Struct
 
@@ -49,6 +52,15 @@ class Repository(Struct, frozen=True):
     """Its `.git`, a folder or a file that names one; for a bare repository, its folder."""
     worktree: str | None = None
     """The folder with its files; None for a bare repository."""
+    link: str = ""
+    """Where `.git` leads, as it is written there, if it is a link."""
+
+
+class MissingPath(Struct, frozen=True):
+    """A path that settings name and where nothing is yet, relative to the workspace."""
+
+    path: str
+    is_folder: bool
 
 
 def find_repositories(root: int) -> tuple[Repository, ...]:
@@ -60,7 +72,8 @@ def find_repositories(root: int) -> tuple[Repository, ...]:
         count += 1
         names = _names(root, path)
         if ".git" in names:
-            found.append(Repository(_join(path, ".git"), path))
+            git = _join(path, ".git")
+            found.append(Repository(git, path, _read_link(root, git) if names[".git"] is None else ""))
         if names.keys() >= _BARE and names["objects"] and names["refs"]:
             found.append(Repository(path))
             continue
@@ -76,12 +89,21 @@ def protected_paths(root: int, repositories: Sequence[Repository] | None = None)
     Settings and the folder for hooks are created, empty, where a repository has none: nobody else can then create them.
     """
     repositories = find_repositories(root) if repositories is None else repositories
-    paths: dict[str, None] = {}
-    for repository in repositories:
-        for path in _paths_of(root, repository):
-            paths.setdefault(path)
-            if len(paths) >= _MAX_PATHS:
-                return tuple(paths)
+    return tuple(path for path in _all_paths(root, repositories) if isinstance(path, str))
+
+
+def missing_paths(root: int, repositories: Sequence[Repository]) -> tuple[MissingPath, ...]:
+    """The folders of hooks and the files with settings below this open folder that git would obey if they existed."""
+    return tuple(path for path in _all_paths(root, repositories) if isinstance(path, MissingPath))
+
+
+def _all_paths(root: int, repositories: Sequence[Repository]) -> tuple[str | MissingPath, ...]:
+    found = (path for repository in repositories for path in _paths_of(root, repository))
+    paths: dict[str | MissingPath, None] = {}
+    for path in found:
+        paths.setdefault(path)
+        if len(paths) >= _MAX_PATHS:
+            break
     return tuple(paths)
 
 
@@ -115,6 +137,31 @@ def remove_redirections(root: int, protected: Sequence[str]) -> tuple[str, ...]:
                 os.unlink("commondir", dir_fd=folder)
                 removed.append(_join(git, "commondir"))
     return tuple(removed)
+
+
+def git_links(root: int, repositories: Sequence[Repository]) -> dict[str, str]:
+    """Where each `.git` of these that is a link leads now."""
+    found = {repository.git: _read_link(root, repository.git) for repository in repositories if repository.link}
+    return {git: target for git, target in found.items() if target}
+
+
+def restore_links(root: int, links: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Create these links again where something else is now; their paths, and where what was there is now, if anything.
+
+    A sandbox cannot keep a link from being replaced.
+    """
+    restored: list[tuple[str, str]] = []
+    for git, target in links.items():
+        above, _, name = git.rpartition("/")
+        with suppress(OSError), _open_folder(root, above) as folder:
+            if _read_link(folder, name) == target:
+                continue
+            aside = f"{name}.replaced-{secrets.token_hex(4)}" if _exists(folder, name) else ""
+            if aside:
+                os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+            os.symlink(target, name, dir_fd=folder)
+            restored.append((git, _join(above, aside) if aside else ""))
+    return tuple(restored)
 
 
 def _may_redirect(git: str) -> bool:
@@ -162,24 +209,124 @@ class ProtectedFiles(Struct, frozen=True):
         if not repositories:
             return ""
         git = git_folder_of(path, repositories)
-        protected = [each for each in protected_paths(root.descriptor, repositories) if is_below(path, each)]
-        covered = [git] if git is not None else protected[:1]
+        named = [
+            each.path if isinstance(each, MissingPath) else each for each in _all_paths(root.descriptor, repositories)
+        ]
+        covered = [git] if git is not None else [each for each in named if is_below(path, each)]
         return f"write:{_join(root.path, covered[0]).rstrip('/')}" if covered else ""
 
 
-def _paths_of(root: int, repository: Repository) -> Iterator[str]:
+class _Placeholder(Struct, frozen=True):
+    missing: MissingPath
+    parents: tuple[str, ...]
+    """The folders above that were created for it, deepest first."""
+    tasks: set[str]
+
+
+class Placeholders:
+    """Empty files and folders where git would obey what a command creates. A sandbox keeps them empty.
+
+    They are removed when the last task that started with them has ended. Thread-safe; after a crash, they stay.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[FileIdentity, str], _Placeholder] = {}
+        self._lock = Lock()
+
+    def create(self, task: str, root: int, missing: Sequence[MissingPath]) -> None:
+        """Create those below this open folder. The task also uses the ones that are there for other tasks."""
+        identity = identity_of_status(os.fstat(root))
+        with self._lock:
+            for each in missing:
+                if (made := _create_placeholder(root, each)) is not None:
+                    self._made[identity, each.path] = _Placeholder(each, made, set())
+            for (folder, _), placeholder in self._made.items():
+                if folder == identity:
+                    placeholder.tasks.add(task)
+
+    def remove(self, task: str, root: int) -> None:
+        """Remove those that no other task uses, unless a person has written something there."""
+        identity = identity_of_status(os.fstat(root))
+        with self._lock:
+            for key, placeholder in [*self._made.items()]:
+                if key[0] != identity or task not in placeholder.tasks:
+                    continue
+                placeholder.tasks.remove(task)
+                if not placeholder.tasks:
+                    del self._made[key]
+                    _remove_placeholder(root, placeholder)
+
+
+def _create_placeholder(root: int, missing: MissingPath) -> tuple[str, ...] | None:
+    """Create it and the folders above; the folders that were created, deepest first. None when nothing can be."""
+    parents: list[str] = []
+    try:
+        for parent in reversed(PurePosixPath(missing.path).parents[:-1]):
+            if _state(root, str(parent)) == "missing":
+                _create_below(root, MissingPath(str(parent), is_folder=True))
+                parents.insert(0, str(parent))
+        _create_below(root, missing)
+    except OSError:  # something is there now, or nobody can create it
+        return None
+    return tuple(parents)
+
+
+def _create_below(root: int, missing: MissingPath) -> None:
+    above, _, name = missing.path.rpartition("/")
+    with _open_folder(root, above) as folder:
+        if missing.is_folder:
+            os.mkdir(name, 0o755, dir_fd=folder)
+        else:
+            os.close(os.open(name, _NEW_FILE, 0o644, dir_fd=folder))
+
+
+def _remove_placeholder(root: int, placeholder: _Placeholder) -> None:
+    above, _, name = placeholder.missing.path.rpartition("/")
+    with suppress(OSError):  # it is gone, or is not empty
+        with _open_folder(root, above) as folder:
+            if placeholder.missing.is_folder:
+                os.rmdir(name, dir_fd=folder)
+            elif os.stat(name, dir_fd=folder, follow_symlinks=False).st_size == 0:
+                os.unlink(name, dir_fd=folder)
+        for parent in placeholder.parents:
+            with _open_folder(root, parent.rpartition("/")[0]) as folder:
+                os.rmdir(parent.rpartition("/")[2], dir_fd=folder)
+
+
+def _paths_of(root: int, repository: Repository) -> Iterator[str | MissingPath]:
     git, worktree = repository.git, repository.worktree
     if worktree is not None and _is_file(root, git):
         yield git
-        target = _read(root, git).partition("gitdir:")[2].strip()
-        git = _inside(root, worktree, target) or ""
+    if target := _target_of(root, repository):
+        git = _inside(root, worktree or "", target) or ""
         if not git:
             return
     yield from _git_folder_paths(root, git, worktree, 0)
 
 
-def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> Iterator[str]:
+def _target_of(root: int, repository: Repository) -> str:
+    """The git folder that a file or link `.git` names; empty where `.git` is the git folder."""
+    if repository.link:
+        return repository.link
+    is_named = repository.worktree is not None and _is_file(root, repository.git)
+    return _read(root, repository.git).partition("gitdir:")[2].strip() if is_named else ""
+
+
+def outside_git_folders(root: HeldPath, repositories: Sequence[Repository]) -> dict[str, str]:
+    """The git folders outside the workspace that its work trees use, by the `.git` that names each."""
+    found: dict[str, str] = {}
+    for repository in repositories:
+        target = _target_of(root.descriptor, repository)
+        path = PurePosixPath(os.path.normpath(os.path.join(root.path, repository.worktree or "", target)))
+        common = str(path.parent.parent if _may_redirect(str(path)) else path)
+        if target and not is_below(common, root.path):
+            found[_join(root.path, repository.git)] = common
+    return found
+
+
+def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> Iterator[str | MissingPath]:
     """The protected paths of one git folder, of its linked work trees and of its submodules."""
+    has_worktree_settings = False
     with suppress(OSError), _open_folder(root, git) as folder:
         names = {name for name in ("commondir", "gitdir", "config.worktree") if _exists(folder, name)}
         if "commondir" in names and _may_redirect(git):  # settings and hooks are elsewhere
@@ -189,8 +336,8 @@ def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> 
                 yield from _git_folder_paths(root, common, worktree, depth + 1)
             return
         _create_missing(folder)
-        text = _read(root, _join(git, "config"))
-        if "worktreeconfig" in text.lower():
+        has_worktree_settings = "worktreeconfig" in _read(root, _join(git, "config")).lower()
+        if has_worktree_settings:
             _create_file(folder, "config.worktree")
             names.add("config.worktree")
         yield from (
@@ -202,6 +349,9 @@ def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> 
     for name, is_folder in sorted(_names(root, _join(git, "worktrees")).items()):
         linked = _join(_join(git, "worktrees"), name)
         if is_folder:
+            if has_worktree_settings:
+                with suppress(OSError), _open_folder(root, linked) as folder:
+                    _create_file(folder, "config.worktree")
             yield from (
                 _join(linked, each)
                 for each in ("commondir", "gitdir", "config.worktree")
@@ -210,7 +360,7 @@ def _git_folder_paths(root: int, git: str, worktree: str | None, depth: int) -> 
     yield from _submodule_paths(root, _join(git, "modules"), depth + 1)
 
 
-def _submodule_paths(root: int, folder: str, depth: int) -> Iterator[str]:
+def _submodule_paths(root: int, folder: str, depth: int) -> Iterator[str | MissingPath]:
     """The git folders of submodules have the names of the submodules, which may contain slashes."""
     if depth > _MAX_DEPTH:
         return
@@ -224,13 +374,14 @@ def _submodule_paths(root: int, folder: str, depth: int) -> Iterator[str]:
             yield from _submodule_paths(root, path, depth + 1)
 
 
-def _configured_paths(root: int, file: str, worktree: str, depth: int) -> Iterator[str]:
+def _configured_paths(root: int, file: str, worktree: str, depth: int) -> Iterator[str | MissingPath]:
     """Folders of hooks and further files with settings, where the settings name some in the workspace."""
     for kind, value in parse_paths(_read(root, file)):
-        path = _inside(root, worktree if kind == "hooks" else str(PurePosixPath(file).parent), value)
-        if not path:
+        path = _relative(root, worktree if kind == "hooks" else str(PurePosixPath(file).parent), value)
+        state = _state(root, path) if path else "other"
+        if not path or state == "other":
             continue
-        yield path
+        yield path if state == "plain" else MissingPath(path, is_folder=kind == "hooks")
         if kind == "include" and depth < _MAX_INCLUDES:
             yield from _configured_paths(root, path, worktree, depth + 1)
 
@@ -255,19 +406,31 @@ def parse_paths(text: str) -> list[tuple[str, str]]:
 
 
 def _inside(root: int, folder: str, path: str) -> str | None:
-    """A path that settings name, relative to the workspace; None when it leads out, through a link, or nowhere."""
+    """A path that git's files name, relative to the workspace; None when it leads out, through a link, or nowhere."""
+    relative = _relative(root, folder, path)
+    return relative if relative and _state(root, relative) == "plain" else None
+
+
+def _relative(root: int, folder: str, path: str) -> str | None:
+    """A path that is named in a folder of the workspace, relative to the workspace; None when it leads out."""
     top = os.readlink(f"/proc/self/fd/{root}") if os.path.isdir("/proc/self/fd") else ""
     if not path or "\0" in path or path.startswith("~") or (path.startswith("/") and not top):
         return None
     joined = os.path.normpath(path if path.startswith("/") else os.path.join(top or "/", folder, path))
     relative = os.path.relpath(joined, top or "/")
-    if relative == "." or relative.startswith(".."):
-        return None
+    return None if relative in (".", "..") or relative.startswith("../") else relative
+
+
+def _state(root: int, path: str) -> Literal["plain", "missing", "other"]:
+    """Whether a file or folder is at this path, or nothing; other when a part of the path is a link."""
     try:
-        with _open_folder(root, str(PurePosixPath(relative).parent).removeprefix(".")) as parent:
-            return relative if _is_plain(parent, PurePosixPath(relative).name) else None
+        with _open_folder(root, path.rpartition("/")[0]) as parent:
+            mode = os.stat(path.rpartition("/")[2], dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return "missing"
     except OSError:
-        return None
+        return "other"
+    return "plain" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "other"
 
 
 def _create_missing(folder: int) -> None:
@@ -295,17 +458,24 @@ def _open_folder(root: int, path: str) -> Generator[int]:
         os.close(folder)
 
 
-def _names(root: int, path: str) -> dict[str, bool]:
-    """The names in a folder without those of links, and whether each is a folder; empty where there is no folder."""
+def _names(root: int, path: str) -> dict[str, bool | None]:
+    """The names in a folder, and whether each is a folder, None for a link; empty where there is no folder."""
     try:
         with _open_folder(root, path) as folder, os.scandir(folder) as entries:
             return {
-                entry.name: entry.is_dir(follow_symlinks=False)
+                entry.name: None if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
                 for entry in islice(entries, _MAX_ENTRIES)
-                if not entry.is_symlink()
             }
     except OSError:
         return {}
+
+
+def _read_link(root: int, path: str) -> str:
+    try:
+        with _open_folder(root, path.rpartition("/")[0]) as folder:
+            return os.readlink(path.rpartition("/")[2], dir_fd=folder)
+    except OSError:
+        return ""
 
 
 def _read(root: int, path: str) -> str:

@@ -267,10 +267,13 @@ class BubblewrapSandbox(Struct, frozen=True):
     why: str = ""
     kind: Literal["bubblewrap"] = "bubblewrap"
 
-    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+    def wrap(
+        self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str], git_settings: str = ""
+    ) -> SandboxedCommand:
         """What to start so that `argv` runs confined to `paths`.
 
-        `environ` is added to the basic variables. Raises Refused when a path must stay hidden.
+        `environ` is added to the basic variables; `git_settings` is the `.gitconfig` of its home.
+        Raises Refused when a path must stay hidden.
         """
         check_visible_paths(paths)
         basic, inner = sandbox_environment(environ), inner_argv(None if self.cgroups else self.limits, argv)
@@ -278,6 +281,10 @@ class BubblewrapSandbox(Struct, frozen=True):
         bound, descriptors = _renumber(paths)
         descriptors += tuple(each.descriptor for _, each in guards)
         mounts = [_bind(option, each, 3) for option, each in guards]
+        if git_settings:
+            settings = _hold_text(git_settings)
+            descriptors += (settings,)
+            mounts.append(_Mount(f"{HOME}/.gitconfig", ("--file", str(settings), f"{HOME}/.gitconfig")))
         arguments = bwrap_arguments(self.system, bound, self.limits, basic, mounts)
         outer = ["/bin/sh", "-c", _OUTER_SCRIPT, self.filter or "/dev/null"]
         seccomp = ["--seccomp", str(_SECCOMP_FD)] if self.filter else []
@@ -312,6 +319,14 @@ def _hold_protected(root: HeldPath, protected: Sequence[str]) -> list[tuple[str,
             each.close()
         raise Refused(f"{root.path}/{error.filename} changed while the command was started; try again") from error
     return held
+
+
+def _hold_text(text: str) -> int:
+    """A file in memory with this text, to be read from its beginning."""
+    with os.fdopen(os.memfd_create("settings", os.MFD_CLOEXEC), "wb") as file:
+        file.write(text.encode())
+        file.seek(0)
+        return fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_BIND_FD)
 
 
 def _open_below(root: int, path: str) -> int:

@@ -86,7 +86,9 @@ class LandlockSandbox(Struct, frozen=True):
     """Why it is not bubblewrap."""
     kind: Literal["landlock"] = "landlock"
 
-    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+    def wrap(
+        self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str], git_settings: str = ""
+    ) -> SandboxedCommand:
         hidden = [path for path, _ in paths.hidden]
         check_visible_paths(paths)
         if paths.program:
@@ -114,7 +116,7 @@ class LandlockSandbox(Struct, frozen=True):
         if os.geteuid() == 0:
             # Root without capabilities cannot give files away, and tar fails when it tries.
             environ = {"TAR_OPTIONS": "--no-same-owner", **environ}
-        return _launch(self, words, argv, paths, environ)
+        return _launch(self, [*words, f"gitconfig={git_settings}"], argv, paths, environ)
 
 
 class UnconfinedCommands(Struct, frozen=True):
@@ -129,14 +131,16 @@ class UnconfinedCommands(Struct, frozen=True):
     why: str = ""
     kind: Literal["off"] = "off"
 
-    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+    def wrap(
+        self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str], git_settings: str = ""
+    ) -> SandboxedCommand:
         if sys.platform != "linux":
             if os.geteuid() == 0:
                 raise Refused("sandbox.mode is off: run Outrider as a normal user, whose account commands then have")
             own = {"HOME": tempfile.gettempdir(), "TMPDIR": tempfile.gettempdir()}
             return SandboxedCommand(tuple(argv), {**sandbox_environment(environ), **own})
         words = ["abi=0", *([f"account={_OTHER_ACCOUNT}"] if os.geteuid() == 0 else [])]
-        return _launch(self, words, argv, paths, environ)
+        return _launch(self, [*words, f"gitconfig={git_settings}"], argv, paths, environ)
 
 
 def _launch(

@@ -133,6 +133,13 @@ def make_scratch(top: str, owner: int) -> str:
     return folder
 
 
+def write_settings(path: str, text: str, owner: int) -> None:
+    with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+        if owner:
+            os.fchown(file.fileno(), owner, owner)
+
+
 def remove_unless_used(folder: str) -> None:
     try:
         used = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -615,6 +622,8 @@ def run_first(options: Options) -> int:
     """Start the monitor and wait for it. A signal ends the command in order; the death of this process at once."""
     account = options.number("account")
     scratch = make_scratch(options.one("scratch"), account)
+    if settings := options.one("gitconfig"):
+        write_settings(f"{scratch}/home/.gitconfig", settings, account)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     reads, writes = os.pipe()
     monitor = os.fork()

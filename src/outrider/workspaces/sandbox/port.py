@@ -23,9 +23,12 @@ class Sandbox(Protocol):
     @property
     def cgroups(self) -> Cgroups | None: ...
 
-    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+    def wrap(
+        self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str], git_settings: str = ""
+    ) -> SandboxedCommand:
         """What to start so that `argv` reaches `paths` and nothing else. Changes nothing.
 
-        `environ` is added to the basic variables. Raises Refused when a path must stay hidden.
+        `environ` is added to the basic variables; `git_settings` is the `.gitconfig` of its home.
+        Raises Refused when a path must stay hidden.
         """
         ...
