@@ -95,7 +95,8 @@ def test_names_of_arguments_cannot_pass_for_our_words() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"],
+    ["\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"]
+    + ["\U0001d159", "\u2065", "\ufff0", "\U000e0fff", "\u206f", "\U0001bca0"],
 )
 def test_a_character_that_cannot_be_seen_is_shown_as_an_escape_everywhere(text: str) -> None:
     needs = (f"read:/a{text}",)
@@ -108,6 +109,15 @@ def test_a_character_that_cannot_be_seen_is_shown_as_an_escape_everywhere(text: 
     assert re.search(r"\[\d+ characters? that cannot be seen", question)
     plain = render_question(ApprovalRequest("shell", escape_invisible(text), (), "/w"))
     assert "cannot be seen" not in plain
+
+
+def test_marks_piled_on_one_character_are_shown_as_escapes_after_the_eighth() -> None:
+    command = "rm " + "e" + "\u0301" * 2_000
+    lines = render_question(ApprovalRequest("shell", command, (), "/w"), rows=12, columns=80).split("\n")
+    assert lines[1].startswith("| rm e" + "\u0301" * 8 + "\\u0301\\u0301")
+    assert lines[-1].startswith("[1,992 characters that cannot be seen, or that a terminal obeys, shown as \\u0301]")
+    assert sum(max(1, -(-len(line) // 76)) for line in lines) <= 12
+    assert "\\u" not in render_question(ApprovalRequest("shell", "echo e\u0301\u0302 हिन्दी", (), "/w"))
 
 
 def test_no_part_pushes_another_off_the_screen() -> None:

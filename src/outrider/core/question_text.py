@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from outrider.core.approvals import HOST, NETWORK, PATH_ARGUMENTS, ApprovalRequest
 from outrider.core.events import Asked
-from outrider.core.text import escape_invisible, is_visible, plural
+from outrider.core.text import (
+    MAX_COMBINING,
+    escape_character,
+    escape_invisible,
+    invisible_characters,
+    is_combining,
+    is_visible,
+    plural,
+)
 
 ROWS, COLUMNS = 60, 100
 """The size of a question where the size of the screen is not known: in the journal and over the API."""
@@ -110,10 +118,10 @@ def _scope_notes(request: ApprovalRequest) -> Iterable[str]:
 
 
 def _escape_note(parts: Sequence[_Part]) -> Sequence[str]:
-    hidden = [char for part in parts for char in part.text if not is_visible(char) and char not in "\n\t"]
+    hidden = [char for part in parts for char in invisible_characters(part.text)]
     if not hidden:
         return []
-    examples = ", ".join(map(escape_invisible, list(dict.fromkeys(hidden))[:5]))
+    examples = ", ".join(map(escape_character, list(dict.fromkeys(hidden))[:5]))
     return [f"[{plural(len(hidden), 'character')} that cannot be seen, or that a terminal obeys, shown as {examples}]"]
 
 
@@ -156,9 +164,10 @@ def _rows(text: str, width: int, most: int = 1_000) -> int:
 
 def _walk(chars: Iterable[str], width: int, rows: int) -> tuple[int, int]:
     """How many of these characters fit into so many rows, and how many rows they take."""
-    count, used, column = 0, 1, 0
+    count, used, column, marks = 0, 1, 0, 0
     for char in chars:
-        cells = 0 if char == "\n" else _cells(char)
+        marks = marks + 1 if is_combining(char) else 0
+        cells = 0 if char == "\n" else _cells(char, is_escaped=marks > MAX_COMBINING)
         if char == "\n" or column + cells > width:
             if used == rows:
                 break
@@ -168,9 +177,9 @@ def _walk(chars: Iterable[str], width: int, rows: int) -> tuple[int, int]:
     return count, used
 
 
-def _cells(char: str) -> int:
+def _cells(char: str, *, is_escaped: bool) -> int:
     if char == "\t":
         return 8
-    if not is_visible(char):
-        return len(escape_invisible(char))
+    if is_escaped or not is_visible(char):
+        return len(escape_character(char))
     return 2 if east_asian_width(char) in "WF" else 1
