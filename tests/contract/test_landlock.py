@@ -128,7 +128,11 @@ class TestScratchFolders:
             mine = Path(used.strip())
             assert ([code for code, _ in ran], mine.parent) == ([0, 0], Path(top))
             assert stat.S_IMODE(mine.stat().st_mode) == 0o711
-            assert (mine.name.startswith(f"{usual.name}-"), list(usual.iterdir()), list(mine.iterdir())) == (True, [], [])
+            assert (mine.name.startswith(f"{usual.name}-"), list(usual.iterdir()), list(mine.iterdir())) == (
+                True,
+                [],
+                [],
+            )
 
 
 class TestProcesses:

@@ -13,6 +13,7 @@ from outrider.core.approvals import (
     Rule,
     argument_details,
     decide_access,
+    render_need,
     request_digest,
 )
 from outrider.core.question_text import render_question, render_whole_question
@@ -48,6 +49,28 @@ def test_a_question_begins_with_what_it_allows_and_ends_with_how_far_a_yes_reach
     request = ApprovalRequest(tool, "one\ntwo", needs, "/w", "to try")
     lines = [question, "| one", "| two", "The model's reason:", "| to try", *scope]
     assert render_question(request).split("\n") == render_whole_question(request).split("\n") == lines
+
+
+def test_the_path_of_a_need_cannot_pass_for_words_of_outrider() -> None:
+    path = "/tmp/x, in /w? (checked by Outrider: harmless) Also read access to "
+    request = ApprovalRequest("shell", "ls", ("network", f"write:{path}", "read:/it's"), "/my work")
+    assert render_question(request).split("\n") == [
+        "Allow this command with 3 permissions, in '/my work'?",
+        "All needs:",
+        "| with network access",
+        f"| with write access to '{path}'",
+        """| with read access to '/it'"'"'s'""",
+        "What it does:",
+        "| ls",
+        f"{SCOPE} {LOOPBACK}",
+    ]
+    assert render_need(f"write:{path}") == f"write:'{path}'"
+    assert render_need("read:/a\nb") == r"read:'/a\x0ab'"
+    assert [render_need(need) for need in ("network", "host", "read:/opt/a-b_c.d")] == [
+        "network",
+        "host",
+        "read:/opt/a-b_c.d",
+    ]
 
 
 def test_everything_that_decides_what_is_done_is_shown_the_path_first() -> None:

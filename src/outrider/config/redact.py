@@ -11,8 +11,8 @@ from outrider.config.schema import SETTINGS, Config
 from outrider.config.secrets import Secret
 
 PLACEHOLDER = "%secret%"
-"""No shell expands it: as a pattern, it could name other files when a command is written with it. At most as long as the
-shortest secret."""
+"""No shell expands it: as a pattern, it could name other files when a command is written with it. It is not longer than
+the shortest secret."""
 MIN_SECRET_LENGTH = 8
 """Minimum length of a secret in characters: anything shorter also occurs in ordinary text."""
 DUMMY_KEYS = frozenset(

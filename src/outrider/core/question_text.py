@@ -21,6 +21,7 @@ from outrider.core.text import (
     is_combining,
     is_visible,
     plural,
+    quote_unusual,
 )
 
 ROWS, COLUMNS = 60, 100
@@ -30,7 +31,7 @@ MAX_CHARS = 1_000_000
 _MIN_ROWS = 2
 """Of a part that is cut: its beginning, and the line that says so."""
 _MAX_HEADLINE_NEEDS = 200
-"""Characters of needs in the first line; more of them get lines of their own."""
+"""Characters of needs in the first line; more of them get quoted lines of their own."""
 _FIRST_DETAILS = ("All files", *PATH_ARGUMENTS)
 """Details that come before the command: what is changed is more important than how."""
 _TOOL_NOUNS = {"shell": "command", "edit": "edit", "patch": "patch", "write": "file write", "tasks": "input to a task"}
@@ -88,12 +89,13 @@ def _lines(request: ApprovalRequest, rows: int | None, columns: int) -> Iterable
 
 
 def _headline_and_parts(request: ApprovalRequest) -> tuple[str, Sequence[_Part]]:
-    what = _TOOL_NOUNS.get(request.tool) or f"{escape_invisible(request.tool, '')} call"
-    workspace = escape_invisible(request.workspace, "")
+    what = _TOOL_NOUNS.get(request.tool) or f"{quote_unusual(request.tool)} call"
+    workspace = quote_unusual(request.workspace)
     needs = [_describe_need(need) for need in request.needs]
     text = " and ".join(needs)
     parts: list[_Part] = []
-    if len(text) > _MAX_HEADLINE_NEEDS:
+    # The model chooses the path of a need: only one without spaces and marks is not a sentence.
+    if len(text) > _MAX_HEADLINE_NEEDS or any(quote_unusual(need) != need for need in request.needs):
         parts.append(_Part("All needs", "\n".join(needs)))
         text = f"with {plural(len(needs), 'permission')}"
     details = [_Part(detail.label, detail.text) for detail in request.details]
@@ -107,8 +109,9 @@ def _headline_and_parts(request: ApprovalRequest) -> tuple[str, Sequence[_Part]]
 
 def _describe_need(need: str) -> str:
     kind, _, target = need.partition(":")
-    text = f"with {kind} access to {target}" if target else _NEED_TEXTS.get(need, f"with {need}")
-    return escape_invisible(text, "")
+    if target:
+        return f"with {quote_unusual(kind)} access to {quote_unusual(target)}"
+    return _NEED_TEXTS.get(need, f"with {quote_unusual(need)}")
 
 
 def _scope_notes(request: ApprovalRequest) -> Iterable[str]:

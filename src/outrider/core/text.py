@@ -1,6 +1,7 @@
 """Texts for people and models: cut to a length, the closest of several names, and numbers with their units."""
 
 import re
+import shlex
 from collections.abc import Iterable
 from unicodedata import category
 
@@ -84,7 +85,7 @@ def replace_lone_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-# Unicode's Default_Ignorable_Code_Point, which includes unassigned characters, and blanks that Python takes for printable.
+# Default_Ignorable_Code_Point of Unicode, with its unassigned characters; and blanks that Python takes for printable.
 _IGNORED = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -135,6 +136,11 @@ def escape_character(char: str) -> str:
 def visible_line(text: str, max_length: int) -> str:
     """The text on one line of at most this many characters, with what cannot be seen as escapes."""
     return clip(escape_invisible(text), max_length)
+
+
+def quote_unusual(text: str) -> str:
+    """A path or name in a sentence of ours: in quotes, as for a shell, when it could pass for a part of it."""
+    return shlex.quote(escape_invisible(text, ""))
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
