@@ -118,8 +118,10 @@ def test_names_of_arguments_cannot_pass_for_our_words() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"]
-    + ["\U0001d159", "\u2065", "\ufff0", "\U000e0fff", "\u206f", "\U0001bca0"],
+    [
+        *("\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"),
+        *("\U0001d159", "\u2065", "\ufff0", "\U000e0fff", "\u206f", "\U0001bca0"),
+    ],
 )
 def test_a_character_that_cannot_be_seen_is_shown_as_an_escape_everywhere(text: str) -> None:
     needs = (f"read:/a{text}",)
