@@ -4,8 +4,9 @@ import secrets
 from pathlib import Path
 
 from outrider.core.errors import Refused
+from outrider.core.store_port import Session
 from outrider.core.types import WorkspaceIdentity
-from outrider.workspaces.held_paths import workspace_identity
+from outrider.workspaces.held_paths import hold_workspace, workspace_identity
 
 
 def terminal_workspace(
@@ -73,6 +74,21 @@ def find_identity(workspace: Path | None) -> WorkspaceIdentity | None:
         return workspace_identity(str(workspace)) if workspace else None
     except Refused:
         return None
+
+
+def is_in_place(session: Session) -> bool:
+    """Whether the folder that a session works in is still at its path."""
+    try:
+        workspace_identity(session.workspace, session.identity)
+    except Refused:
+        return False
+    return True
+
+
+def require_folder(session: Session) -> None:
+    """Raises Refused, with what a person can do, when there is no folder at the path of a session."""
+    if not Path(session.workspace).is_dir():
+        hold_workspace(session.workspace, session=session.name).close()
 
 
 def create_workspace(home: Path, name: str) -> Path:

@@ -250,8 +250,8 @@ class LocalCommands:
         write = [path for kind, _, path in parts if kind == "write"]
         read = [*self._settings.read, *(path for kind, _, path in parts if kind == "read")]
         with ExitStack() as stack:
-            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
             session = of.session if isinstance(of, Task) else of.id
+            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity, session)))
             protected = protected_paths(root.descriptor, self.repositories.of_session(session, root.descriptor))
             remove_redirections(root.descriptor, protected)
             yield HeldPaths(
