@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from outrider.app.addresses import PYTHON
 from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, default_model_name
 from outrider.app.health import HealthReport, OwnWork, check_health, count_own_work
-from outrider.app.workspaces import create_workspace, find_identity, is_in_place
+from outrider.app.workspaces import create_workspace, find_identity, has_same_folder
 from outrider.config.schema import Config
 from outrider.core.approvals import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
@@ -294,7 +294,7 @@ class Agent(AgentApi):
         workspace, identity, session = self.home.workspace, self.home.identity, await self.find(session.id)
         if workspace is None or identity is None:
             raise Refused(f"there is no folder for session {session.name!r} here; name one that exists")
-        if is_in_place(session):
+        if has_same_folder(session):
             raise Refused(
                 f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; "
                 "start a new session"

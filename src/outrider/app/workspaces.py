@@ -76,7 +76,7 @@ def find_identity(workspace: Path | None) -> WorkspaceIdentity | None:
         return None
 
 
-def is_in_place(session: Session) -> bool:
+def has_same_folder(session: Session) -> bool:
     """Whether the folder that a session works in is still at its path."""
     try:
         workspace_identity(session.workspace, session.identity)

@@ -308,7 +308,7 @@ def _print_markdown(text: str) -> None:
 
 async def _check_workspace(agent: AgentApi, request: RunRequest, session: Session, is_quiet: bool) -> Session:
     session = await continue_in_folder(
-        agent, session, request.workspace, is_named=request.has_explicit_workspace, is_quiet=is_quiet
+        agent, session, request.workspace, is_explicit=request.has_explicit_workspace, is_quiet=is_quiet
     )
     require_folder(session)
     if session.workspace == str(request.workspace):

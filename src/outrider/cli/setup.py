@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from outrider.app.api import AgentApi, OpenMode
-from outrider.app.workspaces import find_identity, is_in_place, terminal_workspace
+from outrider.app.workspaces import find_identity, has_same_folder, terminal_workspace
 from outrider.cli.logging import start_logging
 from outrider.cli.output import check_text, warn
 from outrider.config.load import find_home, load
@@ -115,16 +115,16 @@ def _current_folder(path: str) -> Path:
 
 
 async def continue_in_folder(
-    agent: AgentApi, session: Session, folder: Path | None, *, is_named: bool, is_quiet: bool = False
+    agent: AgentApi, session: Session, folder: Path | None, *, is_explicit: bool, is_quiet: bool = False
 ) -> Session:
     """The session, moved to the folder of this command when its own is no longer at its path.
 
     Without having named the folder, a person means it only if it is the session's own, at another path.
     """
-    if folder is None or session.workspace == str(folder) or is_in_place(session):
+    if folder is None or session.workspace == str(folder) or has_same_folder(session):
         return session
     is_own = session.identity is not None and find_identity(folder) == session.identity
-    if not (is_named or is_own):
+    if not (is_explicit or is_own):
         return session
     moved = await agent.move(session)
     if not is_quiet:

@@ -114,7 +114,7 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
         if session and options.is_new:
             raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
         if session:
-            session = await continue_in_folder(agent, session, root, is_named=bool(options.workspace))
+            session = await continue_in_folder(agent, session, root, is_explicit=bool(options.workspace))
         if session and options.workspace and session.workspace != str(root):
             raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
     # In the folder of a session, a person means the folder that is there now.
