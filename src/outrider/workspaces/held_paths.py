@@ -18,6 +18,9 @@ from outrider.system.processes import boot_id
 
 _OPEN = (os.O_PATH if sys.platform == "linux" else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 
+KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
+"""Nothing in these can be a workspace, or be made visible to a command: a sandbox has its own."""
+
 
 class FileIdentity(Struct, frozen=True):
     """A file or folder, whatever its path."""
