@@ -209,13 +209,13 @@ def test_a_chat_continues_a_session_without_its_folder_in_the_one_that_is_named(
     with Terminal(person, "chat", "-s", "s", "-w", name) as terminal:
         terminal.rests()
         terminal.says("read a.txt")
-        terminal.shows("what is in the file")
+        terminal.sees("what is in the file")
         terminal.presses("C-d")
         assert terminal.ends() == 0
         screen = terminal.screen
     assert "works in" in screen
     assert "from now on" in screen
-    refused = person.types("chat", "-s", "s", "-w", ".")
+    refused = person.types("run", "-s", "s", "-w", ".", "hi")
     assert (refused.code, str(there) in refused.err) == (2, True)
 
 
