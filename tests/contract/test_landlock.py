@@ -110,6 +110,31 @@ class TestFilesOfThePerson:
         assert run(sandbox, "python3 watch.py", folder) == (0, "1 True\n")
 
 
+class TestScratchFolders:
+    """Where a command has its home and its temporary files."""
+
+    def test_a_folder_that_another_account_put_in_their_place_stops_no_command(
+        self, sandbox: LandlockSandbox, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with tempfile.TemporaryDirectory(prefix="outrider-test-", dir="/var/tmp") as top:
+            os.chmod(top, 0o1777)
+            monkeypatch.setattr(tempfile, "tempdir", top)
+            usual = Path(top) / f"outrider-commands-{os.geteuid()}"
+            usual.mkdir()
+            usual.chmod(0o777)  # as one that another account can write to: only root could give it to another one
+            (Path(top) / f"{usual.name}-0").symlink_to("/")
+            ran = [run(sandbox, 'echo x >"$TMPDIR/x" && dirname "$(dirname "$TMPDIR")"', folder) for _ in range(2)]
+            (used,) = {output for _, output in ran}
+            mine = Path(used.strip())
+            assert ([code for code, _ in ran], mine.parent) == ([0, 0], Path(top))
+            assert stat.S_IMODE(mine.stat().st_mode) == 0o711
+            assert (mine.name.startswith(f"{usual.name}-"), list(usual.iterdir()), list(mine.iterdir())) == (
+                True,
+                [],
+                [],
+            )
+
+
 class TestProcesses:
     """There is no process namespace: the monitor ends everything."""
 

@@ -228,6 +228,17 @@ class TestWhatIsSeen:
             with pytest.raises(Refused, match="belongs to the system"):
                 wrap(sandbox, ["true"], folder, grant)
 
+    @pytest.mark.parametrize("name", ["/proc/1/environ", "/dev/shm", "/sys/fs"])
+    def test_what_is_in_a_folder_of_the_kernel_is_refused_without_advice_to_go_deeper(
+        self, sandbox: Sandbox, folder: Path, name: str
+    ) -> None:
+        if not Path(name).exists():
+            pytest.skip(f"this machine has no {name}")
+        with pytest.raises(Refused) as refused:
+            wrap(sandbox, ["true"], folder, Grant(read=(name,)))
+        top = "/" + name.split("/")[1]
+        assert str(refused.value) == f"{name} belongs to the system, like everything in {top}; choose a path elsewhere"
+
     def test_outriders_folder_is_neither_workspace_nor_granted_nor_reached_by_a_link(self, tmp_path: Path) -> None:
         home, mine, link = tmp_path / "home", tmp_path / "mine", tmp_path / "link"
         for path in (home / "keys", mine):

@@ -23,6 +23,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("S8"), pytest.mark.promise(
 needs_sandbox = pytest.mark.needs("sandbox")
 CANARY = "CANARY-7f3a"
 CHANGED = "is not the folder that this session works in"
+CONTINUE = (
+    "Put the folder back, or continue the session in the folder that you mean: "
+    "outrider run --session 'my s' --workspace FOLDER …"
+)
 
 
 class World:
@@ -321,3 +325,41 @@ def test_a_command_in_a_new_folder_at_the_path_of_a_session_continues_the_sessio
         "run", "-w", str(person.project), "-s", "s", "read a.txt", cwd=person.home.parent / "elsewhere"
     )
     assert "first" in named.out
+
+
+def test_a_session_continues_in_its_folder_at_another_path_once_a_person_starts_there(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (person.project / "a.txt").write_text("first\n")
+    (other := tmp_path / "other").mkdir()
+    assert "first" in person.types("run", "-s", "my s", "read a.txt").out
+    kept = person.types("run", "-w", str(other), "-s", "my s", "read a.txt")
+    assert (kept.code, "cannot be changed" in kept.err) == (2, True)
+    os.rename(person.project, moved := tmp_path / "moved")
+    gone = person.types("run", "-s", "my s", "read a.txt", cwd=other)
+    assert (gone.code, gone.err.strip()) == (
+        2,
+        f"outrider: there is no folder {person.project} to work in: it was moved or deleted. {CONTINUE}",
+    )
+    there = person.types("run", "-s", "my s", "read a.txt", cwd=moved)
+    assert "first" in there.out
+    assert f"session 'my s' works in {moved} from now on; its folder was {person.project}" in there.err
+    person.project.mkdir()
+    again = person.types("run", "-s", "my s", "read a.txt", cwd=moved)
+    assert ("first" in again.out, "from now on" in again.err) == (True, False)
+
+
+def test_a_session_without_its_folder_continues_in_another_one_that_a_person_names(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (person.project / "a.txt").write_text("first\n")
+    (other := tmp_path / "other").mkdir()
+    (other / "a.txt").write_text("second\n")
+    assert "first" in person.types("run", "-s", "my s", "read a.txt").out
+    os.rename(person.project, tmp_path / "moved")
+    person.project.mkdir()
+    replaced = person.types("run", "-s", "my s", "read a.txt", cwd=other)
+    assert (CHANGED in replaced.err, CONTINUE in replaced.err, "second" in replaced.out) == (True, True, False)
+    named = person.types("run", "-s", "my s", "-w", ".", "read a.txt", cwd=other)
+    assert "second" in named.out
+    assert f"session 'my s' works in {other} from now on; its folder was {person.project}" in named.err
+    kept = person.types("run", "-s", "my s", "-w", str(tmp_path / "moved"), "read a.txt")
+    assert (kept.code, "cannot be changed" in kept.err) == (2, True)

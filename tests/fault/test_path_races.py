@@ -5,7 +5,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -20,9 +20,12 @@ from outrider.core.store_port import Session
 from outrider.core.tasks import Task, TaskSpec
 from outrider.core.types import WorkspaceIdentity
 from outrider.workspaces.commands import CommandSettings, LocalCommands
-from outrider.workspaces.held_paths import FileIdentity, hold_path, identity_of_status, workspace_identity
+from outrider.workspaces.held_paths import FileIdentity, HeldPaths, hold_path, identity_of_status, workspace_identity
 from outrider.workspaces.local import LocalWorkspace
+from outrider.workspaces.sandbox.bubblewrap import BubblewrapSandbox
 from outrider.workspaces.sandbox.detect import detect
+from outrider.workspaces.sandbox.port import Sandbox
+from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand
 from tests.support.swapping import swapping
 
 pytestmark = [pytest.mark.promise("S8"), pytest.mark.promise("S16")]
@@ -112,9 +115,9 @@ def test_a_held_path_is_the_folder_or_nothing(ground: Ground) -> None:
     assert (set(found) - {"refused"} == plain, found["refused"] > 0) == (True, True), found
 
 
-def open_commands(ground: Ground) -> LocalCommands:
+def open_commands(ground: Ground, find: Callable[[], Sandbox | NoSandbox] = detect) -> LocalCommands:
     return LocalCommands(
-        CommandSettings(ground.home / "tasks", detect, child_environment(), 1 << 20, hidden=(str(ground.home),))
+        CommandSettings(ground.home / "tasks", find, child_environment(), 1 << 20, hidden=(str(ground.home),))
     )
 
 
@@ -142,6 +145,8 @@ async def run(commands: LocalCommands, task: Task) -> str:
     output = commands.read(started, 0, 10_000).decode()
     if CANARY in output:
         return "leaked"
+    if output.startswith("bwrap: ") and end.note.endswith("replaced while it was starting, and it was not run"):
+        return "explained"
     return "done" if end.code == 0 else output.strip()[:60]
 
 
@@ -171,5 +176,36 @@ async def test_a_command_sees_the_folder_that_was_allowed_or_does_not_run(ground
     with swapping(ground.inner, ground.link, most_idle=400_000):
         seen = Counter([await run(commands, task(number)) for number in range(2, max(30, TRIES // 4))])
     assert seen["leaked"] == 0, seen
-    others = [each for each in seen if each not in ("done", "refused") and not each.startswith("bwrap: ")]
+    others = [each for each in seen if each not in ("done", "refused", "explained")]
     assert others == [], seen  # what bubblewrap cannot bind any more ends before the command starts
+
+
+class LateSwap(BubblewrapSandbox, frozen=True):
+    """A sandbox beside a program that replaces each granted folder just after it was checked."""
+
+    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
+        wrapped = super().wrap(argv, paths, environ)
+        for each in paths.read:
+            os.rmdir(each.path)
+        return wrapped
+
+
+@pytest.mark.anyio
+@pytest.mark.needs("bubblewrap")
+async def test_a_command_that_was_not_run_because_a_folder_was_replaced_says_so(ground: Ground) -> None:
+    found = detect(mode="bubblewrap")
+    assert isinstance(found, BubblewrapSandbox)
+    sandbox = LateSwap(**{name: getattr(found, name) for name in found.__struct_fields__})
+    commands = open_commands(ground, lambda: sandbox)
+    (granted := ground.outer / "granted").mkdir()
+    task = Task(
+        id="t-1",
+        session="s",
+        person="p",
+        workspace=str(ground.work),
+        identity=workspace_identity(str(ground.work)),
+        spec=TaskSpec(kind="command", call="c", command="touch ran", grants=(f"read:{granted}",)),
+        state="queued",
+        created=0,
+    )
+    assert (await run(commands, task), list(ground.work.iterdir())) == ("explained", [])

@@ -156,7 +156,7 @@ def test_a_session_whose_workspace_was_deleted(person: Person) -> None:
     person.types("run", "-s", "s", "-w", "gone", "hi")
     gone.rmdir()
     assert_refused(
-        person.types("run", "-q", "-s", "s", "hi"), 2, "the workspace of session 's' no longer exists", str(gone)
+        person.types("run", "-q", "-s", "s", "hi"), 2, f"there is no folder {gone} to work in", "run --session s "
     )
 
 

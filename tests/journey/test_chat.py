@@ -198,6 +198,27 @@ def test_leaving_during_a_turn_says_how_to_finish_it(person: Person) -> None:
     assert (resumed.code, "It was finished later." in resumed.out) == (0, True)
 
 
+@pytest.mark.parametrize("name", ["moved", "other"])
+def test_a_chat_continues_a_session_without_its_folder_in_the_one_that_is_named(person: Person, name: str) -> None:
+    first, there = person.project / "first", person.project / name
+    first.mkdir()
+    person.types("run", "-s", "s", "-w", "first", "hello")
+    first.rename(person.project / "moved")
+    there.mkdir(exist_ok=True)
+    (there / "a.txt").write_text("what is in the file\n")
+    with Terminal(person, "chat", "-s", "s", "-w", name) as terminal:
+        terminal.rests()
+        terminal.says("read a.txt")
+        terminal.sees("what is in the file")
+        terminal.presses("C-d")
+        assert terminal.ends() == 0
+        screen = terminal.screen
+    assert "works in" in screen
+    assert "from now on" in screen
+    refused = person.types("run", "-s", "s", "-w", ".", "hi")
+    assert (refused.code, str(there) in refused.err) == (2, True)
+
+
 def test_the_end_of_a_background_turn_is_printed_without_disturbing_the_input_line(person: Person) -> None:
     with ScriptedServer(script([Stall(), says("The build is green.")])) as server:
         person.uses(server.url)

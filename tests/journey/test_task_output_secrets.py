@@ -25,7 +25,7 @@ from tests.support.tasking import results, say_and_wait, wait_for_notices, with_
 
 pytestmark = [pytest.mark.promise("S11"), pytest.mark.needs("sandbox")]
 SECRET = "sk-proj-Zm9vYmFyYmF6cXV4MTIzNDU2"
-MASKED = "[secret" + "*" * (len(SECRET) - 8) + "]"
+MASKED = "%secret" + "-" * (len(SECRET) - 8) + "%"
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ def test_the_commands_of_the_terminal_show_no_secret(tmp_path: Path) -> None:
         waited = person.types("tasks", "wait", result["task"])
         shown, as_json = (person.types("tasks", "show", result["task"], *more) for more in ((), ("--json",)))
         tail = person.types("tasks", "tail", result["task"])
-    masked = "[secret****]\n[secret********]\ndone\n"
+    masked = "%secret----%\n%secret--------%\ndone\n"
     assert (tail.out, json.loads(as_json.out)["output"]) == (masked, masked)
     assert not [ran for ran in (waited, shown, as_json, tail) if "1234567890" in ran.out + ran.err]
     assert Path(result["output_file"]).read_text().startswith("k-1234567890\n")
@@ -126,7 +126,7 @@ def test_a_mask_is_as_long_as_what_it_hides_in_every_form() -> None:
     content = f"{SECRET} {json.dumps(other)} ork_abcdefg2_{'0f' * 32} and more\n".encode()
     masked = redactor.mask(content)
     assert len(masked) == len(content)
-    assert masked.count(b"[secret*") == 3
+    assert masked.count(b"%secret-") == 3
     assert redactor.mask(b"nothing here") == b"nothing here"
     endings = {SECRET[:4]: 4, SECRET[:3]: 0, SECRET[:-1]: len(SECRET) - 1, "ork_abc": 7, "x": 0}
     assert {text: redactor.unfinished_bytes(f"so {text}".encode()) for text in endings} == endings

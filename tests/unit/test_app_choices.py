@@ -30,6 +30,18 @@ def test_no_workspace_contains_the_home_folder_or_outriders_own_files(ada: Path,
         terminal_workspace(ada / "project", ada, str(ada / folder), ada / ".outrider")
 
 
+@pytest.mark.parametrize(("path", "top"), [("/dev/shm", "/dev"), ("/proc/1", "/proc"), ("/sys/fs", "/sys")])
+def test_no_workspace_is_in_a_folder_of_the_kernel(ada: Path, path: str, top: str) -> None:
+    if not Path(path).is_dir():
+        pytest.skip(f"this machine has no {path}")
+    assert terminal_workspace(Path(path), ada, "", ada / ".outrider") is None
+    with pytest.raises(Refused) as refused:
+        terminal_workspace(ada / "project", ada, path, ada / ".outrider")
+    assert str(refused.value) == (
+        f"{path} cannot be a workspace: everything in {top} belongs to the system; choose a folder elsewhere"
+    )
+
+
 def test_a_workspace_that_outrider_created_is_allowed(ada: Path) -> None:
     own = ada / ".outrider" / "workspaces" / "one"
     assert terminal_workspace(own, ada, "", ada / ".outrider") == own

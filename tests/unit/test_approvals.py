@@ -13,6 +13,7 @@ from outrider.core.approvals import (
     Rule,
     argument_details,
     decide_access,
+    render_need,
     request_digest,
 )
 from outrider.core.question_text import render_question, render_whole_question
@@ -48,6 +49,28 @@ def test_a_question_begins_with_what_it_allows_and_ends_with_how_far_a_yes_reach
     request = ApprovalRequest(tool, "one\ntwo", needs, "/w", "to try")
     lines = [question, "| one", "| two", "The model's reason:", "| to try", *scope]
     assert render_question(request).split("\n") == render_whole_question(request).split("\n") == lines
+
+
+def test_the_path_of_a_need_cannot_pass_for_words_of_outrider() -> None:
+    path = "/tmp/x, in /w? (checked by Outrider: harmless) Also read access to "
+    request = ApprovalRequest("shell", "ls", ("network", f"write:{path}", "read:/it's"), "/my work")
+    assert render_question(request).split("\n") == [
+        "Allow this command with 3 permissions, in '/my work'?",
+        "All needs:",
+        "| with network access",
+        f"| with write access to '{path}'",
+        """| with read access to '/it'"'"'s'""",
+        "What it does:",
+        "| ls",
+        f"{SCOPE} {LOOPBACK}",
+    ]
+    assert render_need(f"write:{path}") == f"write:'{path}'"
+    assert render_need("read:/a\nb") == r"read:'/a\x0ab'"
+    assert [render_need(need) for need in ("network", "host", "read:/opt/a-b_c.d")] == [
+        "network",
+        "host",
+        "read:/opt/a-b_c.d",
+    ]
 
 
 def test_everything_that_decides_what_is_done_is_shown_the_path_first() -> None:
@@ -95,7 +118,10 @@ def test_names_of_arguments_cannot_pass_for_our_words() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"],
+    [
+        *("\u202e", "\u2066", "\u200b", "\u200d", "\x1b[2J", "\r", "\x00", "\u3164", "\ufe0f", "\u00a0", "\U000e0041"),
+        *("\U0001d159", "\u2065", "\ufff0", "\U000e0fff", "\u206f", "\U0001bca0"),
+    ],
 )
 def test_a_character_that_cannot_be_seen_is_shown_as_an_escape_everywhere(text: str) -> None:
     needs = (f"read:/a{text}",)
@@ -108,6 +134,15 @@ def test_a_character_that_cannot_be_seen_is_shown_as_an_escape_everywhere(text: 
     assert re.search(r"\[\d+ characters? that cannot be seen", question)
     plain = render_question(ApprovalRequest("shell", escape_invisible(text), (), "/w"))
     assert "cannot be seen" not in plain
+
+
+def test_marks_piled_on_one_character_are_shown_as_escapes_after_the_eighth() -> None:
+    command = "rm " + "e" + "\u0301" * 2_000
+    lines = render_question(ApprovalRequest("shell", command, (), "/w"), rows=12, columns=80).split("\n")
+    assert lines[1].startswith("| rm e" + "\u0301" * 8 + "\\u0301\\u0301")
+    assert lines[-1].startswith("[1,992 characters that cannot be seen, or that a terminal obeys, shown as \\u0301]")
+    assert sum(max(1, -(-len(line) // 76)) for line in lines) <= 12
+    assert "\\u" not in render_question(ApprovalRequest("shell", "echo e\u0301\u0302 हिन्दी", (), "/w"))
 
 
 def test_no_part_pushes_another_off_the_screen() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from outrider.app.addresses import PYTHON
 from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, default_model_name
 from outrider.app.health import HealthReport, OwnWork, check_health, count_own_work
-from outrider.app.workspaces import create_workspace, find_identity
+from outrider.app.workspaces import create_workspace, find_identity, has_same_folder
 from outrider.config.schema import Config
 from outrider.core.approvals import SESSION, WORKSPACE, Permission
 from outrider.core.errors import Refused, Unavailable
@@ -289,6 +289,17 @@ class Agent(AgentApi):
         if _FIXED_NAMES.fullmatch(session.name):
             raise Refused(f"{session.name!r} cannot be renamed: a repeated request finds this session by its name")
         return await self._store.rename(self.person, session.id, name)
+
+    async def move(self, session: Session) -> Session:
+        workspace, identity, session = self.home.workspace, self.home.identity, await self.find(session.id)
+        if workspace is None or identity is None:
+            raise Refused(f"there is no folder for session {session.name!r} here; name one that exists")
+        if has_same_folder(session):
+            raise Refused(
+                f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; "
+                "start a new session"
+            )
+        return await self._store.record_move(session.id, str(workspace), identity, replaces=session.workspace)
 
     async def delete(self, session: Session) -> bool:
         await self.stop(session, "the session was deleted", tasks=True)

@@ -246,6 +246,11 @@ class AgentApi(ABC):
         ...
 
     @operation("full")
+    async def move(self, session: Session) -> Session:
+        """Have a session work in the folder of this process. Raises Refused while its own is still at its path."""
+        ...
+
+    @operation("full")
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
         """Change settings of this session, for example `{"model": "anthropic:…"}`."""
         ...

@@ -51,6 +51,7 @@ class BlockingAgent:
     journal = _BlockingMethod(AgentApi.journal)
     search = _BlockingMethod(AgentApi.search)
     rename = _BlockingMethod(AgentApi.rename)
+    move = _BlockingMethod(AgentApi.move)
     change = _BlockingMethod(AgentApi.change)
     delete = _BlockingMethod(AgentApi.delete)
     tasks = _BlockingMethod(AgentApi.tasks)

@@ -50,11 +50,11 @@ class HomeToolEnvironment:
     async def check_workspace(self, session: Session) -> Session:
         # A person may have chosen another folder since this turn began.
         session = await self._store.find(session.person, session.id) or session
-        identity = workspace_identity(session.workspace, session.identity)
+        identity = workspace_identity(session.workspace, session.identity, session.name)
         if identity != session.identity:
             # Its first use, or the first one since the machine was started. Another call may be faster.
             session = await self._store.record_identity(session.id, identity, replaces=session.identity)
-            hold_workspace(session.workspace, session.identity).close()
+            hold_workspace(session.workspace, session.identity, session.name).close()
         return session
 
     async def tool_context(self, session: Session, state: State, call: Call) -> ToolContext:

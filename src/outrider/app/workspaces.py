@@ -4,8 +4,9 @@ import secrets
 from pathlib import Path
 
 from outrider.core.errors import Refused
+from outrider.core.store_port import Session
 from outrider.core.types import WorkspaceIdentity
-from outrider.workspaces.held_paths import workspace_identity
+from outrider.workspaces.held_paths import KERNEL_FOLDERS, hold_workspace, workspace_identity
 
 
 def terminal_workspace(
@@ -20,6 +21,10 @@ def terminal_workspace(
         root = Path(path).expanduser().resolve()
         if not root.is_dir():
             raise Refused(f"there is no folder {path}; create it, or choose another one with --workspace")
+        if kernel := _kernel_folder(root):
+            raise Refused(
+                f"{path} cannot be a workspace: everything in {kernel} belongs to the system; choose a folder elsewhere"
+            )
         if _is_off_limits(root, person_home):
             raise Refused(
                 f"{path} is your home folder or a system folder and cannot be a workspace; choose a folder below it"
@@ -57,7 +62,12 @@ _SYSTEM_FOLDERS = frozenset(
 
 
 def _is_off_limits(root: Path, person_home: Path) -> bool:
-    return root == person_home.resolve() or str(root) in _SYSTEM_FOLDERS
+    return root == person_home.resolve() or str(root) in _SYSTEM_FOLDERS or bool(_kernel_folder(root))
+
+
+def _kernel_folder(root: Path) -> str:
+    """The folder of the kernel that this one is in; empty for any other."""
+    return next((folder for folder in KERNEL_FOLDERS if root.is_relative_to(folder)), "")
 
 
 def _exposes_outrider_files(root: Path, outrider_home: Path) -> bool:
@@ -73,6 +83,21 @@ def find_identity(workspace: Path | None) -> WorkspaceIdentity | None:
         return workspace_identity(str(workspace)) if workspace else None
     except Refused:
         return None
+
+
+def has_same_folder(session: Session) -> bool:
+    """Whether the folder that a session works in is still at its path."""
+    try:
+        workspace_identity(session.workspace, session.identity)
+    except Refused:
+        return False
+    return True
+
+
+def require_folder(session: Session) -> None:
+    """Raises Refused, with what a person can do, when there is no folder at the path of a session."""
+    if not Path(session.workspace).is_dir():
+        hold_workspace(session.workspace, session=session.name).close()
 
 
 def create_workspace(home: Path, name: str) -> Path:

@@ -31,14 +31,14 @@ from outrider.cli.output import (
 )
 from outrider.cli.setup import open_config, open_home, open_read_only, run_async
 from outrider.config.schema import Config
-from outrider.core.approvals import ANSWERS, NO, Permission
+from outrider.core.approvals import ANSWERS, NO, Permission, render_need
 from outrider.core.delivery import channel_of
 from outrider.core.errors import Refused
 from outrider.core.events import Asked, Entry, Event, Json
 from outrider.core.plan import AwaitAnswer, State, decide, fold
 from outrider.core.question_text import fitted_question, whole_question
 from outrider.core.store_port import Session
-from outrider.core.text import escape_invisible, visible_line
+from outrider.core.text import clip, escape_invisible, quote_unusual
 from outrider.core.turn_result import TurnResult
 from outrider.system.task_groups import background_group, first_of
 
@@ -339,7 +339,7 @@ def list_permissions(is_json: bool) -> int:
             permissions = await agent.permissions()
             rows = [("PERMISSION", "NEED", "IN", "SINCE")]
             rows += [
-                (each.id, visible_line(each.need, 200), await _scope_text(agent, each), format_time(each.created))
+                (each.id, clip(render_need(each.need), 200), await _scope_text(agent, each), format_time(each.created))
                 for each in permissions
             ]
         if is_json:
@@ -352,7 +352,7 @@ def list_permissions(is_json: bool) -> int:
 
 async def _scope_text(agent: AgentApi, permission: Permission) -> str:
     if permission.scope != "session":
-        return one_line(permission.applies_to)
+        return quote_unusual(permission.applies_to)
     try:
         return f"session {one_line((await agent.find(permission.applies_to)).name)}"
     except Refused:  # The session was deleted.
@@ -375,6 +375,5 @@ async def _forget_permission(config: Config, id: str) -> None:
             problem = f"{len(matches)} permissions begin with {id!r}" if matches else f"there is no permission {id!r}"
             raise Refused(f"{problem}; `outrider permissions list` shows all permissions")
         await agent.revoke_permission(matches[0].id)
-        print_line(
-            escape_invisible(f"revoked; Outrider will ask again for {matches[0].need} in {matches[0].applies_to}")
-        )
+        need, where = render_need(matches[0].need), quote_unusual(matches[0].applies_to)
+        print_line(f"revoked; Outrider will ask again for {need} in {where}")

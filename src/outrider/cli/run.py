@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from outrider.app.addresses import PIPE, PROMPT
 from outrider.app.api import AgentApi, OpenMode
 from outrider.app.runtimes import apply_settings, settings_of
+from outrider.app.workspaces import require_folder
 from outrider.cli.commands import FAILED, TURN_EXIT_CODES
 from outrider.cli.options import check_not_blank, read_images, read_message, session_settings
 from outrider.cli.output import print_json, print_line, printable, render_turn_result, warn
@@ -29,7 +30,14 @@ from outrider.cli.questions import (
     wait_until_suspended,
 )
 from outrider.cli.render import ProgressLine, answer_line
-from outrider.cli.setup import SignalWatch, open_config, open_home, resolve_workspace, run_async
+from outrider.cli.setup import (
+    SignalWatch,
+    continue_in_folder,
+    open_config,
+    open_home,
+    resolve_workspace,
+    run_async,
+)
 from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.events import Answered, Asked, Entry, Event, render_event
@@ -123,7 +131,7 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
     mode = OpenMode("outrider run", "own")
     async with open_home(config, mode, workspace=request.workspace, is_quiet=options.is_quiet) as agent:
         session = await agent.session(request.session)
-        _check_workspace(request, session, options.is_quiet)
+        session = await _check_workspace(agent, request, session, options.is_quiet)
         has_questions = False
         if session.is_open and not can_answer(request.address):
             state = fold(await agent.journal(session))
@@ -298,14 +306,13 @@ def _print_markdown(text: str) -> None:
     Console().print(Markdown(printable(text)))
 
 
-def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> None:
-    if not Path(session.workspace).is_dir():
-        raise Refused(
-            f"the workspace of session {session.name!r} no longer exists: "
-            f"create {session.workspace} again, or start a new session"
-        )
+async def _check_workspace(agent: AgentApi, request: RunRequest, session: Session, is_quiet: bool) -> Session:
+    session = await continue_in_folder(
+        agent, session, request.workspace, is_explicit=request.has_explicit_workspace, is_quiet=is_quiet
+    )
+    require_folder(session)
     if session.workspace == str(request.workspace):
-        return
+        return session
     if request.has_explicit_workspace:
         raise Refused(
             f"the workspace of session {session.name!r} is {session.workspace} and cannot be changed; "
@@ -313,6 +320,7 @@ def _check_workspace(request: RunRequest, session: Session, is_quiet: bool) -> N
         )
     if not is_quiet:
         warn(f"session {session.name!r} works in {session.workspace}, not in the current folder")
+    return session
 
 
 async def _warn_unfinished(agent: AgentApi, session: Session, *, has_questions: bool) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import anyio
 
-from outrider.app.api import OpenMode
-from outrider.app.workspaces import terminal_workspace
+from outrider.app.api import AgentApi, OpenMode
+from outrider.app.workspaces import find_identity, has_same_folder, terminal_workspace
 from outrider.cli.logging import start_logging
 from outrider.cli.output import check_text, warn
 from outrider.config.load import find_home, load
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
+from outrider.core.store_port import Session
 from outrider.ipc.client import HomeClient
 from outrider.ipc.takeover import open_home_client
 
@@ -111,6 +112,24 @@ def _current_folder(path: str) -> Path:
         raise Refused(
             "the current folder no longer exists; change to another, or use --workspace /absolute/path"
         ) from None
+
+
+async def continue_in_folder(
+    agent: AgentApi, session: Session, folder: Path | None, *, is_explicit: bool, is_quiet: bool = False
+) -> Session:
+    """The session, moved to the folder of this command when its own is no longer at its path.
+
+    Without having named the folder, a person means it only if it is the session's own, at another path.
+    """
+    if folder is None or session.workspace == str(folder) or has_same_folder(session):
+        return session
+    is_own = session.identity is not None and find_identity(folder) == session.identity
+    if not (is_explicit or is_own):
+        return session
+    moved = await agent.move(session)
+    if not is_quiet:
+        warn(f"session {moved.name!r} works in {moved.workspace} from now on; its folder was {session.workspace}")
+    return moved
 
 
 def open_read_only(config: Config, label: str) -> AbstractAsyncContextManager[HomeClient]:

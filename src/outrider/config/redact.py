@@ -10,7 +10,9 @@ from msgspec import Struct
 from outrider.config.schema import SETTINGS, Config
 from outrider.config.secrets import Secret
 
-PLACEHOLDER = "[secret]"
+PLACEHOLDER = "%secret%"
+"""No shell expands it: as a pattern, it could name other files when a command is written with it. It is not longer than
+the shortest secret."""
 MIN_SECRET_LENGTH = 8
 """Minimum length of a secret in characters: anything shorter also occurs in ordinary text."""
 DUMMY_KEYS = frozenset(
@@ -59,7 +61,7 @@ class Redactor:
         """Bytes around a part of a content within which a secret that overlaps the part lies, in any form."""
 
     def redact(self, text: str) -> str:
-        """The text with each secret replaced by `[secret]`; the same object when it contains none."""
+        """The text with each secret replaced by `%secret%`; the same object when it contains none."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, PLACEHOLDER)
@@ -98,7 +100,7 @@ def build_redactor(config: Config) -> Redactor:
 
 
 def _filler(length: int) -> bytes:
-    return PLACEHOLDER[:-1].encode().ljust(length - 1, b"*") + PLACEHOLDER[-1:].encode()
+    return PLACEHOLDER[:-1].encode().ljust(length - 1, b"-") + PLACEHOLDER[-1:].encode()
 
 
 def _unfinished_bytes(content: bytes, form: bytes) -> int:

@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from outrider.core.text import quote_unusual
+
 Verdict = Literal["allow", "ask", "deny"]
 PermissionScope = Literal["once", "session", "workspace"]
 ONCE, SESSION, WORKSPACE, NO = "once", "session", "workspace", "no"
@@ -135,6 +137,12 @@ def render_rule(rule: Rule) -> str:
     workspace = f", in {rule.workspace}" if rule.workspace else ""
     needs = f", with {', '.join(rule.needs)}" if rule.needs else ""
     return f"{rule.verdict} {'every tool' if rule.tool == '*' else rule.tool}{command}{workspace}{needs}"
+
+
+def render_need(need: str) -> str:
+    """A need in one line of a list, its path in quotes when it could pass for another column: `read:'/a b'`."""
+    kind, colon, target = need.partition(":")
+    return f"{quote_unusual(kind)}{colon}{quote_unusual(target) if target else ''}"
 
 
 def _matches(rule: Rule, request: ApprovalRequest) -> bool:

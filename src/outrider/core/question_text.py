@@ -13,7 +13,16 @@ from msgspec import Struct
 
 from outrider.core.approvals import HOST, NETWORK, PATH_ARGUMENTS, ApprovalRequest
 from outrider.core.events import Asked
-from outrider.core.text import escape_invisible, is_visible, plural
+from outrider.core.text import (
+    MAX_COMBINING,
+    escape_character,
+    escape_invisible,
+    invisible_characters,
+    is_combining,
+    is_visible,
+    plural,
+    quote_unusual,
+)
 
 ROWS, COLUMNS = 60, 100
 """The size of a question where the size of the screen is not known: in the journal and over the API."""
@@ -22,7 +31,7 @@ MAX_CHARS = 1_000_000
 _MIN_ROWS = 2
 """Of a part that is cut: its beginning, and the line that says so."""
 _MAX_HEADLINE_NEEDS = 200
-"""Characters of needs in the first line; more of them get lines of their own."""
+"""Characters of needs in the first line; more of them get quoted lines of their own."""
 _FIRST_DETAILS = ("All files", *PATH_ARGUMENTS)
 """Details that come before the command: what is changed is more important than how."""
 _TOOL_NOUNS = {"shell": "command", "edit": "edit", "patch": "patch", "write": "file write", "tasks": "input to a task"}
@@ -82,12 +91,13 @@ def _lines(request: ApprovalRequest, rows: int | None, columns: int) -> Iterable
 
 
 def _headline_and_parts(request: ApprovalRequest) -> tuple[str, Sequence[_Part]]:
-    what = _TOOL_NOUNS.get(request.tool) or f"{escape_invisible(request.tool, '')} call"
-    workspace = escape_invisible(request.workspace, "")
+    what = _TOOL_NOUNS.get(request.tool) or f"{quote_unusual(request.tool)} call"
+    workspace = quote_unusual(request.workspace)
     needs = [_describe_need(need) for need in request.needs]
     text = " and ".join(needs)
     parts: list[_Part] = []
-    if len(text) > _MAX_HEADLINE_NEEDS:
+    # The model chooses the path of a need: only one without spaces and marks is not a sentence.
+    if len(text) > _MAX_HEADLINE_NEEDS or any(quote_unusual(need) != need for need in request.needs):
         parts.append(_Part("All needs", "\n".join(needs)))
         text = f"with {plural(len(needs), 'permission')}"
     details = [_Part(detail.label, detail.text) for detail in request.details]
@@ -101,8 +111,9 @@ def _headline_and_parts(request: ApprovalRequest) -> tuple[str, Sequence[_Part]]
 
 def _describe_need(need: str) -> str:
     kind, _, target = need.partition(":")
-    text = f"with {kind} access to {target}" if target else _NEED_TEXTS.get(need, f"with {need}")
-    return escape_invisible(text, "")
+    if target:
+        return f"with {quote_unusual(kind)} access to {quote_unusual(target)}"
+    return _NEED_TEXTS.get(need, f"with {quote_unusual(need)}")
 
 
 def _scope_notes(request: ApprovalRequest) -> Iterable[str]:
@@ -119,10 +130,10 @@ def _changes_git(need: str) -> bool:
 
 
 def _escape_note(parts: Sequence[_Part]) -> Sequence[str]:
-    hidden = [char for part in parts for char in part.text if not is_visible(char) and char not in "\n\t"]
+    hidden = [char for part in parts for char in invisible_characters(part.text)]
     if not hidden:
         return []
-    examples = ", ".join(map(escape_invisible, list(dict.fromkeys(hidden))[:5]))
+    examples = ", ".join(map(escape_character, list(dict.fromkeys(hidden))[:5]))
     return [f"[{plural(len(hidden), 'character')} that cannot be seen, or that a terminal obeys, shown as {examples}]"]
 
 
@@ -165,9 +176,10 @@ def _rows(text: str, width: int, most: int = 1_000) -> int:
 
 def _walk(chars: Iterable[str], width: int, rows: int) -> tuple[int, int]:
     """How many of these characters fit into so many rows, and how many rows they take."""
-    count, used, column = 0, 1, 0
+    count, used, column, marks = 0, 1, 0, 0
     for char in chars:
-        cells = 0 if char == "\n" else _cells(char)
+        marks = marks + 1 if is_combining(char) else 0
+        cells = 0 if char == "\n" else _cells(char, is_escaped=marks > MAX_COMBINING)
         if char == "\n" or column + cells > width:
             if used == rows:
                 break
@@ -177,9 +189,9 @@ def _walk(chars: Iterable[str], width: int, rows: int) -> tuple[int, int]:
     return count, used
 
 
-def _cells(char: str) -> int:
+def _cells(char: str, *, is_escaped: bool) -> int:
     if char == "\t":
         return 8
-    if not is_visible(char):
-        return len(escape_invisible(char))
+    if is_escaped or not is_visible(char):
+        return len(escape_character(char))
     return 2 if east_asian_width(char) in "WF" else 1

@@ -216,6 +216,13 @@ class Store(Protocol):
         """
         ...
 
+    async def record_move(self, session: str, workspace: str, identity: WorkspaceIdentity, replaces: str) -> Session:
+        """Record that a session works in another folder from now on; the session as it is then.
+
+        Changes nothing when the session does not work at the path `replaces` any more.
+        """
+        ...
+
     async def find(self, person: str, session: str) -> Session | None:
         """Find a session by its full id or name."""
         ...

@@ -1,7 +1,9 @@
 """Texts for people and models: cut to a length, the closest of several names, and numbers with their units."""
 
 import re
+import shlex
 from collections.abc import Iterable
+from unicodedata import category
 
 
 def one_line(text: str) -> str:
@@ -83,27 +85,48 @@ def replace_lone_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-# Printable for Python, but drawn as nothing or as a blank: fillers, joiners and variation selectors.
-_BLANK = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+# Default_Ignorable_Code_Point of Unicode, with its unassigned characters; and blanks that Python takes for printable.
+_IGNORED = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_COMBINING = frozenset(("Mn", "Me"))
+MAX_COMBINING = 8
+"""Combining marks in a row that are shown as they are. More of them cover the lines above and below."""
 
 
 def escape_invisible(text: str, keep: str = "\n\t") -> str:
     """The text with every character that cannot be seen, or that a terminal would obey, as an escape like `\\u202e`.
 
-    Characters in `keep` stay as they are.
+    So are the combining marks after the first eight in a row. Characters in `keep` stay as they are.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if char in keep or is_visible(char) else _escape(char) for char in text)
+    return "".join(escape_character(char) if is_escaped else char for char, is_escaped in _find_invisible(text, keep))
+
+
+def invisible_characters(text: str, keep: str = "\n\t") -> list[str]:
+    """The characters that `escape_invisible` escapes."""
+    return [char for char, is_escaped in _find_invisible(text, keep) if is_escaped]
+
+
+def _find_invisible(text: str, keep: str) -> Iterable[tuple[str, bool]]:
+    marks = 0
+    for char in text:
+        marks = marks + 1 if is_combining(char) else 0
+        yield char, char not in keep and (marks > MAX_COMBINING or not is_visible(char))
+
+
+def is_combining(char: str) -> bool:
+    return category(char) in _COMBINING
 
 
 def is_visible(char: str) -> bool:
-    return char.isprintable() and not _BLANK.match(char)
+    """Whether it is drawn. Format characters, such as those that change the direction of text, are not."""
+    return char.isprintable() and not _IGNORED.match(char)
 
 
-def _escape(char: str) -> str:
+def escape_character(char: str) -> str:
     code = ord(char)
     if code < 0x100:
         return f"\\x{code:02x}"
@@ -113,6 +136,11 @@ def _escape(char: str) -> str:
 def visible_line(text: str, max_length: int) -> str:
     """The text on one line of at most this many characters, with what cannot be seen as escapes."""
     return clip(escape_invisible(text), max_length)
+
+
+def quote_unusual(text: str) -> str:
+    """A path or name in a sentence of ours: in quotes, as for a shell, when it could pass for a part of it."""
+    return shlex.quote(escape_invisible(text, ""))
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -93,6 +93,9 @@ RELEASE_SESSION = "UPDATE sessions SET handed_over = 1 WHERE id = ?1 AND generat
 # Record which folder the workspace of a session is.
 SET_FOLDER = "UPDATE sessions SET folder = ?2 WHERE id = ?1 AND folder = ?3"
 
+# Have a session work in another folder.
+MOVE_SESSION = "UPDATE sessions SET workspace = ?2, folder = ?3 WHERE id = ?1 AND workspace = ?4"
+
 # Rename a session.
 RENAME_SESSION = "UPDATE sessions SET name = ?3 WHERE person = ?1 AND id = ?2"
 
@@ -201,6 +204,13 @@ class SessionWrites:
 
     def record_identity(self, session: str, identity: WorkspaceIdentity, replaces: WorkspaceIdentity | None) -> Session:
         self._db.execute(SET_FOLDER, (session, render_identity(identity), render_identity(replaces)))
+        columns = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
+        if columns is None:
+            raise no_such_session(session)
+        return session_of(columns[:-2])
+
+    def record_move(self, session: str, workspace: str, identity: WorkspaceIdentity, replaces: str) -> Session:
+        self._db.execute(MOVE_SESSION, (session, workspace, render_identity(identity), replaces))
         columns = self._db.execute(SESSION_AND_OWNER, (session,)).fetchone()
         if columns is None:
             raise no_such_session(session)

@@ -113,6 +113,9 @@ class SqliteStore:
     ) -> Session:
         return await self._write(self._sessions.record_identity, session, identity, replaces)
 
+    async def record_move(self, session: str, workspace: str, identity: WorkspaceIdentity, replaces: str) -> Session:
+        return await self._write(self._sessions.record_move, session, workspace, identity, replaces)
+
     async def find(self, person: str, session: str) -> Session | None:
         return await self._read(sessions.find_session, person, session)
 

@@ -1,6 +1,7 @@
 """Commands of tasks on this machine, each with its own folder, sandboxed where that is possible."""
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -51,6 +52,15 @@ from outrider.workspaces.safe_paths import OPEN_FOLDER, open_path
 from outrider.workspaces.sandbox.bubblewrap import command_group
 from outrider.workspaces.sandbox.port import Sandbox
 from outrider.workspaces.sandbox.types import NoSandbox, SandboxedCommand
+
+_FOLDER_REPLACED = re.compile(
+    rb"bwrap: (?:Race condition binding dirfd|Can't get type of source|Can't find source path)[^\n]*\n?"
+)
+"""What bubblewrap says when it finds another folder, or none, where it is about to bind one."""
+_MAX_START_ERROR = 10_000
+_NOT_RUN = (
+    "according to its output, a folder that it may use was moved or replaced while it was starting, and it was not run"
+)
 
 
 class CommandSettings(Struct, frozen=True):
@@ -276,8 +286,8 @@ class LocalCommands:
         write = [path for kind, _, path in parts if kind == "write"]
         read = [*self._settings.read, *(path for kind, _, path in parts if kind == "read")]
         with ExitStack() as stack:
-            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity)))
             session = of.session if isinstance(of, Task) else of.id
+            root = stack.enter_context(closing(hold_workspace(of.workspace, of.identity, session)))
             repositories = self.repositories.of_session(session, root.descriptor)
             if isinstance(of, Task) and HOST not in grants and (links := git_links(root.descriptor, repositories)):
                 self._links[of.id] = links
@@ -329,9 +339,19 @@ class LocalCommands:
     async def _finish(self, task: Task, end: task_folder.Exit) -> CommandEnd:
         # The kernel may take a while to remove a group; do not block the event loop.
         ran_out = await anyio.to_thread.run_sync(self._remove_cgroups, task)
-        note = await anyio.to_thread.run_sync(self._restore_repositories, task)
+        notes = [
+            await anyio.to_thread.run_sync(self._explain_failed_start, task, end),
+            await anyio.to_thread.run_sync(self._restore_repositories, task),
+        ]
         reason = "memory" if ran_out and end.reason in ("exit", "signal") and end.code else end.reason
-        return CommandEnd(end.code, reason, end.signal, end.at, note)
+        return CommandEnd(end.code, reason, end.signal, end.at, "; ".join(filter(None, notes)))
+
+    def _explain_failed_start(self, task: Task, end: task_folder.Exit) -> str:
+        """What an error of bubblewrap means that is all that this command has as output."""
+        if HOST in task.spec.grants or (end.reason, end.code) != ("exit", 1):
+            return ""
+        output = task_folder.read_output(self._folder(task), 0, _MAX_START_ERROR)
+        return _NOT_RUN if _FOLDER_REPLACED.fullmatch(output) else ""
 
     def _remove_traces(self, task: Task) -> None:
         """Remove what was prepared for a command that was not started."""

@@ -6,6 +6,7 @@ open descriptor cannot be replaced.
 
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from outrider.core.types import WorkspaceIdentity
 from outrider.system.processes import boot_id
 
 _OPEN = (os.O_PATH if sys.platform == "linux" else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+
+KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
+"""Nothing in these can be a workspace, or be made visible to a command: a sandbox has its own."""
 
 
 class FileIdentity(Struct, frozen=True):
@@ -100,29 +104,29 @@ def hold_path(path: str) -> HeldPath:
     return HeldPath(path, descriptor, identity_of_status(status), tuple(above))
 
 
-def hold_workspace(path: str, identity: WorkspaceIdentity | None = None) -> HeldPath:
+def hold_workspace(path: str, identity: WorkspaceIdentity | None = None, session: str = "") -> HeldPath:
     """Open the folder that a session works in. Raises PathChanged when another folder, or a link, is at its path.
 
-    Without an identity, any folder at that path is the right one.
+    Without an identity, any folder at that path is the right one. The name or id of the session is for the message.
     """
     try:
         held = hold_path(path)
     except PathChanged:
-        raise _workspace_changed(path) from None
+        raise _workspace_changed(path, session) from None
     except Refused as error:
-        raise Refused(f"there is no folder {path} to work in") from error
+        raise _workspace_gone(path, session) from error
     if not held.is_folder:
         held.close()
-        raise Refused(f"there is no folder {path} to work in")
+        raise _workspace_gone(path, session)
     if identity and not _is_same_folder(identity, held.identity):
         held.close()
-        raise _workspace_changed(path)
+        raise _workspace_changed(path, session)
     return held
 
 
-def workspace_identity(path: str, identity: WorkspaceIdentity | None = None) -> WorkspaceIdentity:
+def workspace_identity(path: str, identity: WorkspaceIdentity | None = None, session: str = "") -> WorkspaceIdentity:
     """Which folder is at this path now. Raises what `hold_workspace` raises."""
-    held = hold_workspace(path, identity)
+    held = hold_workspace(path, identity, session)
     held.close()
     return WorkspaceIdentity(held.identity.device, held.identity.inode, boot_id())
 
@@ -134,11 +138,22 @@ def _is_same_folder(identity: WorkspaceIdentity, current: FileIdentity) -> bool:
     return identity.device == current.device or identity.boot != boot_id()
 
 
-def _workspace_changed(path: str) -> PathChanged:
+def _workspace_changed(path: str, session: str) -> PathChanged:
     return PathChanged(
         f"{path} is not the folder that this session works in: it was moved or replaced, or a link leads there now. "
-        "Put the folder back; or, if you mean the folder that is there now, start the session in it again: "
-        f"outrider run --workspace {path} --session NAME …"
+        f"{_how_to_continue(session)}"
+    )
+
+
+def _workspace_gone(path: str, session: str) -> Refused:
+    return Refused(f"there is no folder {path} to work in: it was moved or deleted. {_how_to_continue(session)}")
+
+
+def _how_to_continue(session: str) -> str:
+    name = shlex.quote(session) if session else "NAME"
+    return (
+        "Put the folder back, or continue the session in the folder that you mean: "
+        f"outrider run --session {name} --workspace FOLDER …"
     )
 
 

@@ -20,6 +20,7 @@ from outrider.cli.chat.sanitize import sanitize_line
 from outrider.cli.chat.status import short_path
 from outrider.cli.chat.ui import ChatUI
 from outrider.cli.commands import DONE
+from outrider.cli.setup import continue_in_folder
 from outrider.config.models import PRACTICE, PROVIDERS, choose_models
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
@@ -112,6 +113,8 @@ async def _find_session(agent: AgentApi, options: ChatOptions, root: Path | None
         session = next((each for each in sessions if options.session in (each.name, each.id)), None)
         if session and options.is_new:
             raise Refused(f"session {options.session!r} already exists; leave out --new to continue it")
+        if session:
+            session = await continue_in_folder(agent, session, root, is_explicit=bool(options.workspace))
         if session and options.workspace and session.workspace != str(root):
             raise Refused(f"the workspace of session {options.session!r} is {session.workspace}; leave out --workspace")
     # In the folder of a session, a person means the folder that is there now.

@@ -19,7 +19,7 @@ from outrider.cli.options import model_settings
 from outrider.cli.output import now_ms, time_ago
 from outrider.cli.questions import find_question, question_session
 from outrider.cli.render import markdown_page
-from outrider.core.approvals import NO, ONCE
+from outrider.core.approvals import NO, ONCE, render_need
 from outrider.core.errors import Refused
 from outrider.core.events import Asked
 from outrider.core.ports import NATIVE
@@ -174,7 +174,9 @@ async def _questions(chat: "ChatConversation", argument: str) -> Sequence[Displa
 
 async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[DisplayItem]:
     permissions = await chat.agent.permissions()
-    chat.add_suggestions({"permission": [(f"forget {permission.id}", permission.need) for permission in permissions]})
+    chat.add_suggestions(
+        {"permission": [(f"forget {permission.id}", render_need(permission.need)) for permission in permissions]}
+    )
     verb, _, name = argument.partition(" ")
     if verb == "forget" and name:
         if await chat.agent.revoke_permission(name.strip()):
@@ -190,7 +192,7 @@ async def _permissions(chat: "ChatConversation", argument: str) -> Sequence[Disp
         target = permission.applies_to
         where = sanitize_line(names.get(target, target)) if permission.scope == "session" else short_path(target, 60)
         when = time_ago(permission.created, now_ms())
-        need = sanitize_line(escape_invisible(permission.need), 60)
+        need = sanitize_line(render_need(permission.need), 60)
         rows.append((permission.id, f"{need}, in {permission.scope} {where}  ({when})"))
     return [two_columns(rows)]
 

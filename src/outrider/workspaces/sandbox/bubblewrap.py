@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.system.processes import process_table
-from outrider.workspaces.held_paths import HeldPath, HeldPaths, identity_of_status
+from outrider.workspaces.held_paths import KERNEL_FOLDERS, HeldPath, HeldPaths, identity_of_status
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxLimits
 
@@ -106,7 +106,6 @@ _MACHINE_FOLDERS = frozenset(
     {"/", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"}
 )
 """Folders that a workspace or grant must not be: they belong to the system, or contain sockets of other programs."""
-_KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 _SCRATCH = (("/tmp", 3), ("/var/tmp", 4))
 _SMALL_TMPFS = 64 * MIB
 _SECCOMP_FD = 9
@@ -138,7 +137,9 @@ def check_visible_paths(paths: HeldPaths) -> None:
     hidden = frozenset(identity for _, identity in paths.hidden)
     for each in (paths.root, *paths.write, *paths.read):
         path = each.path
-        if path in _MACHINE_FOLDERS or any(_within(path, folder) for folder in _KERNEL_FOLDERS):
+        if kernel := [folder for folder in KERNEL_FOLDERS if _within(path, folder)]:
+            raise Refused(f"{path} belongs to the system, like everything in {kernel[0]}; choose a path elsewhere")
+        if path in _MACHINE_FOLDERS:
             raise Refused(f"{path} belongs to the system; use a folder below it")
         if each.identity in hidden:
             raise Refused(f"{path} is Outrider's own and stays hidden from commands")

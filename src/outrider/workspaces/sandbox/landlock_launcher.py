@@ -107,15 +107,7 @@ def prctl(option: int, *arguments: int) -> None:
 
 def make_scratch(top: str, owner: int) -> str:
     """Create the private folder of one command, with `home` and `tmp`. Removes those of commands that have ended."""
-    parent = f"{top}/outrider-commands-{os.geteuid()}"
-    try:
-        os.mkdir(parent, 0o700)
-        os.chmod(parent, 0o711)
-    except FileExistsError:
-        pass
-    status = os.lstat(parent)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(errno.EPERM, f"{parent} belongs to another account")
+    parent = find_scratch_parent(top)
     lock = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -138,6 +130,40 @@ def write_settings(path: str, text: str, owner: int) -> None:
         file.write(text)
         if owner:
             os.fchown(file.fileno(), owner, owner)
+
+
+def find_scratch_parent(top: str) -> str:
+    """The folder of this account for the scratch folders of its commands; it is created when there is none.
+
+    Where another account took the usual name, one with a random ending is used: else it could stop all commands.
+    """
+    usual = f"{top}/outrider-commands-{os.geteuid()}"
+    if create_private_folder(usual):
+        return usual
+    for entry in os.scandir(top):
+        if entry.path.startswith(f"{usual}-") and is_private_folder(entry.path):
+            return entry.path
+    other = f"{usual}-{os.urandom(8).hex()}"
+    if create_private_folder(other):
+        return other
+    raise PermissionError(errno.EPERM, f"{usual} belongs to another account")
+
+
+def create_private_folder(path: str) -> bool:
+    try:
+        os.mkdir(path, 0o700)
+        os.chmod(path, 0o711)
+    except FileExistsError:
+        pass
+    return is_private_folder(path)
+
+
+def is_private_folder(path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def remove_unless_used(folder: str) -> None:
