@@ -147,6 +147,10 @@ class TestWhatIsFound:
             ("include", "/b"),
         ]
 
+    def test_comments_quotes_and_escapes_are_read_as_git_reads_them(self) -> None:
+        text = '[core]\nhooksPath = "a \\"b#" # why\n[include]\npath = c\\\\d ; more\n'
+        assert parse_paths(text) == [("hooks", 'a "b#'), ("include", "c\\d")]
+
     def test_hooks_and_settings_in_folders_whose_names_begin_with_dots(self, folder: Path) -> None:
         (folder / ".husky" / "_").mkdir(parents=True)
         (folder / "..shared").mkdir()

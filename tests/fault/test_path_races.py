@@ -183,8 +183,10 @@ async def test_a_command_sees_the_folder_that_was_allowed_or_does_not_run(ground
 class LateSwap(BubblewrapSandbox, frozen=True):
     """A sandbox beside a program that replaces each granted folder just after it was checked."""
 
-    def wrap(self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str]) -> SandboxedCommand:
-        wrapped = super().wrap(argv, paths, environ)
+    def wrap(
+        self, argv: Sequence[str], paths: HeldPaths, environ: Mapping[str, str], git_settings: str = ""
+    ) -> SandboxedCommand:
+        wrapped = super().wrap(argv, paths, environ, git_settings)
         for each in paths.read:
             os.rmdir(each.path)
         return wrapped

@@ -397,12 +397,27 @@ def parse_paths(text: str) -> list[tuple[str, str]]:
         setting = _SETTING.match(rest)
         if not setting:
             continue
-        value = setting[2].strip().strip('"')
+        value = _unquoted(setting[2])
         if section == "core" and setting[1].lower() == "hookspath":
             found.append(("hooks", value))
         elif section in ("include", "includeif") and setting[1].lower() == "path":
             found.append(("include", value))
     return found
+
+
+def _unquoted(text: str) -> str:
+    """A value as git reads it: without quotes, escapes and a comment at the end."""
+    value, is_quoted, characters = "", False, iter(text.strip())
+    for character in characters:
+        if character == "\\":
+            value += next(characters, "")
+        elif character == '"':
+            is_quoted = not is_quoted
+        elif character in "#;" and not is_quoted:
+            break
+        else:
+            value += character
+    return value.strip()
 
 
 def _inside(root: int, folder: str, path: str) -> str | None:
