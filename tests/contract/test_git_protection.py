@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from msgspec.structs import replace
 
 from outrider.core.errors import Refused
@@ -253,6 +254,8 @@ HOSTILE = [
 ]
 
 
+RACE_TRIES = 20 * settings().max_examples
+"""2,000 in the checks, 40,000 in the long variant."""
 SWAPPER = """
 import os, sys
 path, target = sys.argv[1:]
@@ -355,7 +358,7 @@ class TestCommands:
         outcomes: Counter[str] = Counter()
         try:
             with held(folder) as visible:
-                for _ in range(20_000):
+                for _ in range(RACE_TRIES):
                     found = protected_paths(visible.root.descriptor)
                     try:
                         with closing(sandbox.wrap(["true"], replace(visible, protected=found), {})) as wrapped:
@@ -367,7 +370,7 @@ class TestCommands:
         finally:
             swapper.kill()
             swapper.wait()
-        assert (outcomes["outside"], outcomes.total(), outcomes["inside"] > 0) == (0, 20_000, True)
+        assert (outcomes["outside"], outcomes.total(), outcomes["inside"] > 0) == (0, RACE_TRIES, True)
         assert sorted(os.listdir(person)) == [".git"]
 
     def test_a_redirection_is_removed(self, sandbox: BubblewrapSandbox, folder: Path) -> None:

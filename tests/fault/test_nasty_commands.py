@@ -255,7 +255,9 @@ async def test_a_deleted_workspace_is_reported_and_affects_no_other_session(tmp_
             second = await bench.agent.say("run echo never", session="second")
             assert (await bench.agent.say("hi", session="other")).text == "hello"
     assert (task.exit_code, left) == (4, [])
-    assert (second.outcome, second.error) == ("failed", f"there is no folder {bench.work} to work in")
+    assert second.outcome == "failed"
+    assert second.error.startswith(f"there is no folder {bench.work} to work in: it was moved or deleted.")
+    assert "outrider run --session second --workspace FOLDER" in second.error
 
 
 @pytest.mark.promise("L4")

@@ -1,10 +1,14 @@
 """The pure parts of the Codex runtime: items, errors, approvals and the watchdog."""
 
+from collections.abc import Callable
+from typing import cast
+
 import msgspec
 import pytest
 from msgspec import Raw
 
 from outrider.core.approvals import ApprovalRequest, RequestDetail
+from outrider.runtimes.codex.app_server import ThreadMessages
 from outrider.runtimes.codex.approvals import (
     COMMAND,
     ELICITATION,
@@ -36,7 +40,9 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
+from outrider.runtimes.jsonrpc.connection import RpcNotification
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
+from outrider.runtimes.jsonrpc.process import Child
 
 
 def raw(value: object) -> Raw:
@@ -299,3 +305,13 @@ def test_silence_counts_only_after_a_tool_and_while_nothing_is_pending() -> None
     assert (watch.check(209), watch.check(210)) == ("", "quiet")
     watch.message_received(211)
     assert watch.check(400) == ""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("ends", [ThreadMessages.end, ThreadMessages.close])
+async def test_a_message_for_a_thread_that_nobody_reads_any_more_is_dropped(
+    ends: Callable[[ThreadMessages], None],
+) -> None:
+    messages = ThreadMessages(cast("Child", None))
+    ends(messages)
+    await messages.put(RpcNotification("thread/goal/cleared", msgspec.Raw(b"{}")))

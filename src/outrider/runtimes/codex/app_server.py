@@ -89,7 +89,7 @@ class ThreadMessages:
     async def put(self, message: RpcMessage) -> None:
         try:
             await self._sender.send(message)
-        except anyio.BrokenResourceError:
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # its turn, or the process, has ended
             log.debug("the thread has no reader any more")
 
     def end(self) -> None:
