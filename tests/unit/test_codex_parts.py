@@ -315,3 +315,5 @@ async def test_a_message_for_a_thread_that_nobody_reads_any_more_is_dropped(
     messages = ThreadMessages(cast("Child", None))
     ends(messages)
     await messages.put(RpcNotification("thread/goal/cleared", msgspec.Raw(b"{}")))
+    messages.end()
+    messages.close()
