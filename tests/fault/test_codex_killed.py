@@ -138,6 +138,7 @@ async def test_a_turn_continues_in_its_thread_after_outrider_was_killed(world: W
     await until_none_survives(world.folder)
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("first", "second"),
     [
