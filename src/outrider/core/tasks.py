@@ -161,12 +161,8 @@ class TaskNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
     lines, is_cut = _last_lines(output, NOTICE_TAIL)
-    return TaskNotice(
-        task=task.id,
-        event="ended",
-        state=task.state,
-        command=visible_line(task.spec.command, 500),
-        description=clip(task.spec.description, 200),
+    return replace(
+        _notice(task, "ended"),
         exit_code=task.exit_code,
         reason=clip(task.why, 300),
         duration=task.ended - task.created,
@@ -179,43 +175,24 @@ def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
 def stalled_notice(task: Task, output: str) -> TaskNotice:
     """The notice that a task seems to be waiting at a prompt."""
     lines, is_cut = _last_lines(output, 500)
-    return _notice(task, "stalled", state="stalled", output=lines, is_cut=is_cut)
+    return replace(_notice(task, "stalled"), state="stalled", output=lines, is_cut=is_cut)
 
 
 def watch_notice(task: Task, matches: Sequence[str], left_out: int, *, is_last: bool = False) -> TaskNotice:
     """The notice that output lines match a task's watch pattern."""
     lines = tuple(clip(line, 300) for line in matches)
-    return _notice(task, "matched", output=lines, pattern=task.spec.watch, left_out=left_out, is_last=is_last)
+    pattern = clip(task.spec.watch, 200)
+    return replace(_notice(task, "matched"), output=lines, pattern=pattern, left_out=left_out, is_last=is_last)
 
 
 def unwatched_notice(task: Task) -> TaskNotice:
     """The notice that a watch pattern was given up because matching it takes too long."""
-    return _notice(task, "unwatched", pattern=task.spec.watch, is_last=True)
+    return replace(_notice(task, "unwatched"), pattern=clip(task.spec.watch, 200), is_last=True)
 
 
-def _notice(
-    task: Task,
-    event: NoticeEvent,
-    *,
-    state: TaskState | None = None,
-    output: tuple[str, ...] = (),
-    is_cut: bool = False,
-    pattern: str = "",
-    left_out: int = 0,
-    is_last: bool = False,
-) -> TaskNotice:
-    return TaskNotice(
-        task=task.id,
-        event=event,
-        state=state or task.state,
-        command=visible_line(task.spec.command, 500),
-        description=clip(task.spec.description, 200),
-        output=output,
-        is_cut=is_cut,
-        pattern=clip(pattern, 200),
-        left_out=left_out,
-        is_last=is_last,
-    )
+def _notice(task: Task, event: NoticeEvent) -> TaskNotice:
+    command, description = visible_line(task.spec.command, 500), clip(task.spec.description, 200)
+    return TaskNotice(task=task.id, event=event, state=task.state, command=command, description=description)
 
 
 def _last_lines(output: str, max_length: int) -> tuple[tuple[str, ...], bool]:
@@ -228,11 +205,17 @@ def render_notice(notice: TaskNotice) -> str:
     quoted = [f"| {line}" for line in notice.output]
     match notice.event:
         case "ended":
-            return "\n".join([f"[Task {notice.task} {notice.headline}]", *_end_lines(notice), *_quoted_end(notice)])
+            return "\n".join(
+                [
+                    f"[Task {notice.task} {notice.headline}]",
+                    *_end_lines(notice),
+                    *_quoted_lines(notice.output, notice.is_cut),
+                ]
+            )
         case "stalled":
             advice = "Write to it, or kill it, with the tasks tool."
             head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
-            return "\n".join([head, advice, *_quoted_end(notice)])
+            return "\n".join([head, advice, *_quoted_lines(notice.output, notice.is_cut)])
         case "matched":
             more = [f"[… and {notice.left_out} more]"] if notice.left_out else []
             last = ["[This was the last notice of this pattern; it is no longer watched.]"] if notice.is_last else []
@@ -252,10 +235,6 @@ def _end_lines(notice: TaskNotice) -> list[str]:
         "output file": notice.output_file,
     }
     return [f"{name}: {value}" for name, value in fields.items() if value]
-
-
-def _quoted_end(notice: TaskNotice) -> list[str]:
-    return _quoted_lines(notice.output, notice.is_cut)
 
 
 def quoted_tail(output: str, max_length: int = NOTICE_TAIL) -> list[str]:

@@ -46,6 +46,7 @@ from outrider.workspaces.held_paths import (
     hold_path,
     hold_workspace,
     identity_of_status,
+    is_within,
 )
 from outrider.workspaces.program_files import ProgramFiles
 from outrider.workspaces.safe_paths import OPEN_FOLDER, open_path
@@ -321,13 +322,9 @@ class LocalCommands:
         """The command in the sandbox. Raises Refused when it could change what confines it."""
         sandbox = self._require_sandbox()
         if sandbox.kind != "off":
-            own = HiddenFiles(self._settings.hidden)
-            for held in (paths.root, *paths.write):
-                own.check_contents(held)
-            for held in paths.read:
-                own.check_contents(held, can_cover=True)
+            HiddenFiles(self._settings.hidden).check_contents((paths.root, *paths.write), paths.read)
             for held in paths.write:
-                if not _within(held.path, paths.root.path):
+                if not is_within(held.path, paths.root.path):
                     self._program.check_writable(held)
             paths = replace(paths, program=self._program.below(paths.root))
         return sandbox.wrap(argv, paths, {}, self._git_settings)
@@ -419,7 +416,7 @@ def _resolve_need(need: str) -> str:
 def _require_outside(need: str, root: HeldPath, repositories: Sequence[Repository]) -> None:
     """Raises Refused for a path that every command may use anyway. Protected ones may be asked for, to write them."""
     kind, mark, path = need.partition(":")
-    if not mark or not _within(path, root.path):
+    if not mark or not is_within(path, root.path):
         return
     relative = path[len(root.path) :].strip("/")
     if kind == "write" and is_protected(relative, repositories, protected_paths(root.descriptor, repositories)):
@@ -428,11 +425,7 @@ def _require_outside(need: str, root: HeldPath, repositories: Sequence[Repositor
 
 
 def _is_granted(path: str, granted: Sequence[str]) -> bool:
-    return any(_within(path, each) for each in granted)
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+    return any(is_within(path, each) for each in granted)
 
 
 def _cwd_of(task: Task, paths: HeldPaths) -> Path:

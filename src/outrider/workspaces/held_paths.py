@@ -10,7 +10,6 @@ import shlex
 import stat
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -164,15 +163,27 @@ def _names(path: str) -> Sequence[str]:
     return names
 
 
-def mounts_below(path: str) -> list[str]:
-    """The mount points inside a folder, where the system lists them."""
+def is_within(path: str, folder: str) -> bool:
+    """Whether a resolved path is a folder, or below it, by name."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def mount_points() -> list[str]:
+    """Where file systems are mounted, where the system lists them."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
             points = [line.split()[4] for line in file]
     except OSError:
         return []
-    texts = [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), point)) for point in points]
-    return [text for text in texts if text.startswith(f"{path.rstrip('/')}/")]
+    return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), point)) for point in points]
+
+
+def _identity_at(path: str) -> FileIdentity | None:
+    """None for what is gone, or cannot be looked at by this account."""
+    try:
+        return identity_of_status(os.stat(path))
+    except OSError:
+        return None
 
 
 class HiddenFiles:
@@ -202,26 +213,26 @@ class HiddenFiles:
         real = [os.path.realpath(path) for path in self._paths]
         return tuple((path, identity_of_status(os.stat(path))) for path in real if os.path.exists(path))
 
-    def check_contents(self, held: HeldPath, *, can_cover: bool = False) -> None:
+    def check_contents(self, writable: Sequence[HeldPath], readable: Sequence[HeldPath]) -> None:
         """Raises Refused for a folder that contains one of them, by whatever name: another mount, or one inside it.
 
-        `can_cover`: those that are below its path are covered, so that they may be there.
+        In a readable folder, those that are below its path are covered, so that they may be there.
         """
-        tops = self.tops()
+        tops, mounts = self.tops(), mount_points()
         inner, above = {identity for _, identity in tops}, set[FileIdentity]()
         for path, _ in tops:
             top = hold_path(path)
             top.close()
             above.update(top.above)
-        if can_cover and any(path.startswith(f"{held.path.rstrip('/')}/") for path, _ in tops):
-            above.discard(held.identity)
-        if held.identity in above:
-            raise Refused(
-                f"{held.path} contains Outrider's own files, which a command could change; use another folder"
-            )
-        for mount in mounts_below(held.path):
-            with suppress(OSError):  # it is gone, or cannot be looked at by this account
-                if identity_of_status(os.stat(mount)) in inner | above:
+        for held, can_cover in [*((each, False) for each in writable), *((each, True) for each in readable)]:
+            is_covered = can_cover and any(is_within(path, held.path) for path, _ in tops)
+            forbidden = above - {held.identity} if is_covered else above
+            if held.identity in forbidden:
+                raise Refused(
+                    f"{held.path} contains Outrider's own files, which a command could change; use another folder"
+                )
+            for mount in mounts:
+                if is_within(mount, held.path) and mount != held.path and _identity_at(mount) in inner | forbidden:
                     raise Refused(
                         f"{held.path} contains Outrider's own files, through the mount {mount}; use another folder"
                     )

@@ -51,20 +51,21 @@ class ProgramFiles:
 
     def below(self, root: HeldPath) -> tuple[str, ...]:
         """The parts of a workspace that belong to the program, relative to it. Raises Refused when all of it does."""
-        self._require_not_inside(root)
-        return tuple(each.below(root.identity) for each in self._folders() if root.identity in each.above)
+        return tuple(each.below(root.identity) for each in self._folders_outside(root) if root.identity in each.above)
 
     def check_writable(self, granted: HeldPath) -> None:
         """Raises Refused for a file or folder outside the workspace that belongs to the program, or contains it."""
-        self._require_not_inside(granted)
-        for each in self._folders():
+        for each in self._folders_outside(granted):
             if granted.identity in each.above:
                 raise Refused(f"{granted.path} contains the program of Outrider ({each.path}), which stays as it is")
 
-    def _require_not_inside(self, held: HeldPath) -> None:
-        for each in self._folders():
+    def _folders_outside(self, held: HeldPath) -> list[_Folder]:
+        """All of them. Raises Refused when this is inside one of them."""
+        folders = self._folders()
+        for each in folders:
             if each.identity == held.identity or each.identity in held.above:
                 raise Refused(f"{held.path} is a part of the program of Outrider ({each.path}), which stays as it is")
+        return folders
 
     def _folders(self) -> list[_Folder]:
         folders: list[_Folder] = []

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from outrider.core.errors import Refused
 from outrider.system.processes import process_table
-from outrider.workspaces.held_paths import KERNEL_FOLDERS, HeldPath, HeldPaths, identity_of_status
+from outrider.workspaces.held_paths import KERNEL_FOLDERS, HeldPath, HeldPaths, identity_of_status, is_within
 from outrider.workspaces.sandbox.cgroups import Cgroups
 from outrider.workspaces.sandbox.types import MIB, SandboxedCommand, SandboxLimits
 
@@ -137,21 +137,21 @@ def check_visible_paths(paths: HeldPaths) -> None:
     hidden = frozenset(identity for _, identity in paths.hidden)
     for each in (paths.root, *paths.write, *paths.read):
         path = each.path
-        if kernel := [folder for folder in KERNEL_FOLDERS if _within(path, folder)]:
+        if kernel := [folder for folder in KERNEL_FOLDERS if is_within(path, folder)]:
             raise Refused(f"{path} belongs to the system, like everything in {kernel[0]}; choose a path elsewhere")
         if path in _MACHINE_FOLDERS:
             raise Refused(f"{path} belongs to the system; use a folder below it")
         if each.identity in hidden:
             raise Refused(f"{path} is Outrider's own and stays hidden from commands")
     for each in (paths.root, *paths.write):
-        if any(_within(path, each.path) for path, _ in paths.hidden):
+        if any(is_within(path, each.path) for path, _ in paths.hidden):
             raise Refused(
                 f"{each.path} contains Outrider's own files, which a command could change; use another folder"
             )
     for each in (*paths.write, *paths.read):
         if paths.root.identity not in (each.identity, *each.above) and not hidden.isdisjoint(each.above):
             raise Refused(f"{each.path} is inside Outrider's own folder and stays hidden from commands")
-    if not any(_within(paths.cwd.path, each.path) for each in (paths.root, *paths.write, *paths.read)):
+    if not any(is_within(paths.cwd.path, each.path) for each in (paths.root, *paths.write, *paths.read)):
         raise Refused(f"{paths.cwd.path} is outside the workspace, {paths.root.path}")
 
 
@@ -232,19 +232,15 @@ def _bind(option: str, held: HeldPath, rank: int) -> _Mount:
 def _covered_paths(paths: HeldPaths) -> list[str]:
     """The hidden paths that would be visible inside a readable folder."""
     readable = [*(each.path for each in paths.read), "/usr"]
-    return [path for path, _ in paths.hidden if any(_within(path, folder) for folder in readable)]
+    return [path for path, _ in paths.hidden if any(is_within(path, folder) for folder in readable)]
 
 
 def _scratch_parents(paths: HeldPaths) -> list[str]:
     """Folders in scratch space above visible ones: writable, they would invite a command to write what is lost."""
     visible = [each.path for each in (paths.root, *paths.write, *paths.read)]
     hidden = [path for path, _ in paths.hidden if os.path.isdir(path)]
-    firsts = {"/".join(path.split("/")[:depth]) for path in visible for top, depth in _SCRATCH if _within(path, top)}
-    return sorted(firsts - {path for path in firsts if any(_within(path, other) for other in (*visible, *hidden))})
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+    firsts = {"/".join(path.split("/")[:depth]) for path in visible for top, depth in _SCRATCH if is_within(path, top)}
+    return sorted(firsts - {path for path in firsts if any(is_within(path, other) for other in (*visible, *hidden))})
 
 
 def command_group(pid: int) -> int | None:
@@ -306,7 +302,7 @@ def _hold_protected(root: HeldPath, protected: Sequence[str]) -> list[tuple[str,
     They are bound read-only, and every folder above them onto itself: what is bound cannot be renamed or removed from
     inside, so nothing else takes its place. Raises Refused when a path has changed since it was found.
     """
-    tops = [path for path in protected if not any(_within(path, other) for other in protected if other != path)]
+    tops = [path for path in protected if not any(is_within(path, other) for other in protected if other != path)]
     above = {str(folder) for path in tops for folder in PurePosixPath(path).parents} - {"."}
     options = dict.fromkeys(above, "--bind-fd") | dict.fromkeys(tops, "--ro-bind-fd")
     held: list[tuple[str, HeldPath]] = []
@@ -349,7 +345,7 @@ def _renumber(paths: HeldPaths) -> tuple[HeldPaths, tuple[int, ...]]:
     Each of them is bound: bubblewrap closes those, and would leave others open for the command.
     """
     writable = [each.path for each in (paths.root, *paths.write)]
-    read = [each for each in paths.read if not any(_within(each.path, path) for path in writable)]
+    read = [each for each in paths.read if not any(is_within(each.path, path) for path in writable)]
     held = (paths.root, *paths.write, *read)
     copies = tuple(fcntl.fcntl(each.descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_BIND_FD) for each in held)
     root, *granted = (replace(each, descriptor=copy) for each, copy in zip(held, copies, strict=True))
