@@ -111,6 +111,7 @@ async def test_a_command_that_outlives_its_timeout_continues_and_its_end_is_repo
         ("sleep 5m", True),
         ("sleep infinity", True),
         ("cd x && sleep 60", True),
+        ('timeout 9 sh -c "sleep 3" >/dev/null # wait', True),
         ("sleep 1", False),
         ("sleep 0.1; echo ok", False),
         ("sleep 2 && echo woke", False),

@@ -5,7 +5,6 @@ better ways to wait.
 """
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -22,46 +21,7 @@ from outrider.core.text import duration
 from outrider.core.types import Replay
 from outrider.system.regex import check_pattern
 from outrider.tools.define import result, tool
-
-_WRAPPERS = frozenset(("command", "exec", "time", "nice", "nohup", "env"))
-_SPAN = re.compile(r"^(\d+(?:\.\d+)?|\.\d+|infinity|inf)([smhd]?)$")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_PARTS = re.compile(r"&&|\|\||;|\n")
-
-
-def sleep_seconds(command: str) -> float:
-    """How many seconds this command only sleeps; 0 when it also does something else.
-
-    `cd x && sleep 60` only sleeps. A sleep before other work does not, nor does one inside a loop or a script.
-    """
-    total = 0.0
-    for part in (part.strip() for part in _PARTS.split(command)):
-        if not part or re.match(r"^(cd\b|true$|:$)", part):
-            continue
-        seconds = _one_sleep(part)
-        if not seconds:
-            return 0.0
-        total += seconds
-    return total
-
-
-def _one_sleep(part: str) -> float:
-    # Word by word: a regular expression for this can be made to backtrack for hours by a command.
-    words = deque(part.split())
-    while words and words[0].find("=") > 0:
-        words.popleft()
-    while words and words[0] in _WRAPPERS:
-        words.popleft()
-    if not words or words.popleft() != "sleep":
-        return 0.0
-    total = 0.0
-    for word in words:
-        span = _SPAN.match(word)
-        if not span:
-            return 0.0
-        total += float("inf") if span[1].startswith("inf") else float(span[1]) * _UNITS[span[2]]
-    return total
-
+from outrider.tools.sleep_commands import sleep_seconds
 
 HEAD, TAIL = 6_000, 14_000
 MAX_TIMEOUT = 600
