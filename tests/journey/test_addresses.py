@@ -1,4 +1,4 @@
-"""A turn answers to the person it works for. A notice that arrives in it changes neither its promises nor its questions.
+"""A turn answers to the person it works for. A notice that arrives in it changes none of its promises and questions.
 
 Each test runs every pair of surfaces: the one that started the task, and the one of the turn in which it ends.
 """
