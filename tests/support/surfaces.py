@@ -208,14 +208,17 @@ class Scene:
         self.add_replies(says("", starting), says("It is running."))
         entry = await self.send(surface)
         await self.until(lambda body: isinstance(body, Ended), entry.seq)
-        (task,) = [one for one in await self.home.agent.tasks(await self.session()) if one.spec.command]
+        (task,) = await self.home.agent.tasks(await self.session())
+        if cause == "child":
+            await self.home.model_waits(_child_work(self.name))
         return BackgroundTask(self, surface, report, task)
 
     def _task_call(self, cause: Cause) -> tuple[ScriptedCall, Callable[[], Any]]:
         if cause == "child":
-            gate = stalls()
-            self.home.model.add(f"{self.name}: a task", gate, says("Done."))
-            return call("delegate", work=f"{self.name}: a task", background=True), _async(gate.release)
+            work = _child_work(self.name)
+            gate = self.home.gates[work] = stalls()
+            self.home.model.add(work, gate, says("Done."))
+            return call("delegate", work=work, background=True), _async(gate.release)
         pipe = self.home.work / f"{self.name.replace(' ', '-')}-pipe"
         os.mkfifo(pipe)
         commands: dict[Cause, tuple[str, dict[str, object], str]] = {
@@ -251,12 +254,13 @@ class Scene:
             return SceneTurn(self, surface, entry, lambda: None)
         if step == "while a question is pending":
             asked = await self.until(lambda body: isinstance(body, Asked), entry.seq)
-            return SceneTurn(self, surface, asked, lambda: self.home.group.start_soon(self._answer, asked))
+            return SceneTurn(self, surface, asked, lambda: self.home.group.start_soon(self.answer, asked))
         with anyio.fail_after(PATIENCE):
             await gate.reached.wait()
         return SceneTurn(self, surface, entry, gate.release)
 
-    async def _answer(self, entry: Entry) -> None:
+    async def answer(self, entry: Entry) -> None:
+        """Answer this question with yes."""
         assert isinstance(entry.body, Asked)
         await self.home.agent.answer(await self.session(), entry.body, "once")
 
@@ -338,8 +342,13 @@ class SurfaceHome:
         self.model.add(f"{name}: a colour", says("Blue."))
         return Scene(self, name)
 
+    async def model_waits(self, gate: str) -> None:
+        """Wait until a model or a tool waits at this gate."""
+        with anyio.fail_after(PATIENCE):
+            await self.gates[gate].reached.wait()
+
     async def send(self, surface: Surface, session: str, text: str) -> None:
-        """Send a message; over HTTP, until its response is there."""
+        """Send a message; over HTTP, until its response is there. A test may stop the turn."""
         if surface.address == "python:api":
             await self.agent.say(text, session=session)
         elif not surface.path:
@@ -353,7 +362,12 @@ class SurfaceHome:
             headers = {"x-session-id": session} if surface.address == "chat:" and surface.path != _RESPONSES else {}
             path = surface.path.replace("{session}", session)
             answer = await self._client.post(path, json=body, headers=headers)
-            assert answer.status_code in (200, 202), answer.text
+            is_stopped = answer.status_code == 422 and answer.json()["error"]["code"] == "turn_stopped"
+            assert answer.status_code in (200, 202) or is_stopped, answer.text
+
+
+def _child_work(scene: str) -> str:
+    return f"{scene}: a task"
 
 
 def _async(function: Callable[[], None]) -> Callable[[], Any]:
