@@ -18,13 +18,13 @@ ADDRESS = "terminal:test"
 _TIMEOUT = 90.0
 
 
-async def run_life(folder: Path, settings: Mapping[str, str], text: str, address: str) -> None:
+async def run_life(folder: Path, settings: Mapping[str, str], text: str) -> None:
     """Resume what is unfinished, post one message by key, and wait for the end of its turn."""
     config = load(folder / "home", {}, settings)
     async with outrider.open(config=config, workspace=folder / "work") as agent:
         await agent.resume_all()
         session = await agent.session("s")
-        entry = await agent.post(text, session=session, key="once", address=address)
+        entry = await agent.post(text, session=session, key="once", address=ADDRESS)
         async with aclosing(agent.follow(session, entry.seq)) as events:
             async for event in events:
                 if isinstance(event, Entry) and isinstance(event.body, Ended):
@@ -32,21 +32,21 @@ async def run_life(folder: Path, settings: Mapping[str, str], text: str, address
 
 
 def start_life(
-    folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = "", address: str = ADDRESS
+    folder: Path, settings: Mapping[str, str], text: str = "go", fail: str = ""
 ) -> "subprocess.Popen[bytes]":
     """Start such a process; it is killed at the failpoint `fail`."""
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
-    words = (sys.executable, "-m", "tests.support.life", str(folder), json.dumps(dict(settings)), text, address)
+    words = (sys.executable, "-m", "tests.support.life", str(folder), json.dumps(dict(settings)), text)
     # A login shell would read the home folder of the person who runs the tests.
     environ = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(folder)}
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(words, cwd=root, env={**environ, "OUTRIDER_FAIL": fail}, stderr=subprocess.PIPE)
 
 
-def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str = "go", address: str = ADDRESS) -> None:
+def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str = "go") -> None:
     """Run such a process until it is killed at this failpoint."""
-    with start_life(folder, settings, text, point, address) as life:
+    with start_life(folder, settings, text, point) as life:
         try:
             _, error = life.communicate(timeout=_TIMEOUT)
         finally:
@@ -55,4 +55,4 @@ def killed_at(point: str, folder: Path, settings: Mapping[str, str], text: str =
 
 
 if __name__ == "__main__":
-    anyio.run(run_life, Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])
+    anyio.run(run_life, Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])
