@@ -168,14 +168,14 @@ class SceneTurn:
         """Its message."""
         self._scene = scene
         self._surface = surface
-        self._release = release
+        self.release = release
 
     async def finish(self, surface: Surface | None = None) -> Outcome:
         """Continue, answer the question of `probe_calls` where `surface` can, and return what became of its calls.
 
         Without a surface, the turn's own.
         """
-        self._release()
+        self.release()
         return await self._scene.outcome(self.entry.seq, surface or self._surface)
 
 
