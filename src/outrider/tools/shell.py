@@ -219,10 +219,7 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContex
         message = "It is running. Check it with the tasks tool."
     else:
         why = context.delivery.why or "it was started where nothing can be delivered later"
-        message = (
-            f"It is running, but there will be no notice: {why}. "
-            "Poll it with tasks(action=wait or read)."
-        )
+        message = f"It is running, but there will be no notice: {why}. Poll it with tasks(action=wait or read)."
     return ShellResult(
         status="background_started",
         task=task.id,
