@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
@@ -30,6 +29,7 @@ from outrider.runtimes.jsonrpc.connection import (
     RpcRequest,
     open_connection,
 )
+from outrider.runtimes.jsonrpc.decoding import LenientDecoder
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 from outrider.runtimes.mcp_server import McpSession
@@ -58,7 +58,7 @@ class _ThreadParams(Struct, rename="camel"):
     thread_id: str = ""
 
 
-_thread_decoder = msgspec.json.Decoder(_ThreadParams)
+_thread_decoder = LenientDecoder(_ThreadParams)
 
 
 class LoadedThread(Struct, frozen=True):
@@ -263,7 +263,4 @@ def _check_version(user_agent: str) -> None:
 
 
 def _thread_of(params: Raw) -> str:
-    try:
-        return _thread_decoder.decode(params).thread_id
-    except msgspec.DecodeError:
-        return ""
+    return _thread_decoder.decode(params).thread_id

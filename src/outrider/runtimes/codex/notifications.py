@@ -9,6 +9,7 @@ from typing import Any, cast
 import anyio
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
@@ -21,6 +22,7 @@ from outrider.runtimes.codex.protocol import (
     RawItem,
     ThreadItem,
     get_field,
+    parse_arguments,
     parse_client_id,
     parse_item,
     parse_notification,
@@ -42,7 +44,16 @@ _ABORT_WINDOW = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
 """Where a program of that name is the shell. Elsewhere it could be anything, so a question shows it."""
-_FINAL_STATUSES = {"completed", "failed", "declined"}
+_KNOWN_STATUSES = {"inProgress", "completed", "failed", "declined"}
+_OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "arguments", "query", "path", "prompt")
+"""Fields of an item that say what it is; they are the same when it completes."""
+_SHOWN = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
+"""Fields of an item whose loss is said in its outcome."""
+_SILENT_TYPES = {
+    *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
+    *("dynamicToolCall", "subAgentActivity", "sleep", "enteredReviewMode", "exitedReviewMode", "contextCompaction"),
+}
+"""Types of items that are no calls of Codex's own tools."""
 _DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
@@ -80,7 +91,19 @@ def is_running(item: ThreadItem) -> bool:
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    failed = item.status in ("failed", "declined")
+    """The outcome of a call that has ended; with what of it could not be read, and with a status that is not known."""
+    outcome = _read_outcome(item)
+    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _SHOWN]
+    notes = [f"[Outrider could not read: {', '.join(missing)}]"] if missing else []
+    if item.status and item.status not in _KNOWN_STATUSES:
+        notes.append(f"[Codex reports the status `{item.status[:100]}`, which Outrider does not know]")
+    return replace(outcome, text="\n".join([*([outcome.text] if outcome.text else []), *notes])) if notes else outcome
+
+
+def _read_outcome(item: ThreadItem) -> CallOutcome:
+    # A status of another version is no success, unless the exit code says so.
+    is_unknown = bool(item.status) and item.status not in _KNOWN_STATUSES
+    failed = item.status in ("failed", "declined") or (is_unknown and item.exit_code != 0)
     if item.status == "declined":
         return CallOutcome(_DECLINED, failed=True)
     match item.type:
@@ -99,24 +122,50 @@ def outcome_of_item(item: ThreadItem) -> CallOutcome:
             return CallOutcome(_message(item.error) or item.status or "done", failed)
 
 
+def complete_item(item: ThreadItem, started: ThreadItem | None) -> ThreadItem:
+    """A completed item, with what it does not say taken from its start."""
+    if started is None:
+        return item
+    missing = [name for name in _OF_START if not getattr(item, name)]
+    return replace(item, **{name: getattr(started, name) for name in missing})
+
+
+def find_started(item: ThreadItem, started: Mapping[str, ThreadItem]) -> ThreadItem | None:
+    """The start of a completed item: by its id, or the only one of its type when it has none."""
+    if item.id:
+        return started.get(item.id)
+    same = [each for each in started.values() if item.type in ("", each.type)]
+    return same[0] if len(same) == 1 else None
+
+
+def unread_changes(item: ThreadItem) -> list[str]:
+    """What could not be read of the changes of a patch."""
+    unread = [name for name in item.unread if name.startswith("changes")]
+    for number, change in enumerate(item.changes or ()):
+        target = get_field(change.kind, "move_path") or get_field(change.kind, "movePath")
+        if not change.path or not isinstance(change.kind, str | dict) or not isinstance(target or "", str):
+            unread.append(f"changes[{number}]")
+    return unread or ([] if item.changes else ["changes"])
+
+
 def call_without_item(call: RawItem, answer: RawItem) -> tuple[ExternalCall, CallOutcome] | None:
     """A command or patch that Codex reports no item of, such as one that fails at once; None for any other call."""
     text = _content(answer.output)
     if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
-        args = _parse_args(call.arguments)
+        args = parse_arguments(call.arguments) or {}
         command = args.get("cmd") or args.get("command") or call.arguments
         line = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
         external = ExternalCall(call.call_id, "shell", {"command": line, "cwd": str(args.get("workdir") or "")})
         return external, CallOutcome(text, failed="exited with code 0" not in text)
     if call.name == "apply_patch":
-        external = ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments})
+        external = ExternalCall(call.call_id, "patch", {"patch": call.input or _content(call.arguments)})
         return external, CallOutcome(text, failed=True)
     return None
 
 
 def is_finished(item: ThreadItem) -> bool:
     """Whether an item of the past ended by itself."""
-    return item.status is None or item.status in _FINAL_STATUSES
+    return item.status != "inProgress"
 
 
 def plain_command(command: str) -> str:
@@ -162,14 +211,6 @@ def _args(arguments: Any) -> Mapping[str, object]:
     if isinstance(arguments, dict):
         return cast("dict[str, object]", arguments)
     return {} if arguments is None else {"arguments": arguments}
-
-
-def _parse_args(text: str) -> dict[str, Any]:
-    try:
-        args = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {}
-    return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
 
 
 def _message(error: Any) -> str:
