@@ -170,8 +170,8 @@ def _own_item_id(params: ServerRequestParams, number: RequestId) -> str:
 
 def is_yes_no(method: str, params: ServerRequestParams) -> bool:
     """Whether yes or no answers the request. A form that has to be filled in is not supported here."""
-    schema = params.requested_schema
-    is_form = schema is not None and (not isinstance(schema, dict) or get_field(schema, "properties"))
+    is_form = bool(_unless_object("requestedSchema", params.requested_schema))
+    is_form = is_form or bool(get_field(params.requested_schema, "properties"))
     return method != ELICITATION or not is_form
 
 

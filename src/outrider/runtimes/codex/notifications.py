@@ -22,16 +22,19 @@ from outrider.runtimes.codex.protocol import (
     RawItem,
     ThreadItem,
     get_field,
+    is_server_request,
     parse_arguments,
     parse_client_id,
     parse_item,
     parse_notification,
     parse_raw_item,
+    thread_status,
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
+from outrider.runtimes.jsonrpc.decoding import UnreadReporter
 from outrider.system.failpoints import failpoint
 
 EXITED_TEXT = "exited with code "
@@ -49,11 +52,17 @@ _OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "argum
 """Fields of an item that say what it is; they are the same when it completes."""
 _SHOWN = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
 """Fields of an item whose loss is said in its outcome."""
-_SILENT_TYPES = {
+SILENT_TYPES = {
     *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
     *("dynamicToolCall", "subAgentActivity", "sleep", "enteredReviewMode", "exitedReviewMode", "contextCompaction"),
 }
 """Types of items that are no calls of Codex's own tools."""
+UNREAD_MESSAGE = "[Codex sent a message that Outrider could not read]"
+USED_NOTIFICATIONS = {
+    *("turn/completed", "item/started", "item/completed", "item/agentMessage/delta", "error"),
+    *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "thread/tokenUsage/updated"),
+}
+"""Notifications of which a person is told when they cannot be read."""
 _DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
@@ -265,6 +274,8 @@ class NotificationReader:
         self._unconfirmed: deque[tuple[str, float]] = deque()
         """Items that may have started, and when they count as started."""
         self._unconfirmed_added = anyio.Event()
+        self._unread = UnreadReporter("Codex", log, lambda text: turn.emit(Delta(text, "note")))
+        self._unnamed = 0
 
     @property
     def last_error(self) -> CodexError | None:
@@ -277,13 +288,12 @@ class NotificationReader:
 
     async def handle(self, message: RpcNotification) -> CodexTurn | None:
         """The turn, once it has completed. Raises CodexFailed when the model's text says that it is aborted."""
-        try:
-            params = parse_notification(message.params)
-        except msgspec.DecodeError as error:
-            log.warning("%s was not understood: %s", message.method, error)
-            return None
+        params = parse_notification(message.params)
+        if params.unread and message.method in USED_NOTIFICATIONS:
+            self._unread.report(message.method, params.unread)
         if message.method == "turn/completed":
-            return params.turn if params.turn.id == self._tracker.turn_id else None
+            # Without an id it is this one: a thread has one turn at a time.
+            return params.turn if params.turn.id in ("", self._tracker.turn_id) else None
         if params.turn_id and params.turn_id != self._tracker.turn_id:
             # Of an earlier turn, for example a command that kept running in the background.
             return None
@@ -312,9 +322,9 @@ class NotificationReader:
         match method:
             case "item/started":
                 self._watchdog.message_received(now)
-                await self._item_started(_parse_item(params.item))
+                await self._item_started(self._parse_item(params.item, method))
             case "item/completed":
-                await self._item_completed(_parse_item(params.item), now)
+                await self._item_completed(self._parse_item(params.item, method), now)
             case "item/agentMessage/delta":
                 self._watchdog.message_received(now)
                 self._message_delta(params)
@@ -328,6 +338,10 @@ class NotificationReader:
             case "error":
                 self._watchdog.message_received(now)
                 self._error_reported(params)
+            case "thread/status/changed":
+                self._watchdog.thread_status_changed(thread_status(params.status), now)
+            case _ if is_server_request(method):
+                raise codex_failed(f"Codex asks for something ({method}) and gives no id to answer it")
             case _:
                 pass
 
@@ -340,6 +354,9 @@ class NotificationReader:
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
             return
+        if not item.id:
+            # It is recorded when it completes.
+            return
         self._tracker.open_items[item.id] = item
         self._watchdog.tool_started(item.id)
         self._turn.emit(Delta(call.tool, "call"))
@@ -349,6 +366,7 @@ class NotificationReader:
             self._unconfirmed_added.set()
 
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
+        item = complete_item(item, find_started(item, self._tracker.open_items))
         self._tracker.open_items.pop(item.id, None)
         match item.type:
             case "userMessage":
@@ -359,19 +377,34 @@ class NotificationReader:
                     self._recorder.input_seen(seq)
             case "agentMessage":
                 self._watchdog.message_received(now)
-                self._partial_messages.pop(item.id, None)
-                await self._recorder.message_finished(item.id, item.text or "")
+                streamed = "".join(self._partial_messages.pop(item.id, ()) or self._partial_messages.pop("", ()))
+                text = item.text if item.text is not None else streamed or UNREAD_MESSAGE
+                await self._recorder.message_finished(item.id or self._new_item_id(), text)
                 if is_aborted(item.text or ""):
                     raise codex_failed("Codex aborted the turn")
             case _:
                 if call := call_of_item(item):
                     self._watchdog.tool_ended(item.id, now)
+                    if not call.item_id:
+                        call = replace(call, item_id=self._new_item_id())
                     await self._recorder.call_finished(call, outcome_of_item(item))
                 elif is_our_tool(item):
                     self._watchdog.tool_ended(item.id, now)
                     await self._record_undelivered_call(item)
                 else:
                     self._watchdog.message_received(now)
+                    if item.type not in SILENT_TYPES:
+                        self._unread.report("item", [f"the type `{item.type[:100]}`"])
+
+    def _parse_item(self, raw: Raw, method: str) -> ThreadItem:
+        item = parse_item(raw)
+        self._unread.report(method, item.unread)
+        return item
+
+    def _new_item_id(self) -> str:
+        """For an item whose own id cannot be read."""
+        self._unnamed += 1
+        return f"{self._tracker.turn_id}-unnamed-{self._unnamed}"
 
     async def _record_undelivered_call(self, item: ThreadItem) -> None:
         """Record a call of our tool that did not reach us, for example because another server has our name."""
@@ -414,11 +447,3 @@ class NotificationReader:
         """
         is_open = item in self._tracker.open_items
         return EXITED_TEXT in outcome.text if is_open else not self._recorder.has_seen(item)
-
-
-def _parse_item(raw: Raw) -> ThreadItem:
-    try:
-        return parse_item(raw)
-    except msgspec.DecodeError as error:
-        log.warning("an item was not understood: %s", error)
-        return ThreadItem()

@@ -233,6 +233,11 @@ def thread_status(status: Any) -> str:
     return status if isinstance(status, str) else _get_text(status, "type")
 
 
+def is_server_request(method: str) -> bool:
+    """Whether Codex waits for a response to this."""
+    return method.endswith("/requestApproval") or method in ("item/tool/call", "mcpServer/elicitation/request")
+
+
 def parse_account(result: Raw) -> AccountReadResponse:
     return _account_decoder.decode(result)
 
