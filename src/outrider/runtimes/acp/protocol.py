@@ -7,12 +7,18 @@ type is absent, too, and named in `unread`. No message raises an error here.
 from typing import Annotated, Any, TypeVar, cast
 
 from msgspec import Meta, Raw, Struct, field
+from msgspec.structs import replace
 
 from outrider.core.types import Usage
 from outrider.runtimes.jsonrpc.decoding import UNREAD, LenientDecoder, decode_value
 
 PROTOCOL_VERSION = 1
 NULL = Raw(b"null")
+SILENT_UPDATES = {
+    *("user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update"),
+    *("session_info_update", "usage_update", "plan_update", "plan_removed"),
+}
+"""Kinds of `session/update` that are known and not used."""
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]
 T = TypeVar("T")
 
@@ -194,7 +200,12 @@ _prompt_decoder = LenientDecoder(PromptResponse)
 
 
 def parse_update(raw: Raw) -> SessionUpdate:
-    return _update_decoder.decode(raw)
+    update = _update_decoder.decode(raw)
+    if update.session_update.endswith("_chunk"):
+        block = decode_value(update.content, ContentBlock)
+        if block is None or not block.type or (block.type == "text" and block.text is None):
+            return replace(update, unread=(*update.unread, "content"))
+    return update
 
 
 def parse_permission_request(raw: Raw) -> PermissionRequest:

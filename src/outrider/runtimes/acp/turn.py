@@ -10,7 +10,7 @@ from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, Message
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
-from outrider.runtimes.acp.errors import CANNOT_RESUME, STOP_REASONS, wants_login
+from outrider.runtimes.acp.errors import CANNOT_RESUME, explain_stop, wants_login
 from outrider.runtimes.acp.prompt import (
     ALLOWED,
     NAME,
@@ -197,7 +197,7 @@ class AcpTurnRun:
                 await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
                 await updates.finish_message()
                 await self._recorder.close()
-                if cut := STOP_REASONS.get(reason):
+                if cut := explain_stop(reason):
                     await self._turn.record(Reply("", self._recorder.saw, cut=cut))
                 if reason == "cancelled":
                     raise Refused(f"{self._agent.name} reported this turn as cancelled, but nobody had stopped it")
