@@ -1,12 +1,12 @@
 """Codex whose messages differ in one field from those of the tested version: every turn ends, and with words.
 
-The messages are those of the program's own schema, and those of a scripted app-server. `./dev soak drift` tries every
-difference in a process; here it is a sample of them.
+The messages are those of the program's own schema, and those of a scripted app-server, which is a process of its own.
+With `--hypothesis-profile=long`, every difference is tried in the process, else a sample.
 """
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from hypothesis import settings
 from msgspec import Raw
 
 from outrider.core.events import Reply, Result
@@ -52,7 +53,7 @@ from outrider.runtimes.codex.watchdog import END_TIMEOUT, TurnWatchdog
 from outrider.runtimes.external.recorder import TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcMessage, RpcNotification, RpcRequest, parse_message
 from tests.support.codex import codex_binary
-from tests.support.codex_drift import DriftingCodex, codex_messages, response_samples
+from tests.support.codex_drift import Difference, DriftingCodex, codex_messages, response_samples
 from tests.support.drift import Drift, drifts
 from tests.support.survivors import end_all
 from tests.support.turns import MemoryTurn
@@ -60,6 +61,7 @@ from tests.support.turns import MemoryTurn
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("L3"), pytest.mark.promise("L12"), pytest.mark.timeout(300)]
 ID = "some text"
 """Every text in a sample, also the ids of its thread, turn and item."""
+AFTER_RESTART = ("initialize", "account/read", "config/read", "thread/resume", "thread/turns/list", "turn/start")
 PARSERS = (
     *(parse_account, parse_config_warning, parse_configured_model, parse_default_model, parse_is_active, parse_model),
     *(parse_projects, parse_thread_id, parse_turn_id, parse_turns, parse_user_agent),
@@ -285,13 +287,26 @@ def codex(tmp_path: Path) -> Iterator[DriftingCodex]:
     end_all(tmp_path)
 
 
-async def test_a_sample_of_all_differences_in_a_running_program_ends_every_turn_with_words(
-    codex: DriftingCodex,
-) -> None:
+def chosen(every: Sequence[Difference], count: int) -> Sequence[Difference]:
+    """All of them in the long version, else as many as this, always the same."""
+    return every if settings().max_examples > 1_000 else Random(11).sample(every, count)
+
+
+@pytest.mark.timeout(3_600)
+async def test_differences_in_a_running_program_end_every_turn_with_words(codex: DriftingCodex) -> None:
+    every = await codex.turn_differences()
+    assert len(every) > 3_000
     async with codex.open_agent() as agent:
-        every = await codex.all_differences(agent)
-        for name, count, drift in Random(11).sample(every, 25):
-            await codex.assert_turn_ends(agent, name, count, drift)
+        for difference in chosen(every, 25):
+            await codex.assert_turn_ends(agent, difference)
+
+
+@pytest.mark.timeout(3_600)
+async def test_differences_after_a_restart_end_every_turn_with_words(codex: DriftingCodex) -> None:
+    every = await codex.restart_differences()
+    assert {name for name, _, _ in every} == {f"response {method}" for method in AFTER_RESTART}
+    for number, difference in enumerate(chosen(every, 6), 3):
+        await codex.assert_turn_ends_after_restart(difference, number)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +328,7 @@ async def test_a_turn_that_cannot_be_followed_ends_with_words(
     codex: DriftingCodex, name: str, drift: Drift, words: str
 ) -> None:
     async with codex.open_agent() as agent:
-        turn = await codex.assert_turn_ends(agent, name, 1, drift)
+        turn = await codex.assert_turn_ends(agent, (name, 1, drift))
         assert words in turn.error
         assert turn.outcome == ("failed" if words else "done")
 

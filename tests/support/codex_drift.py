@@ -36,6 +36,10 @@ TURN: Sequence[Step] = (
     {"say": "all done"},
 )
 RULES = '[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n'
+SESSION = "restarted"
+Difference = tuple[str, int, Drift]
+"""The name of a message, the so-many-th of that name, and how it differs."""
+_AT_START = ("response initialize", "response account/read")
 _PATIENCE = 60.0
 
 
@@ -77,44 +81,67 @@ class DriftingCodex:
         async with self._codex.open_agent(codex_seconds="40", codex_quiet="1") as agent:
             yield agent
 
-    async def all_differences(self, agent: Agent) -> list[tuple[str, int, Drift]]:
-        """The name and number of each message of an undisturbed turn, with each of its differences."""
-        turn = await self._run(agent)
+    async def turn_differences(self) -> list[Difference]:
+        """Every difference of every message of an undisturbed turn, after the start of the program."""
+        async with self.open_agent() as agent:
+            turn = await self._run(agent)
         assert (turn.outcome, turn.text) == ("done", "all done")
-        asked = {m["id"]: m["method"] for m in self._codex.messages("received") if "id" in m and "method" in m}
+        return [each for each in self._differences(0) if each[0] not in _AT_START]
+
+    async def restart_differences(self) -> list[Difference]:
+        """Every difference of every response between the start of the program and the next turn of a session."""
+        async with self.open_agent() as agent:
+            await self._run(agent, session=SESSION)
+        before = len(self._codex.messages("said"))
+        async with self.open_agent() as agent:
+            await self._run(agent, session=SESSION, turns=2)
+        return [each for each in self._differences(before) if each[0].startswith("response ")]
+
+    def _differences(self, first: int) -> list[Difference]:
+        """Those of the messages from this one on, by the name and number of each message."""
         counts: dict[str, int] = {}
-        found: list[tuple[str, int, Drift]] = []
-        for message in self._codex.messages("said"):
-            name = message.get("method") or f"response {asked[message['id']]}"
+        found: list[Difference] = []
+        # Each process counts its requests from 1: these are those of the newest one.
+        asked = {m["id"]: m["method"] for m in self._codex.messages("received") if "id" in m and "method" in m}
+        for message in self._codex.messages("said")[first:]:
+            is_response = "method" not in message
+            name = f"response {asked[message['id']]}" if is_response else message["method"]
             counts[name] = counts.get(name, 0) + 1
             # Without its id a response is lost, and the request waits its whole time.
-            is_response = name.startswith("response ")
             every = [drift for drift in drifts(message) if not (is_response and drift.path == ("id",))]
             found += [(name, counts[name], drift) for drift in every]
         return found
 
-    async def assert_turn_ends(self, agent: Agent, name: str, number: int, drift: Drift) -> TurnResult:
+    async def assert_turn_ends_after_restart(self, difference: Difference, turns: int) -> TurnResult:
+        """The same for the next turn of a session whose program was started again."""
+        async with self.open_agent() as agent:
+            return await self.assert_turn_ends(agent, difference, session=SESSION, turns=turns)
+
+    async def assert_turn_ends(
+        self, agent: Agent, difference: Difference, session: str = "", turns: int = 1
+    ) -> TurnResult:
         """A turn in which this message differs ends once, in time and with words, and loses no call."""
+        name, number, drift = difference
         wanted = {"number": next(self._numbers), "name": name, "count": number, "path": drift.path}
         path = self._codex.folder / "drift"
         path.write_text(json.dumps({**wanted, "how": drift.how, "value": drift.value}))
         label = f"{name} {number}: {drift}"
-        turn = await self._run(agent, label)
-        path.unlink(missing_ok=True)
+        turn = await self._run(agent, label, session, turns)
+        assert not path.exists(), f"never sent: {label}"
         assert turn.outcome in ("done", "failed"), label
         assert (turn.outcome == "failed") == bool(turn.error), label
         assert "internal error" not in turn.error, f"{label}: {turn.error}"
         return turn
 
-    async def _run(self, agent: Agent, label: str = "") -> TurnResult:
-        name = f"s{next(self._numbers)}"
+    async def _run(self, agent: Agent, label: str = "", session: str = "", turns: int = 1) -> TurnResult:
+        name = session or f"s{next(self._numbers)}"
         try:
             with anyio.fail_after(_PATIENCE):
                 turn = await agent.say("go", session=name)
         except TimeoutError:
             raise AssertionError(f"the turn hangs: {label}") from None
         journal = [entry.body for entry in await agent.journal(await agent.find(name))]
-        assert sum(isinstance(body, Ended) for body in journal) == 1, label
+        assert sum(isinstance(body, Ended) for body in journal) == turns, label
         calls = [call.id for body in journal if isinstance(body, Reply) for call in body.calls]
         assert sorted(calls) == sorted(body.call for body in journal if isinstance(body, Result)), label
         return turn
