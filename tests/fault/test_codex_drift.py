@@ -6,15 +6,13 @@ With `--hypothesis-profile=long`, every difference is tried in the process, else
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
-from hypothesis import settings
 from msgspec import Raw
 
 from outrider.core.events import Reply, Result
@@ -53,8 +51,8 @@ from outrider.runtimes.codex.watchdog import END_TIMEOUT, TurnWatchdog
 from outrider.runtimes.external.recorder import TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcMessage, RpcNotification, RpcRequest, parse_message
 from tests.support.codex import codex_binary
-from tests.support.codex_drift import Difference, DriftingCodex, codex_messages, response_samples
-from tests.support.drift import Drift, drifts
+from tests.support.codex_drift import DriftingCodex, codex_messages, response_samples
+from tests.support.drift import Drift, chosen, drifts
 from tests.support.survivors import end_all
 from tests.support.turns import MemoryTurn
 
@@ -285,11 +283,6 @@ async def test_an_item_of_an_unknown_type_is_shown_once_and_is_no_call() -> None
 def codex(tmp_path: Path) -> Iterator[DriftingCodex]:
     yield DriftingCodex(tmp_path)
     end_all(tmp_path)
-
-
-def chosen(every: Sequence[Difference], count: int) -> Sequence[Difference]:
-    """All of them in the long version, else as many as this, always the same."""
-    return every if settings().max_examples > 1_000 else Random(11).sample(every, count)
 
 
 @pytest.mark.timeout(3_600)

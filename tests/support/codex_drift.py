@@ -17,7 +17,7 @@ from outrider.core.events import Ended, Reply, Result
 from outrider.core.turn_result import TurnResult
 from tests.support.codex import codex_binary
 from tests.support.codex_schema import REQUESTS
-from tests.support.drift import Drift, Json, Schema, drifts, unique
+from tests.support.drift import Difference, Json, Schema, drifts, unique
 from tests.support.scripted_codex import ScriptedCodex, Step
 
 COMMAND = "item/commandExecution/requestApproval"
@@ -37,8 +37,6 @@ TURN: Sequence[Step] = (
 )
 RULES = '[[rules]]\nverdict = "allow"\ntool = "shell"\nneeds = ["host"]\n'
 SESSION = "restarted"
-Difference = tuple[str, int, Drift]
-"""The name of a message, the so-many-th of that name, and how it differs."""
 _AT_START = ("response initialize", "response account/read")
 _PATIENCE = 60.0
 

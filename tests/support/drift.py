@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from random import Random
+from typing import Any, NamedTuple, TypeVar, cast
 
 Json = dict[str, Any]
+T = TypeVar("T")
 Path = tuple[str | int, ...]
 _MAX_DEPTH = 7
 _OTHER_TYPES: Mapping[str, Any] = {
@@ -44,6 +46,10 @@ class Drift(NamedTuple):
             case _:
                 holder[last] = self.value
         return changed
+
+
+Difference = tuple[str, int, Drift]
+"""The name of a message, the so-many-th of that name, and how it differs."""
 
 
 def drifts(message: Any, path: Path = ()) -> Iterator[Drift]:
@@ -128,6 +134,13 @@ class Schema:
         for step in reference.removeprefix("#/").split("/")[1:]:
             place = place[step]
         return place
+
+
+def chosen(every: Sequence[T], count: int) -> Sequence[T]:
+    """All of them with `--hypothesis-profile=long`, else as many as this, always the same."""
+    from hypothesis import settings  # The scripted programs run without it.
+
+    return every if settings().max_examples > 1_000 else Random(11).sample(every, count)
 
 
 def unique(messages: Sequence[Json]) -> list[Json]:
