@@ -128,8 +128,8 @@ class AcpTurnRun:
                 interrupted.append(InterruptedCall(call, note))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
             elif tool_call := ended.pop(call.id, None):
-                item = external_call_of(tool_call, prompt).item_id
-                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), item)
+                reported = external_call_of(tool_call, prompt)
+                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), reported)
             else:
                 interrupted.append(InterruptedCall(call, OUTCOME_UNKNOWN))
                 await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))

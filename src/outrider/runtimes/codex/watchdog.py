@@ -1,17 +1,24 @@
-"""Watchdog of a Codex turn: when it has worked too long, and when its silence must be checked.
+"""Watchdog of a Codex turn: when it has worked too long, when its silence must be checked, and when it is aborted.
 
 Pure: time is an argument.
 """
 
+import math
 from typing import Literal
+
+ABORT_GRACE = 10.0
+"""Seconds of silence after the marker of an aborted turn. Until then, the model may only have quoted it."""
 
 
 class TurnWatchdog:
     """The clocks of one turn. Time in which Codex waits for us does not count."""
 
-    def __init__(self, now: float, seconds: float, quiet: float) -> None:
+    def __init__(self, now: float, seconds: float, quiet: float, abort_grace: float = ABORT_GRACE) -> None:
         self._seconds = seconds
         self._quiet = quiet
+        self._abort_grace = abort_grace
+        self._abort_marked = math.inf
+        """When the newest message had the marker of an aborted turn, last."""
         self._worked = 0.0
         self._since = now
         self._last_activity = now
@@ -26,6 +33,14 @@ class TurnWatchdog:
     def message_received(self, now: float) -> None:
         self._last_activity = now
         self._is_after_tool = False
+
+    def abort_marked(self, now: float) -> None:
+        """The newest message has the marker of an aborted turn, and nothing but silence may follow."""
+        self._abort_marked = now
+
+    def abort_refuted(self) -> None:
+        """Something followed the marker: the turn goes on."""
+        self._abort_marked = math.inf
 
     def tool_started(self, item: str) -> None:
         self._running.add(item)
@@ -54,10 +69,16 @@ class TurnWatchdog:
     def is_waiting(self) -> bool:
         return self._pending_answers > 0
 
-    def check(self, now: float) -> Literal["", "late", "quiet"]:
-        """`late`: it has worked too long. `quiet`: ask whether it still works."""
+    def model_silence(self, now: float) -> float:
+        """Seconds in which nothing was reported although no tool was running."""
+        return 0.0 if self._pending_answers or self._running else now - self._last_activity
+
+    def check(self, now: float) -> Literal["", "late", "quiet", "aborted"]:
+        """`late`: it has worked too long. `quiet`: ask whether it works. `aborted`: nothing followed the marker."""
         if self._pending_answers:
             return ""
+        if now - self._abort_marked >= self._abort_grace:
+            return "aborted"
         if self._worked + now - self._since >= self._seconds:
             return "late"
         is_idle = self._is_after_tool and not self._running
@@ -69,4 +90,5 @@ class TurnWatchdog:
             return 1.0
         late = self._seconds - self._worked - (now - self._since)
         quiet = self._last_activity + self._quiet - now if self._is_after_tool and not self._running else late
-        return max(0.02, min(late, quiet, 1.0))
+        aborted = self._abort_marked + self._abort_grace - now
+        return max(0.02, min(late, quiet, aborted, 1.0))
