@@ -80,4 +80,3 @@ async def test_what_codex_says_of_the_turn_decides_after_the_marker(scripted: Sc
     assert done.outcome == "failed"
     assert done.error.startswith("out of quota.")
     assert done.text == f"It says {_QUOTE}"
-

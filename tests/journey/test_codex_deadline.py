@@ -47,9 +47,9 @@ async def test_a_model_that_is_out_of_reach_is_named_when_the_time_is_up(tmp_pat
 
 @pytest.mark.behaviour("A10")
 async def test_a_request_without_an_answer_is_named_when_the_time_is_up(tmp_path: Path) -> None:
-    async with open_scripted_server(script([Stall("headers"), says("never")])) as server:
-        async with open_codex(tmp_path, server.url, codex_seconds="7") as agent:
-            with anyio.fail_after(60):
-                done = await agent.say("hi", session="s")
+    lines = script([Stall("headers"), says("never")])
+    async with open_scripted_server(lines) as server, open_codex(tmp_path, server.url, codex_seconds="7") as agent:
+        with anyio.fail_after(60):
+            done = await agent.say("hi", session="s")
     assert done.outcome == "failed"
     assert "(codex.seconds). Codex had waited for a reply of its model for " in done.error
