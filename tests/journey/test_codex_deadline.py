@@ -17,16 +17,22 @@ _RETRIES = 20
 
 @pytest.mark.behaviour("A10")
 @pytest.mark.behaviour("A13")
-@pytest.mark.parametrize("limit", ["codex_seconds", "limits_seconds"])
-async def test_a_rejected_login_is_named_when_the_time_is_up_before_codex_gives_up(tmp_path: Path, limit: str) -> None:
+@pytest.mark.parametrize(("codex_seconds", "limits_seconds"), [("3", "3600"), ("3600", "3")])
+async def test_a_rejected_login_is_named_when_the_time_is_up_before_codex_gives_up(
+    tmp_path: Path, codex_seconds: str, limits_seconds: str
+) -> None:
     lines = script([*[ErrorStatus(401, "bad key")] * _RETRIES, says("never")])
     async with open_scripted_server(lines) as server:
         codex_home(tmp_path, server.url, retries=_RETRIES)
-        async with open_codex(tmp_path, server.url, **{limit: "3"}) as agent:
+        limits = {"codex_seconds": codex_seconds, "limits_seconds": limits_seconds}
+        async with open_codex(tmp_path, server.url, None, None, **limits) as agent:
             with anyio.fail_after(60):
                 done = await agent.say("hi", session="s")
     assert done.outcome == "failed"
-    assert limit.replace("_", ".") in done.error
+    assert ("(codex.seconds)" in done.error, "(limits.seconds)" in done.error) == (
+        codex_seconds == "3",
+        limits_seconds == "3",
+    )
     assert "401 Unauthorized: bad key" in done.error
     assert "run `codex login`" in done.error
 

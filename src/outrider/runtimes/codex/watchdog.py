@@ -8,6 +8,8 @@ from typing import Literal
 
 ABORT_GRACE = 10.0
 """Seconds of silence after the marker of an aborted turn. Until then, the model may only have quoted it."""
+END_TIMEOUT = 5.0
+"""Seconds in which the end of a turn must follow the report that its thread is idle."""
 
 
 class TurnWatchdog:
@@ -26,6 +28,8 @@ class TurnWatchdog:
         self._pending_answers = 0
         """Responses of ours that Codex waits for: to an approval, or of a tool."""
         self._running: set[str] = set()
+        self._idle_since: float | None = None
+        """When Codex reported that no turn runs in the thread any more."""
 
     def turn_started(self, now: float) -> None:
         self._since = self._last_activity = now
@@ -50,6 +54,10 @@ class TurnWatchdog:
         self._last_activity = now
         self._is_after_tool = True
 
+    def thread_status_changed(self, status: str, now: float) -> None:
+        """Codex reports it before the end of the turn, which then must follow."""
+        self._idle_since = now if status in ("idle", "systemError", "notLoaded") else None
+
     def answer_pending(self, now: float) -> None:
         """Codex waits for a response of ours: its clock is paused."""
         if not self._pending_answers:
@@ -64,6 +72,7 @@ class TurnWatchdog:
     def confirmed_alive(self, now: float) -> None:
         """Codex is working: silence counts from now."""
         self._last_activity = now
+        self._idle_since = None
 
     @property
     def is_waiting(self) -> bool:
@@ -73,14 +82,17 @@ class TurnWatchdog:
         """Seconds in which nothing was reported although no tool was running."""
         return 0.0 if self._pending_answers or self._running else now - self._last_activity
 
-    def check(self, now: float) -> Literal["", "late", "quiet", "aborted"]:
-        """`late`: it has worked too long. `quiet`: ask whether it works. `aborted`: nothing followed the marker."""
+    def check(self, now: float) -> Literal["", "late", "quiet", "idle", "aborted"]:
+        """`late`: it has worked too long. `quiet`: ask whether it still works. `idle`: the same, since it says no.
+        `aborted`: nothing followed the marker of an aborted turn."""
         if self._pending_answers:
             return ""
         if now - self._abort_marked >= self._abort_grace:
             return "aborted"
         if self._worked + now - self._since >= self._seconds:
             return "late"
+        if self._idle_since is not None and now - self._idle_since >= min(self._quiet, END_TIMEOUT):
+            return "idle"
         is_idle = self._is_after_tool and not self._running
         return "quiet" if is_idle and now - self._last_activity >= self._quiet else ""
 
@@ -90,5 +102,6 @@ class TurnWatchdog:
             return 1.0
         late = self._seconds - self._worked - (now - self._since)
         quiet = self._last_activity + self._quiet - now if self._is_after_tool and not self._running else late
+        idle = self._idle_since + min(self._quiet, END_TIMEOUT) - now if self._idle_since is not None else late
         aborted = self._abort_marked + self._abort_grace - now
-        return max(0.02, min(late, quiet, aborted, 1.0))
+        return max(0.02, min(late, quiet, idle, aborted, 1.0))
