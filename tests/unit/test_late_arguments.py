@@ -40,7 +40,7 @@ def test_a_prompt_has_them() -> None:
 
 
 def test_the_history_for_another_program_has_them() -> None:
-    assert 'Agent called web_search: {"query":"plums"}' in render_history(transcript(_ENTRIES))
+    assert 'Agent called web_search: {"query":"plums"}' in render_history(transcript(_ENTRIES), None).text
 
 
 def test_a_transcript_and_a_page_of_the_session_have_them() -> None:

@@ -6,7 +6,6 @@ stop in time.
 
 import logging
 import math
-from base64 import b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,7 +17,7 @@ from outrider.core.errors import Unavailable
 from outrider.core.events import Bound
 from outrider.core.ports import Turn
 from outrider.core.prompt import UserMessage
-from outrider.core.types import Usage
+from outrider.core.types import Image, Usage
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.codex.app_server import AppServer, ThreadMessages
 from outrider.runtimes.codex.approvals import ServerRequests
@@ -41,8 +40,17 @@ from outrider.runtimes.codex.protocol import (
     parse_turn_id,
 )
 from outrider.runtimes.codex.recovery import RecoveredTurn, Recovery, find_turn, newest_input
-from outrider.runtimes.codex.threads import NAME, OpenThread, ThreadOptions, inject_history, model_override, open_thread
-from outrider.runtimes.codex.tools import ToolProvider
+from outrider.runtimes.codex.threads import (
+    NAME,
+    HistoryParts,
+    OpenThread,
+    ThreadOptions,
+    data_url,
+    inject_history,
+    model_override,
+    open_thread,
+)
+from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider
 from outrider.runtimes.codex.watchdog import ABORT_GRACE, TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
@@ -89,6 +97,7 @@ class CodexTurnRun:
         self._watchdog = TurnWatchdog(anyio.current_time(), settings.seconds, settings.quiet, abort_grace)
         self._items = ItemTracker()
         self._notifications = NotificationReader(turn, self._recorder, self._watchdog, self._items)
+        self._task_outputs = TaskOutputs(context.config.home)
         self._leftovers = SandboxLeftovers(turn.session.workspace)
         self._thread_id = ""
         self._last_sent = 0
@@ -116,7 +125,9 @@ class CodexTurnRun:
             inputs = [(seq, message) for seq, message in self._turn.transcript().unseen() if seq > self._recorder.saw]
             if not inputs and recovered.status == "completed":
                 return
-            await inject_history(self._server, self._turn, thread, await newest_input(self._server, self._turn, thread))
+            newest = await newest_input(self._server, self._turn, thread)
+            history_parts = HistoryParts(self._load_image, self._task_outputs)
+            await inject_history(self._server, self._turn, thread, newest, history_parts)
             await self._start_turn(thread, _interruption_note(recovered, inputs), inputs)
             await self._run(messages, mcp_calls)
 
@@ -171,13 +182,17 @@ class CodexTurnRun:
             raise
 
     def _render_input(self, note: str, inputs: Inputs) -> list[dict[str, Any]]:
-        blocks = [{"type": "text", "text": note}] if note else []
+        rename = self._task_outputs.rename
+        blocks = [{"type": "text", "text": rename(note)}] if note else []
         for _, message in inputs:
-            blocks.append({"type": "text", "text": message.text or "(no text)"})
+            text = message.text if message.source == "person" else rename(message.text)
+            blocks.append({"type": "text", "text": text or "(no text)"})
             for image in message.images:
-                content = b64encode(self._context.blobs.get(image.blob)).decode()
-                blocks.append({"type": "image", "url": f"data:{image.media};base64,{content}"})
+                blocks.append({"type": "image", "url": data_url(image.media, self._load_image(image))})
         return blocks
+
+    def _load_image(self, image: Image) -> bytes:
+        return self._context.blobs.get(image.blob)
 
     async def _run(self, messages: ThreadMessages, mcp_calls: McpCalls) -> None:
         """Read the turn to its end, or interrupt it when anything ends this early."""
@@ -207,7 +222,7 @@ class CodexTurnRun:
                     self._items,
                     self._watchdog,
                     self._approvals,
-                    self._tool_runner,
+                    OwnToolRunner(self._tool_runner, self._task_outputs),
                     group,
                 )
                 group.start_soon(self._journal.listen, lambda: self._input_arrived.set())
