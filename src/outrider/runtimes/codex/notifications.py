@@ -34,6 +34,7 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.images import ImageCollector
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
 from outrider.runtimes.jsonrpc.decoding import UnreadReporter
@@ -131,7 +132,15 @@ def _read_outcome(item: ThreadItem) -> CallOutcome:
             text = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
             return CallOutcome(f"failed: {text}" if failed else text, failed, f"{count} file{'s' * (count != 1)}")
         case "mcpToolCall":
-            return CallOutcome(_message(item.error) or _content(item.result), failed)
+            images = ImageCollector()
+            text = _message(item.error) or _content(item.result, images)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageGeneration" if isinstance(item.result, str) and item.result:
+            images = ImageCollector()
+            text = images.add(item.result)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageView" if not failed:
+            return CallOutcome(f"[Codex looked at the image {item.path or ''}; only its model saw it]")
         case _:
             return CallOutcome(_message(item.error) or item.status or "done", failed)
 
@@ -232,16 +241,23 @@ def _message(error: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _content(result: Any) -> str:
-    """The texts of an MCP result or of a function output, or else its JSON."""
+def _content(result: Any, images: ImageCollector | None = None) -> str:
+    """The texts of an MCP result or of a function output, with a note for each image; or else its JSON."""
     if isinstance(result, str):
         return result
     parts = get_field(result, "content") or result
     if isinstance(parts, list):
-        values = [get_field(part, "text") for part in cast("list[object]", parts)]
+        images = images or ImageCollector()
+        values = [_part_text(part, images) for part in cast("list[object]", parts)]
         if texts := [value for value in values if isinstance(value, str)]:
             return "\n".join(texts)
     return "" if result is None else msgspec.json.encode(result).decode()
+
+
+def _part_text(part: object, images: ImageCollector) -> object:
+    kind, data = get_field(part, "type"), get_field(part, "data") or get_field(part, "image_url")
+    is_image = kind in ("image", "input_image") and isinstance(data, str)
+    return images.add(data) if is_image else get_field(part, "text")
 
 
 class ItemTracker(Struct):

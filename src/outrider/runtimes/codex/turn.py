@@ -45,12 +45,11 @@ from outrider.runtimes.codex.threads import (
     HistoryParts,
     OpenThread,
     ThreadOptions,
-    data_url,
     inject_history,
     model_override,
     open_thread,
 )
-from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider
+from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider, data_url
 from outrider.runtimes.codex.watchdog import ABORT_GRACE, TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
@@ -222,7 +221,7 @@ class CodexTurnRun:
                     self._items,
                     self._watchdog,
                     self._approvals,
-                    OwnToolRunner(self._tool_runner, self._task_outputs),
+                    OwnToolRunner(self._tool_runner, self._task_outputs, self._load_image),
                     group,
                 )
                 group.start_soon(self._journal.listen, lambda: self._input_arrived.set())
