@@ -12,7 +12,7 @@ import pytest
 import outrider
 from outrider.config.load import load
 from outrider.core.events import Result
-from outrider.core.prompt import Prompt, ToolMessage
+from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage
 from outrider.testing.scripted_model import ScriptedCall, ScriptedModel, call, says
 from outrider.testing.scripted_server.app import RecordedRequest
 from outrider.testing.scripted_server.script import script
@@ -119,3 +119,18 @@ async def test_the_native_loop_gets_the_images_of_an_acp_agent(tmp_path: Path) -
             (result,) = results_of(native.prompts[0])
             shown = [agent.home.blobs.get(one.blob) for one in result.images]
     assert (result.text, shown) == ("[image]\n[an image was here, which cannot be read]", [_DOT])
+
+
+@pytest.mark.behaviour("A3")
+async def test_the_native_loop_reads_the_arguments_that_an_agent_reported_at_last(tmp_path: Path) -> None:
+    world, native = World(tmp_path), ScriptedModel(*[says()] * 2, says("I know"))
+    begins = tool("a", "in_progress", kind="execute", rawInput={"cwd": "/w"})
+    ends = tool("a", "completed", rawInput={"cwd": "/w", "command": "make plums"}, content=[])
+    config = load(world.home, {}, {"acp.command": world.command(), "runtime.name": "acp"})
+    with anyio.fail_after(60):
+        async with outrider.open(config=config, model=native, workspace=world.work) as agent:
+            await agent.say(do(begins, ends, ["say", "made"]), session="s")
+            await agent.change(await agent.find("s"), {"runtime": "native"})
+            await agent.say("what did it run?", session="s")
+    calls = [call for m in native.prompts[0].messages if isinstance(m, AssistantMessage) for call in m.calls]
+    assert [call.args for call in calls] == [{"cwd": "/w", "command": "make plums"}]

@@ -72,10 +72,8 @@ def test_of_too_many_messages_the_first_and_the_newest_are_kept_whole() -> None:
     assert kept[-1].startswith("Person: 99: ")
     assert len(history.text) < MAX_HISTORY + 1_000
     (gap,) = [line for line in kept if not line.startswith("Person: ")]
-    assert (
-        gap
-        == f"[… {101 - len(kept) + 1} of 101 messages left out here, with {gap_length(kept):,} characters and 1 image …]"
-    )
+    count, missing = 101 - len(kept) + 1, gap_length(kept)
+    assert gap == f"[… {count} of 101 messages left out here, with {missing:,} characters and 1 image …]"
     assert "The person has all of it" in history.text
     assert history.images == []
 

@@ -290,7 +290,7 @@ class NotificationReader:
         self._watchdog = watchdog
         self._tracker = tracker
         self._last_error: CodexError | None = None
-        self._is_retrying = False
+        self._is_in_error = False
         self._thread_usage: Usage | None = None
         self._is_compacting = False
         self._abort_item = ""
@@ -317,9 +317,9 @@ class NotificationReader:
         self._thread_usage = usage
 
     @property
-    def retrying(self) -> CodexError | None:
-        """The error after which Codex tries again, as long as nothing has come of that."""
-        return self._last_error if self._is_retrying else None
+    def open_error(self) -> CodexError | None:
+        """The last error, as long as nothing has followed it."""
+        return self._last_error if self._is_in_error else None
 
     @property
     def acknowledges_inputs(self) -> bool:
@@ -397,7 +397,7 @@ class NotificationReader:
 
     def _progress(self, item: str) -> None:
         """The turn goes on with this item: its model answers, and an earlier message did not abort it."""
-        self._is_retrying = False
+        self._is_in_error = False
         if self._abort_item and item != self._abort_item:
             self._abort_item = ""
             self._watchdog.abort_refuted()
@@ -417,6 +417,7 @@ class NotificationReader:
             if item.type in ("agentMessage", "reasoning"):
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
+                self._drop_partial_messages(item.id)
             return
         if not item.id:
             # It is recorded when it completes.
@@ -430,6 +431,14 @@ class NotificationReader:
         if not is_running(item):
             self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
             self._unconfirmed_added.set()
+
+    def _drop_partial_messages(self, item: str) -> None:
+        """Forget messages that never complete, because an input during the turn made the model begin again."""
+        stale = [message for message in self._partial_messages if message != item]
+        for message in stale:
+            del self._partial_messages[message]
+        if stale:
+            self._turn.emit(Delta("Codex began its reply again", "reset"))
 
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
         item = complete_item(item, find_started(item, self._tracker.open_items))
@@ -487,7 +496,7 @@ class NotificationReader:
         self._check_abort(params.item_id, "".join(parts[-_ABORT_WINDOW:]), now)
 
     def _error_reported(self, params: NotificationParams) -> None:
-        self._last_error, self._is_retrying = params.error, params.will_retry
+        self._last_error, self._is_in_error = params.error, True
         if params.will_retry:
             self._partial_messages.clear()
             self._turn.emit(Delta(render_retry(params.error), "reset"))

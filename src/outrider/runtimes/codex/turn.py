@@ -304,15 +304,15 @@ class CodexTurnRun:
                 case "late":
                     silent = self._watchdog.model_silence(now)
                     text = f"the turn reached its time limit of {seconds} s (codex.seconds)"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, silent))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error, silent))
                 case "aborted":
                     raise codex_failed("Codex aborted the turn")
                 case "quiet" if not await self._is_alive():
                     text = "Codex was silent after a tool call and is no longer working on the turn"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, 0.0))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
                 case "idle" if not await self._is_alive():
                     text = "Codex stopped working on the turn, and did not say in a readable way how it ended"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, 0.0))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
                 case "quiet" | "idle":
                     self._watchdog.confirmed_alive(anyio.current_time())
                 case "":
