@@ -26,7 +26,7 @@ def image(blob: str) -> Image:
     return Image(blob, "image/png")
 
 
-def shown(*blobs: str) -> UserMessage:
+def message_with(*blobs: str) -> UserMessage:
     return UserMessage("look", images=tuple(image(blob) for blob in blobs))
 
 
@@ -40,7 +40,9 @@ def test_nothing_is_an_empty_history() -> None:
 
 
 def test_images_are_numbered_in_the_order_in_which_they_are_sent() -> None:
-    history = render_history([shown("small"), ToolMessage((Result("c", "a dot", images=(image("half"),)),))], load)
+    history = render_history(
+        [message_with("small"), ToolMessage((Result("c", "a dot", images=(image("half"),)),))], load
+    )
     assert lines(history) == ["Person: look [image 1 of those attached]", "Result: a dot [image 2 of those attached]"]
     assert [(one.media, len(one.content)) for one in history.images] == [
         ("image/png", 10),
@@ -49,24 +51,24 @@ def test_images_are_numbered_in_the_order_in_which_they_are_sent() -> None:
 
 
 def test_an_image_that_is_lost_or_not_accepted_is_named() -> None:
-    (lost,) = lines(render_history([shown("gone")], load))
-    (refused,) = lines(render_history([shown("small")], None))
+    (lost,) = lines(render_history([message_with("gone")], load))
+    (refused,) = lines(render_history([message_with("small")], None))
     assert lost == "Person: look [an image was here, image/png: it cannot be read any more]"
     assert refused == "Person: look [an image was here, image/png: it was left out because you do not accept images]"
 
 
 def test_the_newest_images_are_sent_and_the_others_named() -> None:
-    many = render_history([shown("small")] * (MAX_IMAGES + 2), load)
+    many = render_history([message_with("small")] * (MAX_IMAGES + 2), load)
     assert len(many.images) == MAX_IMAGES
     assert [line.endswith("attached]") for line in lines(many)] == [False] * 2 + [True] * MAX_IMAGES
-    large = render_history([shown("large"), shown("small")], load)
+    large = render_history([message_with("large"), message_with("small")], load)
     assert large.images == [ImageContent("image/png", b"s" * 10)]
     assert ["left out because at most" in line for line in lines(large)] == [True, False]
 
 
 def test_of_too_many_messages_the_first_and_the_newest_are_kept_whole() -> None:
     messages: list[Message] = [UserMessage(f"{n}: " + "x" * 3_000) for n in range(100)]
-    history = render_history([*messages[:50], shown("small"), *messages[50:]], load)
+    history = render_history([*messages[:50], message_with("small"), *messages[50:]], load)
     kept = lines(history)
     assert kept[0].startswith("Person: 0: ")
     assert kept[-1].startswith("Person: 99: ")

@@ -22,7 +22,7 @@ from outrider.runtimes.codex.protocol import (
     NotificationParams,
     RawItem,
     ThreadItem,
-    TokenUsage,
+    ThreadTokenUsage,
     get_field,
     is_server_request,
     parse_arguments,
@@ -501,7 +501,7 @@ class NotificationReader:
             self._partial_messages.clear()
             self._turn.emit(Delta(render_retry(params.error), "reset"))
 
-    def _count_tokens(self, reported: TokenUsage) -> None:
+    def _count_tokens(self, reported: ThreadTokenUsage) -> None:
         """Count what was added to the total of the thread. `last` is reported again when a compaction begins."""
         before, last = self._thread_usage, reported.last.usage()
         if reported.total is None:
