@@ -93,10 +93,20 @@ def test_cut_output_says_how_much_is_missing_and_where_it_is() -> None:
     assert missing in history.text
 
 
+def _calls(text: str) -> Message:
+    return AssistantMessage(text, (Call("c", "shell", {"command": text}),))
+
+
+def _returns(text: str) -> Message:
+    return ToolMessage((Result("c", text * 900),))
+
+
+def _says(text: str) -> Message:
+    return UserMessage(text * 500)
+
+
 _messages = st.one_of(
-    st.builds(UserMessage, st.text(max_size=30).map(lambda text: text * 500)),
-    st.builds(lambda text: AssistantMessage(text, (Call("c", "shell", {"command": text}),)), st.text(max_size=9_000)),
-    st.builds(lambda text: ToolMessage((Result("c", text * 900),)), st.text(max_size=30)),
+    st.text(max_size=30).map(_says), st.text(max_size=9_000).map(_calls), st.text(max_size=30).map(_returns)
 )
 
 

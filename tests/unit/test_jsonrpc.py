@@ -120,7 +120,7 @@ async def test_an_error_is_raised_with_its_code_message_and_data(tmp_path: Path)
             '{"id":null}',
             '{"method":7}',
             '{"id":true,"result":1}',
-            '{"method":"x","params":%s%s}' % ("[" * 9_000, "]" * 9_000),
+            '{{"method":"x","params":{}{}}}'.format("[" * 9_000, "]" * 9_000),
         ),
         *('{"id":999,"result":1}', '{"id":"1","result":1}', '{"id":null,"error":{"code":1,"message":"x"}}'),
     ],

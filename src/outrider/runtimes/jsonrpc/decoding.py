@@ -132,7 +132,7 @@ def _decode_part(raw: Raw, kind: Any, path: str, unread: list[str]) -> Any:
             return _decode_struct(raw, each, path or WHOLE, unread)
         if get_origin(each) in (list, tuple):
             return _decode_items(raw, each, path, unread)
-        if each is str and (number := _decode_number(raw)) is not None:
+        if each is str and path.lower().endswith("id") and (number := _decode_number(raw)) is not None:
             return str(number)
         if each is int and (text := _decode_text(raw) or "").isdecimal() and len(text) < 16:
             return int(text)
