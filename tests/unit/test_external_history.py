@@ -69,20 +69,20 @@ def test_the_newest_images_are_sent_and_the_others_named() -> None:
 def test_of_too_many_messages_the_first_and_the_newest_are_kept_whole() -> None:
     messages: list[Message] = [UserMessage(f"{n}: " + "x" * 3_000) for n in range(100)]
     history = render_history([*messages[:50], message_with("small"), *messages[50:]], load)
-    kept = lines(history)
-    assert kept[0].startswith("Person: 0: ")
-    assert kept[-1].startswith("Person: 99: ")
+    rest = lines(history)
+    assert rest[0].startswith("Person: 0: ")
+    assert rest[-1].startswith("Person: 99: ")
     assert len(history.text) < MAX_HISTORY + 1_000
-    (gap,) = [line for line in kept if not line.startswith("Person: ")]
-    count, missing = 101 - len(kept) + 1, gap_length(kept)
+    (gap,) = [line for line in rest if not line.startswith("Person: ")]
+    count, missing = 101 - len(rest) + 1, gap_length(rest)
     assert gap == f"[… {count} of 101 messages left out here, with {missing:,} characters and 1 image …]"
     assert "The person has all of it" in history.text
     assert history.images == []
 
 
-def gap_length(kept: Sequence[str]) -> int:
+def gap_length(rest: Sequence[str]) -> int:
     everything = sum(len(f"Person: {n}: ") + 3_000 for n in range(100)) + len("Person: look")
-    return everything - sum(len(line) for line in kept if line.startswith("Person: "))
+    return everything - sum(len(line) for line in rest if line.startswith("Person: "))
 
 
 def test_cut_output_says_how_much_is_missing_and_where_it_is() -> None:

@@ -56,8 +56,8 @@ def render_history(messages: Sequence[Message], load_image: LoadImage | None) ->
         return History()
     first, newest = _choose(renderings)
     gap = renderings[first : len(renderings) - newest]
-    kept = [*renderings[:first], *renderings[len(renderings) - newest :]]
-    lines, images = _attach(kept, load_image)
+    chosen = [*renderings[:first], *renderings[len(renderings) - newest :]]
+    lines, images = _attach(chosen, load_image)
     is_cut = bool(gap) or any("characters left out" in line for line in lines)
     if gap:
         missing = sum(len(rendering.text) for rendering in gap)
