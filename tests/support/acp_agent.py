@@ -152,11 +152,7 @@ class Agent:
     def play(self, session: str, name: str, count: int) -> None:
         """Send the messages in a file, and wait for so many answers."""
         for line in (FOLDER / name).read_text().splitlines():
-            message = json.loads(line)
-            params = message.get("params")
-            if isinstance(params, dict) and params.get("sessionId") == "some text":
-                message["params"] = {**params, "sessionId": session}
-            self.send(**message)
+            self.send(**json.loads(line.replace('"sessionId": "some text"', f'"sessionId": {json.dumps(session)}')))
         with self.answered:
             while len(self.answers) < count:
                 self.answered.wait()

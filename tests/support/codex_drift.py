@@ -30,7 +30,7 @@ TURN: Sequence[Step] = (
     {"ask": "item/fileChange/requestApproval", "requests": [{"reason": "may I", "grantRoot": None}]}
     | {"item": {"type": "fileChange", "changes": [{"path": "/w/a", "kind": {"type": "add"}, "diff": "x"}]}},
     {"ask": "item/permissions/requestApproval", "requests": [{"permissions": {"network": {"enabled": True}}}]},
-    {"ask": "mcpServer/elicitation/request", "requests": [{"serverName": "pk", "message": "may I", "_meta": {}}]},
+    {"ask": "mcpServer/elicitation/request", "requests": [{"serverName": "pk", "message": "may I", "turnId": None}]},
     {"tool": "tasks", "args": {"action": "list"}},
     {"retry": "a hiccup"},
     {"say": "all done"},

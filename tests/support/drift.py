@@ -100,7 +100,7 @@ class Schema:
         if "enum" in fields:
             return [fields["enum"][0]]
         kinds = fields.get("type", "object" if "properties" in fields else "")
-        kind = kinds[0] if isinstance(kinds, list) else kinds
+        kind = cast("list[str]", kinds)[0] if isinstance(kinds, list) else str(kinds)
         return self._of_type(kind, fields, depth)
 
     def _alternatives(self, fields: Json, name: str, depth: int) -> list[Any]:

@@ -54,7 +54,7 @@ _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin",
 _KNOWN_STATUSES = {"inProgress", "completed", "failed", "declined"}
 _OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "arguments", "query", "path", "prompt")
 """Fields of an item that say what it is; they are the same when it completes."""
-_SHOWN = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
+_OUTCOME_FIELDS = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
 """Fields of an item whose loss is said in its outcome."""
 SILENT_TYPES = {
     *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
@@ -108,7 +108,7 @@ def is_running(item: ThreadItem) -> bool:
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
     """The outcome of a call that has ended; with what of it could not be read, and with a status that is not known."""
     outcome = _read_outcome(item)
-    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _SHOWN]
+    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _OUTCOME_FIELDS]
     notes = [f"[Outrider could not read: {', '.join(missing)}]"] if missing else []
     if item.status and item.status not in _KNOWN_STATUSES:
         notes.append(f"[Codex reports the status `{item.status[:100]}`, which Outrider does not know]")
