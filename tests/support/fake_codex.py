@@ -242,7 +242,6 @@ class Server:
         size = step.get("chunk", 8)
         for at in range(0, len(text), size):
             self._notify(turn, "item/agentMessage/delta", itemId=item["id"], delta=text[at : at + size])
-            turn.is_over.wait(step.get("pause", 0.0))
         self._ended(turn, {**item, "text": text})
         if text.startswith(_ABORTED):
             turn.is_over.wait()

@@ -154,3 +154,17 @@ async def test_a_message_that_was_begun_again_is_not_recorded_as_the_partial_one
     await codex.recorder.close()
     assert [entry.body.text for entry in codex.turn.entries if isinstance(entry.body, Reply)] == ["As you wish"]
     assert [delta.kind for delta in codex.turn.deltas] == ["text", "reset", "text"]
+
+
+@pytest.mark.behaviour("A12")
+def test_the_time_after_the_marker_counts_from_what_was_reported_last() -> None:
+    watchdog = TurnWatchdog(0.0, 86_400, 86_400, _GRACE)
+    watchdog.abort_marked(1.0)
+    watchdog.abort_marked(9.0)
+    assert [watchdog.check(now) for now in (11.5, 18.9, 19.0)] == ["", "", "aborted"]
+    assert watchdog.seconds_to_next_check(18.9) == pytest.approx(0.1)
+    watchdog.answer_pending(18.9)
+    assert watchdog.check(30.0) == ""
+    watchdog.answer_sent(30.0)
+    watchdog.abort_refuted()
+    assert watchdog.check(60.0) == ""
