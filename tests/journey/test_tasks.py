@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.events import Input, Result
+from outrider.core.events import Ended, Input, Result
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.tasking import PIPE, TERMINAL, open_scripted, results, say_and_wait, wait_for_notices, with_task_id
@@ -336,9 +336,11 @@ async def test_a_command_whose_turn_ended_at_a_limit_is_still_reported(tmp_path:
     async with open_scripted(tmp_path, model, limits_seconds="2") as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
         session = await say_and_wait(agent, "go")
+        reasons = [entry.body.reason for entry in await agent.journal(session) if isinstance(entry.body, Ended)]
         (tmp_path / "work" / "fifo").write_text("late\n")
         (notice,) = await wait_for_notices(agent, session)
     assert "| late" in notice.text
+    assert reasons == ["stopped after 2 s, the limit of one turn (limits.seconds). It was running shell"]
 
 
 @pytest.mark.needs("sandbox")

@@ -3,8 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `quiet` (answers to its questions are no effects),
-`login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
+`silent-at-METHOD`, `quiet` (answers to its questions are no effects), `blind` (it accepts no images), `login` (it needs
+one for a session), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -224,7 +224,7 @@ class Agent:
 
 
 def introduced() -> dict[str, Any]:
-    can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    can: dict[str, Any] = {"promptCapabilities": {"image": "blind" not in WORDS}}
     if "resumes" in WORDS:
         can["sessionCapabilities"] = {"resume": {}}
     elif "forgets" not in WORDS:

@@ -253,9 +253,8 @@ class Server:
         self._ended(turn, {**item, "summary": [text]})
 
     def _used(self, turn: Turn) -> None:
-        spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
-        whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
-        usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
+        count = self._threads.count_response(turn.thread)
+        usage = {"total": _tokens(count), "last": _tokens(1), "modelContextWindow": 258_400}
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
@@ -347,6 +346,12 @@ class Server:
         answer = turn.answers.get()
         self._wire.meet(f"answered {method}")
         return (answer or {}).get("result") or {}
+
+
+def _tokens(responses: int) -> Json:
+    """The tokens of this many responses of the model."""
+    spent = {"totalTokens": 15 * responses, "inputTokens": 10 * responses, "outputTokens": 5 * responses}
+    return {**spent, "reasoningOutputTokens": 0, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:
