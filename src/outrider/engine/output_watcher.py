@@ -42,7 +42,7 @@ MOST_NOTICES = 20
 MOST_LINES = 10
 FINAL_BYTES = 64 * 1024 * 1024
 """The most output that is searched after a task has ended."""
-FINAL_SECONDS = 10.0
+FINAL_SECONDS = 5.0
 """The longest that the end of a task waits for this search."""
 _READ_BYTES = 1024 * 1024
 
