@@ -227,7 +227,7 @@ class _WatchedTask:
         task, commands = self._task, self._services.commands
         size = commands.size(task)
         prompt = await self._waiting_prompt(size)
-        if prompt and task.state == "stalled" and self._stalled_size < 0 and await self._was_reported_by_0_1():
+        if prompt and task.state == "stalled" and self._stalled_size < 0 and await self._was_reported(size):
             self._stalled_size = size
         if prompt and (task.state != "stalled" or size != self._stalled_size):
             is_silent, is_last = self._unanswered >= MOST_NOTICES, self._unanswered + 1 == MOST_NOTICES
@@ -253,10 +253,10 @@ class _WatchedTask:
             self._prompt, self._prompt_size = text if is_prompt(text) else "", size
         return self._prompt
 
-    async def _was_reported_by_0_1(self) -> bool:
-        """Whether a version that reported one prompt of each task has reported this one."""
+    async def _was_reported(self, size: int) -> bool:
+        """Whether an earlier process has reported this prompt. Outrider 0.1 reported one prompt of each task."""
         keys = await self._services.store.notice_keys(self._task.session, self._task.id)
-        return stall_key(self._task.id, None) in keys
+        return stall_key(self._task.id, size) in keys or stall_key(self._task.id, None) in keys
 
     async def _notify(self, notice: TaskNotice, key: str) -> None:
         await self._update(None, notice, key)
