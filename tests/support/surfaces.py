@@ -193,29 +193,32 @@ class Scene:
     def add_replies(self, *lines: ReplySource | ScriptedStall) -> None:
         self.home.model.add(self.name, *lines)
 
-    async def send(self, surface: Surface) -> Entry:
+    async def send(self, surface: Surface, text: str = "") -> Entry:
         """Send a message from this surface, and return its entry. The first message is the session's name."""
-        text = f"{self.name}, from {surface.name}" if self._begun else self.name
+        text = text or (f"{self.name}, from {surface.name}" if self._begun else self.name)
         after = (await self.session()).head
         self._begun = True
         self.home.group.start_soon(self.home.send, surface, self.name, text)
         return await self.until(lambda body: isinstance(body, Input) and body.text == text, after)
 
-    async def start_task(self, surface: Surface, cause: Cause = "child") -> BackgroundTask:
-        """Run a turn on this surface that starts a task in the background, to its end."""
+    async def start_task(self, surface: Surface, cause: Cause = "child", output: str = "Done.") -> BackgroundTask:
+        """Run a turn on this surface that starts a task in the background. A child session ends with `output`."""
         await self.session()
-        starting, report = self._task_call(cause)
+        starting, report = self._task_call(cause, output)
         self.add_replies(says("", starting), says("It is running."))
         entry = await self.send(surface)
         await self.until(lambda body: isinstance(body, Ended), entry.seq)
-        (task,) = [one for one in await self.home.agent.tasks(await self.session()) if one.spec.command]
+        (task,) = await self.home.agent.tasks(await self.session())
+        if cause == "child":
+            await self.home.model_waits(_child_work(self.name))
         return BackgroundTask(self, surface, report, task)
 
-    def _task_call(self, cause: Cause) -> tuple[ScriptedCall, Callable[[], Any]]:
+    def _task_call(self, cause: Cause, output: str) -> tuple[ScriptedCall, Callable[[], Any]]:
         if cause == "child":
-            gate = stalls()
-            self.home.model.add(f"{self.name}: a task", gate, says("Done."))
-            return call("delegate", work=f"{self.name}: a task", background=True), _async(gate.release)
+            work = _child_work(self.name)
+            gate = self.home.gates[work] = stalls()
+            self.home.model.add(work, gate, says(output))
+            return call("delegate", work=work, background=True), _async(gate.release)
         pipe = self.home.work / f"{self.name.replace(' ', '-')}-pipe"
         os.mkfifo(pipe)
         commands: dict[Cause, tuple[str, dict[str, object], str]] = {
@@ -251,12 +254,13 @@ class Scene:
             return SceneTurn(self, surface, entry, lambda: None)
         if step == "while a question is pending":
             asked = await self.until(lambda body: isinstance(body, Asked), entry.seq)
-            return SceneTurn(self, surface, asked, lambda: self.home.group.start_soon(self._answer, asked))
+            return SceneTurn(self, surface, asked, lambda: self.home.group.start_soon(self.answer, asked))
         with anyio.fail_after(PATIENCE):
             await gate.reached.wait()
         return SceneTurn(self, surface, entry, gate.release)
 
-    async def _answer(self, entry: Entry) -> None:
+    async def answer(self, entry: Entry) -> None:
+        """Answer this question with yes."""
         assert isinstance(entry.body, Asked)
         await self.home.agent.answer(await self.session(), entry.body, "once")
 
@@ -331,15 +335,20 @@ class SurfaceHome:
         self.gates = gates
         self.work = work
         self.group = group
-        self._client = client
+        self.client = client
 
     def scene(self, name: str) -> Scene:
         """A session of this name. Work that it delegates with `probe_calls` ends at once."""
         self.model.add(f"{name}: a colour", says("Blue."))
         return Scene(self, name)
 
+    async def model_waits(self, gate: str) -> None:
+        """Wait until a model or a tool waits at this gate."""
+        with anyio.fail_after(PATIENCE):
+            await self.gates[gate].reached.wait()
+
     async def send(self, surface: Surface, session: str, text: str) -> None:
-        """Send a message; over HTTP, until its response is there."""
+        """Send a message; over HTTP, until its response is there. A test may stop the turn."""
         if surface.address == "python:api":
             await self.agent.say(text, session=session)
         elif not surface.path:
@@ -352,8 +361,13 @@ class SurfaceHome:
             body = bodies.get(surface.path, {"text": text}) | dict(surface.options)
             headers = {"x-session-id": session} if surface.address == "chat:" and surface.path != _RESPONSES else {}
             path = surface.path.replace("{session}", session)
-            answer = await self._client.post(path, json=body, headers=headers)
-            assert answer.status_code in (200, 202), answer.text
+            answer = await self.client.post(path, json=body, headers=headers)
+            is_stopped = answer.status_code == 422 and answer.json()["error"]["code"] == "turn_stopped"
+            assert answer.status_code in (200, 202) or is_stopped, answer.text
+
+
+def _child_work(scene: str) -> str:
+    return f"{scene}: a task"
 
 
 def _async(function: Callable[[], None]) -> Callable[[], Any]:
@@ -364,12 +378,12 @@ def _async(function: Callable[[], None]) -> Callable[[], Any]:
 
 
 @asynccontextmanager
-async def open_surfaces(folder: Path, **settings: str) -> AsyncGenerator[SurfaceHome]:
+async def open_surfaces(folder: Path, rules: str = RULES, **settings: str) -> AsyncGenerator[SurfaceHome]:
     """A home with a session for each `scene`. Commands that still run at the end are killed."""
     home, work = folder / "home", folder / "work"
     home.mkdir(mode=0o700, exist_ok=True)
     work.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(RULES)
+    (home / "config.toml").write_text(rules)
     gates: dict[str, ScriptedStall] = {}
 
     async def hold(gate: str) -> str:

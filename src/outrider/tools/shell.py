@@ -196,6 +196,8 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
             grants=context.granted,
         )
     )
+    # A call that continues after a crash keeps what it promised, wherever the turn answers to by now.
+    can_notify = can_notify and task.spec.address == context.address
     if arguments.background:
         return _render(_started(tasks, task, arguments, context), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, MAX_TIMEOUT))
@@ -208,7 +210,7 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
 
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
-    will_notify = context.delivery.can_deliver and arguments.notify != "never"
+    will_notify = task.spec.notify != "never"
     if will_notify and not task.is_open:
         message = "It has already ended; a notice says how."
     elif will_notify:
@@ -216,8 +218,9 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContex
     elif arguments.notify == "never":
         message = "It is running. Check it with the tasks tool."
     else:
+        why = context.delivery.why or "it was started where nothing can be delivered later"
         message = (
-            f"It is running, but there will be no notice: {context.delivery.why}. "
+            f"It is running, but there will be no notice: {why}. "
             "Poll it with tasks(action=wait or read)."
         )
     return ShellResult(
