@@ -50,6 +50,7 @@ class Seen(Struct, frozen=True):
     """What happened, and where that is answered."""
     state: str
     turns: int
+    """How many there were in all, where there was no outcome: delegated work reports in turns of its own."""
 
 
 def cells_of(step: Step) -> list[Cell]:
@@ -57,10 +58,9 @@ def cells_of(step: Step) -> list[Cell]:
     if settings.default and settings.default.max_examples > 100:
         chosen = [(cause, source, target) for cause in CAUSES for source in surfaces for target in surfaces]
     else:  # every source and every target, in other pairs at each step
-        count, shift = len(surfaces), 2 * STEPS.index(step)
+        count, at = len(surfaces), STEPS.index(step)
         chosen = [
-            (cause, source, surfaces[(number + shift + offset) % count])
-            for offset, cause in enumerate(CAUSES)
+            (CAUSES[(number + at) % 2], source, surfaces[(number + 2 * at) % count])
             for number, source in enumerate(surfaces)
         ]
     return [cell for cell in chosen if cell[2].can_answer or step != "while a question is pending"]
@@ -81,25 +81,33 @@ async def run_cell(scene: Scene, cell: Cell, step: Step) -> Seen:
     if cause == "stall":
         await wait_for_state(agent, task.task, "stalled")
     state = (await agent.find_task(task.task.id)).state
-    has_more = source.is_notified or step != "after its end"
-    outcome = await turn.finish(source if step == "after its end" else target) if has_more else None
+    outcome = None
+    if has_more(source, step):
+        outcome = await turn.finish(source if step == "after its end" else target)
+    else:
+        turn.release()
     await scene.until_idle()
     if not source.is_notified:  # nor with its end
         await agent.kill_task(task.task)
     journal = [entry.body for entry in await agent.journal(await scene.session())]
     notices = [body for body in journal if isinstance(body, Input) and body.notice and body.notice.task == task.task.id]
     reported = tuple((body.notice.event, body.address) for body in notices if body.notice)
-    return Seen(outcome, reported, state, sum(isinstance(body, Started) for body in journal))
+    turns = 0 if outcome else sum(isinstance(body, Started) for body in journal)
+    return Seen(outcome, reported, state, turns)
+
+
+def has_more(source: Surface, step: Step) -> bool:
+    """Whether the model is to reply once more: the turn goes on, or there is a notice to read."""
+    return source.is_notified or step not in ("after its end", "while the last reply is written")
 
 
 def expected(cell: Cell, step: Step, address: str) -> Seen:
     cause, source, target = cell
-    is_after = step == "after its end"
     return Seen(
-        expected_outcome(source if is_after else target) if source.is_notified or not is_after else None,
+        expected_outcome(source if step == "after its end" else target) if has_more(source, step) else None,
         ((EVENTS[cause], address),) if source.is_notified else (),
         "stalled" if cause == "stall" else "running",
-        3 if source.is_notified and is_after else 2,
+        0 if has_more(source, step) else 2,
     )
 
 
