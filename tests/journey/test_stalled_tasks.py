@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -185,9 +187,13 @@ async def test_a_stall_found_while_a_call_waited_is_told_when_the_call_stops_wai
 
 
 async def test_a_restart_neither_repeats_nor_loses_what_happened_to_a_stalled_task(tmp_path: Path) -> None:
-    """One is answered while no process watches it and waits at its next prompt, one silently, one not at all."""
-    names = ("next", "silent", "same")
-    commands = {"next": ASK_TWICE, "silent": "printf 'Password: '; read it; read more", "same": ASK_TWICE}
+    """While no process watches: one is answered and waits at its next prompt, one is silent then, two wait as before.
+
+    The last one was reported by a version that reported one prompt of each task.
+    """
+    names = ("next", "silent", "same", "old")
+    silent = "printf 'Password: '; read it; read more"
+    commands = {"next": ASK_TWICE, "silent": silent, "same": ASK_TWICE, "old": ASK_TWICE}
     tasks: dict[str, Task] = {}
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
         for name in names:
@@ -200,15 +206,23 @@ async def test_a_restart_neither_repeats_nor_loses_what_happened_to_a_stalled_ta
     with anyio.fail_after(PATIENCE):
         while b"Sure" not in (home / "tasks" / tasks["next"].id / "output").read_bytes():
             await anyio.sleep(0.02)
+    old = tasks["old"]
+    with closing(sqlite3.connect(home / "store.db")) as db, db:
+        key = f"task/{old.id}/stalled"
+        changed = db.execute(
+            "UPDATE entries SET key = ? WHERE session = ? AND key LIKE ?", (key, old.session, f"{key}/%")
+        )
+        assert changed.rowcount == 1
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
         await wait_for_notices(agent, await agent.find(tasks["next"].session), 2)
         states = {name: (await agent.find_task(tasks[name].id)).state for name in names}
         stalls = {name: told(await notices_in(agent, tasks[name].session)).stalls for name in names}
         for task in tasks.values():
             await agent.kill_task(task)
-    assert states == {"next": "stalled", "silent": "running", "same": "stalled"}
+    assert states == {"next": "stalled", "silent": "running", "same": "stalled", "old": "stalled"}
     assert stalls == {
         "next": ("Continue? [y/n]", "Sure? [y/n]"),
         "silent": ("Password:",),
         "same": ("Continue? [y/n]",),
+        "old": ("Continue? [y/n]",),
     }
