@@ -315,7 +315,7 @@ def keyed(task: Task, event: NoticeEvent, key: str, state: TaskState = "running"
 
 
 @pytest.mark.parametrize(
-    ("notify", "is_awaited", "is_ended_told", "is_matched_told"),
+    ("notify", "is_awaited", "reports_end", "reports_matches"),
     [
         ("always", False, True, True),
         ("failures", False, False, True),
@@ -324,17 +324,17 @@ def keyed(task: Task, event: NoticeEvent, key: str, state: TaskState = "running"
     ],
 )
 async def test_an_end_and_the_last_matches_are_recorded_at_once_and_each_once(
-    store: WholeStore, notify: Notify, is_awaited: bool, is_ended_told: bool, is_matched_told: bool
+    store: WholeStore, notify: Notify, is_awaited: bool, reports_end: bool, reports_matches: bool
 ) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, command_task(notify=notify, is_awaited=is_awaited))
     last = keyed(task, "matched", "watch/9")
     ended = await store.end_task_and_notify(task.id, DONE, notice_about("done"), last)
-    assert (ended.is_delivered, ended.notices) == (is_ended_told or is_awaited, int(is_matched_told))
+    assert (ended.is_delivered, ended.notices) == (reports_end or is_awaited, int(reports_matches))
     assert await store.end_task_and_notify(task.id, DONE, notice_about("done"), last) == ended
     notices = [body.notice for body in await bodies(store, session.id) if isinstance(body, Input)]
-    assert notices == [last.notice] * is_matched_told + [notice_about("done")] * is_ended_told
-    assert await store.notice_keys(session.id, task.id) == [last.key] * is_matched_told
+    assert notices == [last.notice] * reports_matches + [notice_about("done")] * reports_end
+    assert await store.notice_keys(session.id, task.id) == [last.key] * reports_matches
 
 
 async def test_matches_that_were_reported_before_the_end_are_not_reported_with_it(store: WholeStore) -> None:
@@ -350,18 +350,18 @@ async def test_matches_that_were_reported_before_the_end_are_not_reported_with_i
 
 
 @pytest.mark.parametrize(
-    ("notify", "is_awaited", "is_told"),
+    ("notify", "is_awaited", "is_reported"),
     [("always", False, True), ("failures", False, True), ("never", False, False), ("always", True, False)],
 )
 async def test_a_stall_is_recorded_and_told_where_a_failure_would_be(
-    store: WholeStore, notify: Notify, is_awaited: bool, is_told: bool
+    store: WholeStore, notify: Notify, is_awaited: bool, is_reported: bool
 ) -> None:
     session = await session_with(store)
     task = await task_in(store, session.id, command_task(notify=notify, is_awaited=is_awaited))
     stall = keyed(task, "stalled", "stalled/9", "stalled")
     stalled = await store.update_task_and_notify(task.id, "stalled", stall.notice, stall.key)
-    assert stalled == replace(task, state="stalled", notices=int(is_told))
-    assert await store.sessions_with_work() == [session.id] * is_told
+    assert stalled == replace(task, state="stalled", notices=int(is_reported))
+    assert await store.sessions_with_work() == [session.id] * is_reported
     detached = await store.detach_task(task.id, "always")
     assert detached.state == ("running" if is_awaited else "stalled")
 

@@ -55,6 +55,7 @@ class Seen(Struct, frozen=True):
 
 def cells_of(step: Step) -> list[Cell]:
     surfaces = list(SURFACES.values())
+    chosen: list[Cell]
     if settings.default and settings.default.max_examples > 100:
         chosen = [(cause, source, target) for cause in CAUSES for source in surfaces for target in surfaces]
     else:  # every source and every target, in other pairs at each step
@@ -88,7 +89,12 @@ async def run_cell(scene: Scene, cell: Cell, step: Step) -> Seen:
         turn.release()
     await scene.until_idle()
     if not source.is_notified:  # nor with its end
-        await agent.kill_task(task.task)
+        if cause == "stall":
+            await anyio.to_thread.run_sync(agent.commands.write, task.task, b"y\n")
+        else:
+            task.trigger()
+        with anyio.fail_after(PATIENCE):
+            await agent.wait_task(task.task)
     journal = [entry.body for entry in await agent.journal(await scene.session())]
     notices = [body for body in journal if isinstance(body, Input) and body.notice and body.notice.task == task.task.id]
     reported = tuple((body.notice.event, body.address) for body in notices if body.notice)

@@ -21,12 +21,12 @@ from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.http import any_key, key_of
 from tests.support.task_notices import (
     PATIENCE,
-    Told,
+    Reported,
     command_runner,
     notices_in,
+    reports_at_end,
     start,
-    told,
-    told_at_end,
+    summary_of,
     wait_for_state,
 )
 from tests.support.tasking import PIPE, TERMINAL, open_scripted, say_and_wait, wait_for_notices
@@ -34,7 +34,7 @@ from tests.support.tasking import PIPE, TERMINAL, open_scripted, say_and_wait, w
 pytestmark = [pytest.mark.anyio, pytest.mark.behaviour("D7")]
 
 ASK_TWICE = "printf 'Continue? [y/n] '; read one; printf '\\nSure? [y/n] '; read two; echo; echo $one $two"
-WHO_IS_TOLD = {
+REPORTED_TO = {
     "always": (TERMINAL, {"notify": "always"}, True),
     "failures": (TERMINAL, {"notify": "failures"}, True),
     "never": (TERMINAL, {"notify": "never"}, False),
@@ -50,7 +50,7 @@ async def test_a_stall_is_recorded_everywhere_and_told_where_a_failure_is(tmp_pa
     async with open_scripted(tmp_path, model, sandbox_mode="off") as agent:
 
         async def run(name: str) -> None:
-            address, arguments, _ = WHO_IS_TOLD[name]
+            address, arguments, _ = REPORTED_TO[name]
             text = json.dumps({"command": ASK_TWICE, "interactive": True, "background": True, **arguments})
             session = await agent.session(name)
             await agent.post(text, session=session, address=address)
@@ -58,16 +58,16 @@ async def test_a_stall_is_recorded_everywhere_and_told_where_a_failure_is(tmp_pa
                 while not (tasks := await agent.tasks(session)):
                     await anyio.sleep(0.05)
             await wait_for_state(agent, tasks[0], "stalled")
-            seen[name] = told(await notices_in(agent, session.id)).stalls
+            seen[name] = summary_of(await notices_in(agent, session.id)).stalls
             await agent.stop(session, tasks=True)
 
         async with anyio.create_task_group() as group:
-            for name in WHO_IS_TOLD:
+            for name in REPORTED_TO:
                 group.start_soon(run, name)
         turns = len(model.prompts)
-    expected = {name: ("Continue? [y/n]",) * is_told for name, (_, _, is_told) in WHO_IS_TOLD.items()}
+    expected = {name: ("Continue? [y/n]",) * is_reported for name, (_, _, is_reported) in REPORTED_TO.items()}
     assert seen == expected
-    assert turns <= 2 * len(WHO_IS_TOLD) - 1 + sum(is_told for _, _, is_told in WHO_IS_TOLD.values())
+    assert turns <= 2 * len(REPORTED_TO) - 1 + sum(is_reported for _, _, is_reported in REPORTED_TO.values())
 
 
 Write = Callable[[Agent, Task, str], Awaitable[str]]
@@ -111,12 +111,12 @@ async def test_input_makes_a_stalled_task_run_and_the_next_prompt_is_told_again(
         again = await agent.find_task(task.id)
         await write(agent, task, "sure")
         (tmp_path / "work" / "fifo").write_text("end\n")
-        seen = await told_at_end(agent, task)
+        seen = await reports_at_end(agent, task)
         output = await anyio.to_thread.run_sync(agent.commands.read, task, 0, 1_000)
     assert (stalled.state, answered, running.state, again.state) == ("stalled", "running", "running", "stalled")
     assert "(stalled, for " in running_summary([stalled], stalled.created)
     assert "stalled" not in running_summary([running], running.created)
-    assert seen == Told(stalls=("Continue? [y/n]", "Sure? [y/n]"), others=("succeeded",))
+    assert seen == Reported(stalls=("Continue? [y/n]", "Sure? [y/n]"), others=("succeeded",))
     assert output.endswith(b"Continue? [y/n] \nSure? [y/n] \nyes sure\nend\n")
 
 
@@ -161,11 +161,11 @@ async def test_output_alone_makes_a_stalled_task_run_and_an_answered_prompt_does
         states = [(await agent.find_task(task.id)).state for task in (moves, silent, last)]
         for task in (moves, silent, last):
             await agent.kill_task(task)
-        seen = [told(await notices_in(agent, task.session)) for task in (moves, silent)]
+        seen = [summary_of(await notices_in(agent, task.session)) for task in (moves, silent)]
     assert states == ["running", "running", "stalled"]
     assert seen == [
-        Told(stalls=("Continue?",), others=("killed",)),
-        Told(stalls=("Password:",), others=("killed",)),
+        Reported(stalls=("Continue?",), others=("killed",)),
+        Reported(stalls=("Password:",), others=("killed",)),
     ]
 
 
@@ -183,7 +183,7 @@ async def test_a_stall_found_while_a_call_waited_is_told_when_the_call_stops_wai
         after = await agent.find_task(waited.id)
         await agent.kill_task(after)
     assert (waited.spec.is_awaited, before) == (True, [])
-    assert (after.spec.is_awaited, after.state, told([notice]).stalls) == (False, "stalled", ("Continue? [y/n]",))
+    assert (after.spec.is_awaited, after.state, summary_of([notice]).stalls) == (False, "stalled", ("Continue? [y/n]",))
 
 
 async def test_a_restart_neither_repeats_nor_loses_what_happened_to_a_stalled_task(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_a_restart_neither_repeats_nor_loses_what_happened_to_a_stalled_ta
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
         await wait_for_notices(agent, await agent.find(tasks["next"].session), 2)
         states = {name: (await agent.find_task(tasks[name].id)).state for name in names}
-        stalls = {name: told(await notices_in(agent, tasks[name].session)).stalls for name in names}
+        stalls = {name: summary_of(await notices_in(agent, tasks[name].session)).stalls for name in names}
         for task in tasks.values():
             await agent.kill_task(task)
     assert states == {"next": "stalled", "silent": "running", "same": "stalled", "old": "stalled"}

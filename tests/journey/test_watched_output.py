@@ -7,39 +7,39 @@ import anyio
 import pytest
 
 from outrider.testing.scripted_model import ScriptedModel, call, says
-from tests.support.task_notices import PATIENCE, Told, command_runner, notices_in, start, told, told_at_end
+from tests.support.task_notices import PATIENCE, Reported, command_runner, notices_in, reports_at_end, start, summary_of
 from tests.support.tasking import open_scripted, say_and_wait, wait_for_notices, with_task_id
 
 pytestmark = [pytest.mark.anyio, pytest.mark.behaviour("B7")]
 
 AT_THE_END = {
-    "written at the end": ({"command": "echo E1; echo no; echo E2"}, Told(("E1", "E2"), others=("succeeded",))),
-    "without a newline": ({"command": "printf 'no\nE last'"}, Told(("E last",), others=("succeeded",))),
-    "a progress line": ({"command": "printf 'E1\rno\rE2\r'"}, Told(("E1", "E2"), others=("succeeded",))),
-    "notify never": ({"command": "echo no; printf E1; exit 3", "notify": "never"}, Told(("E1",))),
-    "notify failures": ({"command": "printf E1", "notify": "failures"}, Told(("E1",))),
+    "written at the end": ({"command": "echo E1; echo no; echo E2"}, Reported(("E1", "E2"), others=("succeeded",))),
+    "without a newline": ({"command": "printf 'no\nE last'"}, Reported(("E last",), others=("succeeded",))),
+    "a progress line": ({"command": "printf 'E1\rno\rE2\r'"}, Reported(("E1", "E2"), others=("succeeded",))),
+    "notify never": ({"command": "echo no; printf E1; exit 3", "notify": "never"}, Reported(("E1",))),
+    "notify failures": ({"command": "printf E1", "notify": "failures"}, Reported(("E1",))),
     "and a failure": (
         {"command": "printf E1; exit 3", "notify": "failures"},
-        Told(("E1",), others=("failed",)),
+        Reported(("E1",), others=("failed",)),
     ),
-    "no match": ({"command": "echo none"}, Told(others=("succeeded",))),
-    "no output": ({"command": "true", "notify": "never"}, Told()),
-    "in the foreground": ({"command": "echo E1; printf E2", "background": False}, Told()),
+    "no match": ({"command": "echo none"}, Reported(others=("succeeded",))),
+    "no output": ({"command": "true", "notify": "never"}, Reported()),
+    "in the foreground": ({"command": "echo E1; printf E2", "background": False}, Reported()),
     "too many": (
         {"command": "seq 1 500 | sed s/^/E/ | tr '\n' '@' | tr @ '\n'"},
-        Told(tuple(f"E{n}" for n in range(1, 11)), others=("succeeded",), left_out=490),
+        Reported(tuple(f"E{n}" for n in range(1, 11)), others=("succeeded",), left_out=490),
     ),
 }
 
 
 async def test_what_is_new_when_a_command_ends_is_reported_before_its_end(tmp_path: Path) -> None:
-    seen: dict[str, Told] = {}
+    seen: dict[str, Reported] = {}
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
 
         async def run(name: str) -> None:
             arguments, _ = AT_THE_END[name]
             task = await start(agent, name, **arguments, watch="^E")
-            seen[name] = await told_at_end(agent, task)
+            seen[name] = await reports_at_end(agent, task)
 
         async with anyio.create_task_group() as group:
             for name in AT_THE_END:
@@ -55,9 +55,9 @@ async def test_matches_within_the_pause_between_two_notices_are_reported_with_th
         (first,) = await wait_for_notices(agent, session)
         await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "E2\nno\n")
         _, second, end = await wait_for_notices(agent, session, 3)
-    assert told([first]) == Told(("E1",))
-    assert told([second]) == Told(("E2", "E3"))
-    assert told([end]) == Told(others=("succeeded",))
+    assert summary_of([first]) == Reported(("E1",))
+    assert summary_of([second]) == Reported(("E2", "E3"))
+    assert summary_of([end]) == Reported(others=("succeeded",))
 
 
 @pytest.mark.parametrize("ending", ["by a person", "by its time limit", "with everything"])
@@ -73,13 +73,13 @@ async def test_the_last_matches_of_a_task_that_is_killed_are_reported_unless_eve
         match ending:
             case "by a person":
                 await agent.kill_task(task)
-                expected = Told(("E1",), others=("killed",))
+                expected = Reported(("E1",), others=("killed",))
             case "with everything":  # a notice would start another turn
                 await agent.stop(await agent.find(task.session), tasks=True)
-                expected = Told()
+                expected = Reported()
             case _:
-                expected = Told(("E1",), others=("timed_out",))
-        assert await told_at_end(agent, task) == expected
+                expected = Reported(("E1",), others=("timed_out",))
+        assert await reports_at_end(agent, task) == expected
 
 
 async def test_what_a_task_wrote_before_the_model_killed_it_is_reported_and_its_end_is_a_result(
@@ -95,7 +95,7 @@ async def test_what_a_task_wrote_before_the_model_killed_it_is_reported_and_its_
         session = await say_and_wait(agent, "go")
         (task,) = await agent.tasks(session)
         notices = await notices_in(agent, session.id)
-    assert (task.state, told(notices)) == ("killed", Told(("E1",)))
+    assert (task.state, summary_of(notices)) == ("killed", Reported(("E1",)))
 
 
 async def test_a_command_that_ended_while_no_process_watched_it_is_searched_to_its_end(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ async def test_a_command_that_ended_while_no_process_watched_it_is_searched_to_i
         await wait_for_notices(agent, await agent.find(task.session))
     await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "E2\nno\nE3\n")
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
-        assert await told_at_end(agent, task) == Told(("E1", "E2", "E3", "E4"))
+        assert await reports_at_end(agent, task) == Reported(("E1", "E2", "E3", "E4"))
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
-        assert await told_at_end(agent, task) == Told(("E1", "E2", "E3", "E4"))
+        assert await reports_at_end(agent, task) == Reported(("E1", "E2", "E3", "E4"))
 
 
 async def test_a_command_that_leaves_the_foreground_is_watched_from_its_beginning(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ async def test_a_command_that_leaves_the_foreground_is_watched_from_its_beginnin
         task = await start(agent, command="echo E1; cat fifo", background=False, timeout=1, watch="^E")
         (first,) = await wait_for_notices(agent, await agent.find(task.session))
         await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "E2")
-        assert await told_at_end(agent, task) == Told(("E1", "E2"), others=("succeeded",))
-    assert told([first]) == Told(("E1",))
+        assert await reports_at_end(agent, task) == Reported(("E1", "E2"), others=("succeeded",))
+    assert summary_of([first]) == Reported(("E1",))
 
 
 @pytest.mark.promise("L7")
@@ -128,14 +128,14 @@ async def test_neither_a_huge_rest_nor_a_slow_pattern_holds_up_an_end_for_long_a
         "huge": ("printf 'E1\n'; head -c 100000000 /dev/zero | tr '\\0' x | fold -w 1000; printf '\nE2'", "^E"),
         "slow": (f"printf '{'a' * 60}!'", "(a+)+$"),
     }
-    ends: dict[str, Told] = {}
+    ends: dict[str, Reported] = {}
     lines: dict[str, str] = {}
     async with open_scripted(tmp_path, command_runner(), sandbox_mode="off", shell_output="200000000") as agent:
 
         async def run(name: str) -> None:
             command, pattern = commands[name]
             task = await start(agent, name, command=command, watch=pattern)
-            ends[name] = await told_at_end(agent, task)
+            ends[name] = await reports_at_end(agent, task)
             *_, notice, _ = await notices_in(agent, task.session)
             lines[name] = notice.text.split("\n")[-1].replace(task.id, "ID")
 
@@ -143,8 +143,8 @@ async def test_neither_a_huge_rest_nor_a_slow_pattern_holds_up_an_end_for_long_a
             for name in commands:
                 group.start_soon(run, name)
     assert ends == {
-        "huge": Told(("E1",), others=("unwatched", "succeeded")),
-        "slow": Told(others=("unwatched", "succeeded")),
+        "huge": Reported(("E1",), others=("unwatched", "succeeded")),
+        "slow": Reported(others=("unwatched", "succeeded")),
     }
     prefix = "[… the output after this was not searched: tasks(action=read, task=ID, start="
     assert lines["slow"] == f"{prefix}0)]"

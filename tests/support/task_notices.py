@@ -34,7 +34,7 @@ async def start(agent: Agent, name: str = "s", address: str = TERMINAL, /, **arg
     return task
 
 
-class Told(Struct, frozen=True):
+class Reported(Struct, frozen=True):
     """What the notices of a session say, in their order."""
 
     matches: tuple[str, ...] = ()
@@ -45,11 +45,11 @@ class Told(Struct, frozen=True):
     left_out: int = 0
 
 
-def told(notices: Sequence[Input]) -> Told:
+def summary_of(notices: Sequence[Input]) -> Reported:
     reports = [each.notice for each in notices if each.notice]
     assert len(reports) == len(notices)
     matches = [each.text for each in notices if each.notice and each.notice.event in ("matched", "unwatched")]
-    return Told(
+    return Reported(
         tuple(line[2:] for text in matches for line in text.split("\n") if line.startswith("| ")),
         tuple(report.output[-1] for report in reports if report.event == "stalled"),
         tuple(
@@ -66,11 +66,11 @@ async def notices_in(agent: Agent, session: str) -> list[Input]:
     return [entry.body for entry in journal if isinstance(entry.body, Input) and entry.body.source == "task"]
 
 
-async def told_at_end(agent: Agent, task: Task) -> Told:
+async def reports_at_end(agent: Agent, task: Task) -> Reported:
     """What has been reported when the task has ended."""
     with anyio.fail_after(PATIENCE):
         await agent.wait_task(task)
-    return told(await notices_in(agent, task.session))
+    return summary_of(await notices_in(agent, task.session))
 
 
 async def wait_for_state(agent: Agent, task: Task, state: str) -> Task:

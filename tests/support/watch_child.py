@@ -21,7 +21,7 @@ from outrider.core.events import Reply
 from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Prompt, UserMessage
 from outrider.core.types import Call, ModelTraits, call_id
-from tests.support.task_notices import notices_in, told
+from tests.support.task_notices import notices_in, summary_of
 
 COMMANDS: dict[str, dict[str, object]] = {
     "watched": {
@@ -59,7 +59,7 @@ class NoticeLogModel:
 async def act(folder: Path, agent: Agent) -> None:
     """Let the commands go on when they have been reported, each time once."""
     for task in await agent.tasks(open_only=True):
-        reported = told(await notices_in(agent, task.session))
+        reported = summary_of(await notices_in(agent, task.session))
         if task.spec.watch and reported.matches:
             (folder / "work" / "go").touch()
         if task.spec.keeps_stdin_open and task.state == "stalled":

@@ -210,13 +210,13 @@ class OutputMatches(Struct, frozen=True):
     left_out_start: int | None = None
     """The byte of the output where the first line that was left out begins."""
 
-    def extended(self, found: Sequence[tuple[int, str]], max_lines: int) -> "OutputMatches":
+    def extended(self, lines: Sequence[tuple[int, str]], max_lines: int) -> "OutputMatches":
         """With more lines, each after the byte where it begins."""
         room = max_lines - len(self.lines)
-        kept, left_out = found[:room], found[room:]
+        first, left_out = lines[:room], lines[room:]
         start = self.left_out_start if self.left_out or not left_out else left_out[0][0]
-        lines = (*self.lines, *(clip(line, 300) for _, line in kept))
-        return OutputMatches(lines, self.left_out + len(left_out), start)
+        texts = (*self.lines, *(clip(line, 300) for _, line in first))
+        return OutputMatches(texts, self.left_out + len(left_out), start)
 
 
 def watch_notice(task: Task, matches: OutputMatches, searched: int, *, is_last: bool = False) -> TaskNotice:
