@@ -168,7 +168,7 @@ class SceneTurn:
         """Its message."""
         self._scene = scene
         self._surface = surface
-        self._release = release
+        self.release = release
 
     def release(self) -> None:
         """Continue."""
@@ -179,7 +179,7 @@ class SceneTurn:
 
         Without a surface, the turn's own.
         """
-        self._release()
+        self.release()
         return await self._scene.outcome(self.entry.seq, surface or self._surface)
 
 
