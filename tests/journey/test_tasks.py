@@ -304,7 +304,8 @@ async def test_watched_output_is_reported_while_the_command_runs_and_a_flood_is_
         (tmp_path / "work" / "fifo").write_text("end\n")
         _, ended = await wait_for_notices(agent, session, 2)
     assert watched.text.count("| ERROR") == 10
-    assert "[… and 490 more]" in watched.text
+    assert "[… and 490 more: the first of them is at tasks(action=read, task=t-" in watched.text
+    assert watched.text.endswith(", start=81)]")
     assert ended.text.splitlines()[0].endswith("succeeded]")
 
 

@@ -170,6 +170,10 @@ class SceneTurn:
         self._surface = surface
         self.release = release
 
+    def release(self) -> None:
+        """Continue."""
+        self._release()
+
     async def finish(self, surface: Surface | None = None) -> Outcome:
         """Continue, answer the question of `probe_calls` where `surface` can, and return what became of its calls.
 

@@ -36,7 +36,10 @@ class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(description="seconds to wait for it (default 30); then it continues in the background", ge=0, le=600)
     ] = 0
     background: Annotated[bool, Meta(description="do not wait for it: servers, builds, long tests")] = False
-    notify: Annotated[Notify, Meta(description="when to get a notice that a background command has ended")] = "always"
+    notify: Annotated[
+        Notify,
+        Meta(description="when to get a notice that a background command has ended or waits for input"),
+    ] = "always"
     watch: Annotated[
         str,
         Meta(description="a regular expression; while it runs in the background, matching output lines cause a notice"),
@@ -176,7 +179,8 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContex
     elif will_notify:
         message = "It is running. You will get a notice when it has ended; do not wait for it."
     elif arguments.notify == "never":
-        message = "It is running. Check it with the tasks tool."
+        watched = " You will get a notice of lines that match its pattern." if task.spec.watch else ""
+        message = f"It is running. Check it with the tasks tool.{watched}"
     else:
         why = context.delivery.why or "it was started where nothing can be delivered later"
         message = f"It is running, but there will be no notice: {why}. Poll it with tasks(action=wait or read)."
