@@ -88,6 +88,8 @@ class Agent:
             case ["effect", name]:
                 if not (self.looks and name in did()):
                     write("effects", name)
+            case ["stderr", line]:
+                print(line, file=sys.stderr, flush=True)
             case ["environ"]:
                 write("effects", sorted(os.environ))
             case _:

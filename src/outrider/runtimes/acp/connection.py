@@ -212,6 +212,10 @@ class AcpAgent:
         except ProcessExited as exited:
             _log.debug("%s", exited)  # the prompt ends with this error
 
+    def stderr_tail(self) -> str:
+        """The end of what it wrote to stderr. It may contain secrets."""
+        return self._child.stderr_tail()
+
     async def ping(self, within: float) -> bool:
         """Whether it answers within this many seconds. An error that it does not know the method is an answer."""
         try:

@@ -12,7 +12,7 @@ from outrider.core.events import Delta, Started
 from outrider.core.ports import Turn
 from outrider.core.types import RuntimeTraits
 from outrider.runtimes.acp.connection import AcpAgent, open_agent
-from outrider.runtimes.acp.errors import NO_COMMAND, explain
+from outrider.runtimes.acp.errors import NO_COMMAND, explain, wants_login
 from outrider.runtimes.acp.prompt import NAME, is_done
 from outrider.runtimes.acp.protocol import AuthMethod
 from outrider.runtimes.acp.turn import AcpTurnRun, AgentDied, PromptFailed
@@ -57,7 +57,7 @@ class AcpRuntime:
 
     async def _run_with_restart(self, turn: Turn) -> None:
         """Restart the agent once when it dies during the turn and can resume its session."""
-        name, methods = self._program, tuple[AuthMethod, ...]()
+        name, methods, agent = self._program, tuple[AuthMethod, ...](), None
         for has_died in (False, True):
             try:
                 async with self._pool.acquire(turn.session) as agent:
@@ -67,6 +67,9 @@ class AcpRuntime:
             except AgentDied as died:
                 turn.emit(Delta(f"{died}; it is restarted and continues", "reset"))
             except PromptFailed as failed:
+                if agent and isinstance(failed.error, RpcError) and wants_login(failed.error):
+                    # Only a process that is started after the login has it.
+                    agent.retire()
                 raise explain(failed.error, name, methods, self._context.tool_environment.redact) from failed.error
             except (RpcError, Refused, Unavailable) as error:
                 raise explain(error, name, methods, self._context.tool_environment.redact) from error

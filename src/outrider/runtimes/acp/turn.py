@@ -9,8 +9,16 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, Message
+from outrider.core.types import Usage
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
-from outrider.runtimes.acp.errors import CANNOT_RESUME, STOP_REASONS, wants_login
+from outrider.runtimes.acp.errors import (
+    AUTH_REQUIRED,
+    CANNOT_RESUME,
+    STOP_REASONS,
+    find_login_errors,
+    is_login_message,
+    wants_login,
+)
 from outrider.runtimes.acp.prompt import (
     ALLOWED,
     NAME,
@@ -39,6 +47,9 @@ from outrider.system.task_groups import background_group
 _ALIVE_TIMEOUT = 5.0
 """Seconds that an agent has at least to answer a ping."""
 _NO_RESULT = "the agent did not report a result"
+_LOGIN_CHECK = 2.0
+"""Seconds between two checks whether the agent only repeats that its login is rejected."""
+_MAX_LOGIN_ERRORS = 3
 _NOT_RUN = "not run: the turn was suspended until the question was answered"
 
 
@@ -48,6 +59,7 @@ class AcpTurnRun:
         self._agent = agent
         self._context = context
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
+        self._login_error = ""
         self._journal = JournalWatcher(turn)
         self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, asks_before_running=True)
 
@@ -166,6 +178,7 @@ class AcpTurnRun:
                 group.start_soon(wait_for_end)
                 group.start_soon(self._run_watchdog, updates)
                 group.start_soon(updates.confirm_starts)
+                group.start_soon(self._watch_login, thread, prompt, updates)
                 async for message in messages:
                     await updates.handle(message)
         finally:
@@ -187,12 +200,38 @@ class AcpTurnRun:
             self._emit_note(f"{self._agent.name} has been silent for {quiet:g} s; it is running and answers")
             updates.note_activity()
 
+    async def _watch_login(self, thread: str, prompt: RunningPrompt, updates: UpdateReader) -> None:
+        """Cancel a prompt in which the agent has done nothing but try a login that is rejected, again and again."""
+        before = self._agent.stderr_tail()
+        while not updates.has_worked:
+            log = self._agent.stderr_tail()
+            errors = [*updates.login_errors, *find_login_errors(log.removeprefix(before))]
+            if len(errors) >= _MAX_LOGIN_ERRORS:
+                self._login_error = errors[-1]
+                await self._agent.cancel(thread, prompt, updates.pending_requests)
+                return
+            await anyio.sleep(_LOGIN_CHECK)
+
+    def _rejected_login(self, prompt: RunningPrompt, updates: UpdateReader) -> str:
+        """What the agent said when its login was rejected, instead of working; empty when it worked."""
+        match prompt.outcome:
+            # A model that answers with such words has used tokens.
+            case PromptResponse() as answered if (
+                is_login_message(updates.only_message) and answered.tokens() == Usage()
+            ):
+                return updates.only_message
+            case _:
+                return self._login_error
+
     async def _finish(self, thread: str, prompt: RunningPrompt, updates: UpdateReader, *, may_restart: bool) -> None:
         can_resume = self._agent.info.can_load or self._agent.info.can_resume
+        if rejected := self._rejected_login(prompt, updates):
+            await self._recorder.close()
+            raise PromptFailed(RpcError(AUTH_REQUIRED, rejected))
         match prompt.outcome:
             case PromptResponse(stop_reason=reason) as response:
                 self._recorder.add_usage(response.tokens())
-                await updates.close_open_calls(_NO_RESULT)
+                await updates.close_open_calls(_NO_RESULT, failed=False)
                 # Recorded before the last message, so that a journal with the last message also has the prompt's end.
                 await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
                 await updates.finish_message()

@@ -2,6 +2,7 @@
 
 import secrets
 from collections import deque
+from collections.abc import Sequence
 
 import anyio
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from outrider.core.events import Begun, Delta
 from outrider.core.ports import Turn
 from outrider.core.types import Call
 from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
+from outrider.runtimes.acp.errors import is_login_message
 from outrider.runtimes.acp.prompt import NAME
 from outrider.runtimes.acp.protocol import PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.acp.tool_calls import (
@@ -73,6 +75,8 @@ class UpdateReader:
         """Calls that are reported as running, and when they count as begun if no permission is requested."""
         self._unconfirmed_added = anyio.Event()
         self._ended: set[str] = set()
+        self._has_worked = False
+        self._login_errors: list[str] = []
         self._text: list[str] = []
         self._message: str | None = None
         self._message_count = 0
@@ -88,6 +92,21 @@ class UpdateReader:
     def last_activity(self) -> float:
         return self._last_activity
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether the agent has reported anything but errors about its login."""
+        return self._has_worked
+
+    @property
+    def only_message(self) -> str:
+        """The agent's message when it has reported nothing else; empty otherwise."""
+        return "".join(self._text) if not (self._message_count or self._calls or self._ended) else ""
+
+    @property
+    def login_errors(self) -> Sequence[str]:
+        """The messages of the agent that are errors about its login, in their order."""
+        return self._login_errors
+
     def note_activity(self) -> None:
         """Silence counts from now."""
         self._last_activity = anyio.current_time()
@@ -101,8 +120,10 @@ class UpdateReader:
         """Raises ApprovalSuspended when nobody answers a question in time."""
         self.note_activity()
         if not isinstance(message, SessionUpdate):
+            self._has_worked = True
             await self._request_permission(*message)
             return
+        self._note_work(message)
         match message.session_update:
             case "agent_message_chunk":
                 self._message_chunk(message)
@@ -125,11 +146,11 @@ class UpdateReader:
                 f"{self._prompt_id}/{self._run_id}/{self._message_count}", clip_middle(text, MAX_MESSAGE)
             )
 
-    async def close_open_calls(self, reason: str) -> None:
+    async def close_open_calls(self, reason: str, *, failed: bool = True) -> None:
         """Close the open calls with this text: the prompt has ended."""
         for call in tuple(self._calls.values()):
             if call.id in self._announced or call.is_specified:
-                await self._finish_call(call, CallOutcome(reason, failed=True))
+                await self._finish_call(call, CallOutcome(reason, failed))
         await self._recorder.flush()
 
     async def confirm_starts(self) -> None:
@@ -145,6 +166,17 @@ class UpdateReader:
             await anyio.sleep_until(deadline)
             if call not in self._asked and call in self._calls:
                 await self._recorder.call_assumed_started(self._external(self._calls[call]).item_id)
+
+    def _note_work(self, update: SessionUpdate) -> None:
+        match update.session_update:
+            case "agent_message_chunk" | "agent_thought_chunk" if is_login_message(
+                text := content_text(update.content)
+            ):
+                self._login_errors.append(text)
+            case "agent_message_chunk" | "agent_thought_chunk" | "tool_call" | "tool_call_update" | "plan":
+                self._has_worked = True
+            case _:
+                pass
 
     def _message_chunk(self, update: SessionUpdate) -> None:
         text = content_text(update.content)
