@@ -94,6 +94,9 @@ def find_same_call(permission: ToolCallUpdate, calls: Iterable[AcpToolCall]) -> 
 def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
     """The call as it is recorded. Ids of calls may repeat from one `prompt` to the next."""
     args = parse_object(tool_call.input)
+    if args.get("background") is True:
+        # With this name, it would be a call of our own `shell`.
+        args = {name: value for name, value in args.items() if name != "background"} | {"in_background": True}
     return ExternalCall(
         f"{prompt}/{tool_call.id}", _TOOLS.get(tool_call.kind, "tool"), args or {"what": tool_call.title}
     )

@@ -13,6 +13,7 @@ from outrider.core.ports import Turn
 from outrider.core.types import Call
 from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
 from outrider.runtimes.acp.errors import is_login_message
+from outrider.runtimes.acp.own_calls import OwnCalls
 from outrider.runtimes.acp.prompt import NAME
 from outrider.runtimes.acp.protocol import PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.acp.tool_calls import (
@@ -31,6 +32,7 @@ from outrider.runtimes.acp.tool_calls import (
 from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 from outrider.runtimes.jsonrpc.connection import RequestId
+from outrider.runtimes.mcp_server import PendingCall
 from outrider.runtimes.tool_runner import render_denial
 from outrider.system.failpoints import failpoint
 
@@ -38,6 +40,7 @@ MAX_MESSAGE = 1_000_000
 """Characters of one message; of a longer one, the beginning and the end are recorded."""
 ASSUME_STARTED_AFTER = 1.0
 """Seconds after which a call that is reported as running counts as begun, when no permission is requested for it."""
+_OWN_CALL = "a call of one of our tools"
 _NOT_ONCE = "not run: it was allowed, but the agent has no option to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 
@@ -46,13 +49,22 @@ class UpdateReader:
     """Reads the messages of one prompt."""
 
     def __init__(
-        self, turn: Turn, agent: AcpAgent, recorder: TurnRecorder, approvals: ApprovalGate, prompt_id: str
+        self,
+        turn: Turn,
+        agent: AcpAgent,
+        recorder: TurnRecorder,
+        approvals: ApprovalGate,
+        own_calls: OwnCalls,
+        prompt_id: str,
     ) -> None:
         """`prompt_id` makes the ids of its calls unique; see `external_call_of`."""
         self._turn = turn
         self._agent = agent
         self._recorder = recorder
         self._approvals = approvals
+        self._own_calls = own_calls
+        self._own_reports: dict[str, AcpToolCall] = {}
+        """The agent's reports of calls of our tools."""
         self._prompt_id = prompt_id
         self.pending_requests: list[RequestId] = []
         """The permission request that waits for its answer."""
@@ -86,7 +98,8 @@ class UpdateReader:
     @property
     def is_waiting(self) -> bool:
         """Whether the agent has a reason to be silent: a question is pending, or a tool is running."""
-        return bool(self.pending_requests or self._announced & self._calls.keys())
+        is_busy = self.pending_requests or self._announced & self._calls.keys()
+        return bool(is_busy or self._own_calls.is_running)
 
     @property
     def last_activity(self) -> float:
@@ -200,7 +213,9 @@ class UpdateReader:
         id = self._name_of_report(update)
         if not id or id in self._ended:
             return
-        call = replace(apply_update(self._calls.get(id), update), id=id)
+        call = replace(apply_update(self._calls.get(id) or self._own_reports.get(id), update), id=id)
+        if self._own_calls.recognizes(call) and await self._is_own_call(call):
+            return
         await self._call_reported(call)
         if call.status in FINAL_STATUSES:
             await self._finish_call(call, outcome_of(call), starts_now=True)
@@ -209,6 +224,25 @@ class UpdateReader:
         if update.status == "in_progress" and id not in self._asked:
             self._unconfirmed.append((id, anyio.current_time() + ASSUME_STARTED_AFTER))
             self._unconfirmed_added.set()
+
+    async def _is_own_call(self, call: AcpToolCall) -> bool:
+        """Keep the report of a call of one of our tools. One that ends and never arrived here was not such a call."""
+        if call.id not in self._own_reports:
+            await self.finish_message()
+        self._own_reports[call.id] = call
+        self._own_calls.report(call)
+        return call.status not in FINAL_STATUSES or self._own_calls.has_arrived(call.id)
+
+    async def run_own_call(self, pending: PendingCall) -> None:
+        """Run a call of one of our tools. Raises ApprovalSuspended."""
+        await self._own_calls.run(pending, self._hold)
+        self._current = ""
+        await self._announce_next()
+        self.note_activity()
+
+    def _hold(self) -> None:
+        """Announce nothing while a call of one of our tools is open in the journal."""
+        self._current = _OWN_CALL
 
     def _name_of_report(self, update: ToolCallUpdate) -> str:
         """The call that this is about. One that a permission was requested for under another id is the same call."""
@@ -260,6 +294,16 @@ class UpdateReader:
 
     async def _request_permission(self, number: RequestId, permission: PermissionRequest) -> None:
         """Decide one request at a time; the updates after it wait."""
+        asked = permission.tool_call
+        if self._own_calls.recognizes(apply_update(self._own_reports.get(asked.tool_call_id), asked)):
+            option = choose_option(permission.options, is_allowed=True)
+            option = option or choose_option(permission.options, is_allowed=False)
+            await self._agent.answer_permission(number, option.option_id if option else "")
+            return
+        async with self._own_calls.one_at_a_time:
+            await self._decide(number, permission)
+
+    async def _decide(self, number: RequestId, permission: PermissionRequest) -> None:
         id = self._name_of_request(permission.tool_call)
         before = self._calls.get(id)
         request = approval_request_of(apply_update(before, permission.tool_call), self._turn.session.workspace)
