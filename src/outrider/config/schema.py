@@ -191,6 +191,10 @@ class AcpSettings(Section, frozen=True):
         tuple[str, ...],
         Meta(description="Additional environment variables to pass to the agent, e.g. for its model's key."),
     ] = ()
+    mode: Annotated[
+        str,
+        Meta(description="The agent's mode; empty for its own. `outrider runtime doctor acp` lists its modes."),
+    ] = ""
     tools: Annotated[
         Literal["auto", "off"],
         Meta(

@@ -87,6 +87,8 @@ class AcpTurnRun:
         bound = self._turn.state().threads.get(NAME)
         was_interrupted = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
         thread, replayed = await self._open_session(bound, was_interrupted=was_interrupted)
+        if mode := self._context.config.acp.mode:
+            await self._agent.set_mode(thread, mode)
         is_new = bound is None or bound.thread != thread
         interrupted = await self._close_interrupted_calls(bound, replayed)
         history = self._unseen_history(bound if bound and not is_new else None)
