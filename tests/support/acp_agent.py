@@ -3,8 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `quiet` (answers to its questions are no effects), `blind` (it accepts no images), `login` (it needs
-one for a session), `stays` (it does not exit when its stdin is closed).
+`silent-at-METHOD`, `mcp`, `modes`, `options`, `quiet` (answers to its questions are no effects), `blind` (it accepts no
+images), `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -48,6 +48,7 @@ class Agent:
         self.sent: dict[str, int] = {}
         self.methods: dict[int, str] = {}
         """Of the requests it got, by their id."""
+        self.servers: dict[str, Any] = {}
         self.allowed = False
         """Whether the last permission was granted."""
         self.looks = False
@@ -117,6 +118,8 @@ class Agent:
                 self.play(session, name, count)
             case ["environ"]:
                 write("effects", sorted(os.environ))
+            case ["mcp" | "mcp-and" | "mcp-once", *_]:
+                self.use_tool(session, act)
             case _:
                 self.say(session, act)
         return ""
@@ -127,6 +130,8 @@ class Agent:
                 kind = "agent_message_chunk" if how == "say" else "agent_thought_chunk"
                 block = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
                 self.notify(session, {**block, "messageId": ids[0]} if ids else block)
+            case ["stderr", line]:
+                print(line, file=sys.stderr, flush=True)
             case ["long", count]:
                 self.say(session, ["say", "x" * count])
             case ["update", update]:
@@ -157,10 +162,35 @@ class Agent:
             while len(self.answers) < count:
                 self.answered.wait()
 
+    def use_tool(self, session: str, act: list[Any]) -> None:
+        match act:
+            case ["mcp", tool, args, *ids]:
+                write("tool-results", self.call_tool(session, tool, args, *ids))
+            case ["mcp-and", *words]:
+                threading.Thread(target=self.use_tool, args=(session, ["mcp", *words]), daemon=True).start()
+                write("calling", words)
+            case ["mcp-once", *words] if not self.looks:
+                self.use_tool(session, ["mcp", *words])
+            case _:
+                pass
+
+    def call_tool(self, session: str, tool: str, args: Any, id: str = "") -> Any:
+        """Call a tool of the session's MCP server, as a client of the protocol does."""
+        import urllib.request
+
+        (server,) = self.servers[session]
+        headers = {header["name"]: header["value"] for header in server["headers"]}
+        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        params = {"name": tool, "arguments": args, "_meta": {"claudecode/toolUseId": id} if id else {}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        with urllib.request.urlopen(urllib.request.Request(server["url"], body, headers)) as response:
+            return json.loads(response.read())["result"]
+
     def prompt(self, number: int, session: str, text: str) -> None:
         self.looks = "was cut off" in text
         self.allowed = False
-        for act in json.loads(text.rpartition("do ")[2] or "[]"):
+        _, found, acts = text.rpartition("do ")
+        for act in json.loads(acts) if found else ():
             if act[0] == "error":
                 self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})
                 return
@@ -186,8 +216,10 @@ class Agent:
             case "session/new":
                 count = len(list(FOLDER.glob("*.past")))
                 (FOLDER / f"s{count}.past").touch()
-                self.send(id=number, result={"sessionId": f"s{count}"})
+                self.servers[f"s{count}"] = params["mcpServers"]
+                self.send(id=number, result={"sessionId": f"s{count}", **modes()})
             case "session/load" | "session/resume":
+                self.servers[params["sessionId"]] = params["mcpServers"]
                 self.load_session(number, method, params["sessionId"])
             case "session/prompt":
                 text = params["prompt"][0]["text"]
@@ -195,6 +227,8 @@ class Agent:
                 block = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": text}}
                 write(f"{params['sessionId']}.past", block)
                 threading.Thread(target=self.prompt, args=(number, params["sessionId"], text), daemon=True).start()
+            case "session/set_mode" | "session/set_config_option":
+                self.send(id=number, result={})
             case _:
                 self.send(id=number, error={"code": -32601, "message": "Method not found"})
 
@@ -205,7 +239,7 @@ class Agent:
             return
         for line in past.read_text().splitlines() if method == "session/load" else ():
             self.notify(session, json.loads(line), is_recorded=False)
-        self.send(id=number, result={})
+        self.send(id=number, result=modes())
 
     def run(self) -> None:
         for line in sys.stdin:
@@ -223,8 +257,22 @@ class Agent:
                 self.cancelled.set()
 
 
+def modes() -> dict[str, Any]:
+    """The modes of a session, in the form that the words ask for."""
+    values = ("ask", "plan")
+    if "modes" in WORDS:
+        return {"modes": {"currentModeId": "ask", "availableModes": [{"id": id, "name": id} for id in values]}}
+    if "options" in WORDS:
+        options = [{"value": value, "name": value} for value in values]
+        option = {"id": "how", "category": "mode", "type": "select", "currentValue": "ask", "options": options}
+        return {"configOptions": [{"id": "effort", "type": "boolean", "currentValue": True}, option]}
+    return {}
+
+
 def introduced() -> dict[str, Any]:
     can: dict[str, Any] = {"promptCapabilities": {"image": "blind" not in WORDS}}
+    if "mcp" in WORDS:
+        can["mcpCapabilities"] = {"http": True}
     if "resumes" in WORDS:
         can["sessionCapabilities"] = {"resume": {}}
     elif "forgets" not in WORDS:

@@ -169,10 +169,7 @@ class SceneTurn:
         self._scene = scene
         self._surface = surface
         self.release = release
-
-    def release(self) -> None:
-        """Continue."""
-        self._release()
+        """Continues it."""
 
     async def finish(self, surface: Surface | None = None) -> Outcome:
         """Continue, answer the question of `probe_calls` where `surface` can, and return what became of its calls.

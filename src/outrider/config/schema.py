@@ -191,6 +191,8 @@ class AcpSettings(Section, frozen=True):
         tuple[str, ...],
         Meta(description="Additional environment variables to pass to the agent, e.g. for its model's key."),
     ] = ()
+    mode: Annotated[str, Meta(description="Its mode; empty for its own. `runtime doctor acp` lists them.")] = ""
+    tools: Annotated[Literal["auto", "off"], Meta(description="Whether it gets Outrider's tools, over MCP.")] = "auto"
     start: Annotated[
         int, Meta(description="Seconds the agent may take to start, and to open a session.", ge=30, le=3600)
     ] = 60
