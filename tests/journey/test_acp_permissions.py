@@ -20,9 +20,16 @@ def world(tmp_path: Path) -> World:
 
 def about_calls(journal: list[Body]) -> list[str]:
     """What the journal contains about calls, in its order."""
-    names = {Asked: "asked", Answered: "answered", Begun: "begun", Result: "result"}
-    kinds = ["call" if isinstance(body, Reply) and body.calls else names.get(type(body), "") for body in journal]
-    return [kind for kind in kinds if kind]
+    kinds: list[str] = []
+    for body in journal:
+        match body:
+            case Reply(calls=calls) if calls:
+                kinds.append("call")
+            case Asked() | Answered() | Begun() | Result():
+                kinds.append(type(body).__name__.lower())
+            case _:
+                pass
+    return kinds
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -2,7 +2,7 @@
 
     acp_agent.py FOLDER [WORD…]
 
-Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
+Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`, `mcp`,
 `silent-at-METHOD`, `quiet` (answers to its questions are no effects),
 `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
@@ -48,6 +48,7 @@ class Agent:
         self.sent: dict[str, int] = {}
         self.methods: dict[int, str] = {}
         """Of the requests it got, by their id."""
+        self.servers: dict[str, Any] = {}
         self.allowed = False
         """Whether the last permission was granted."""
         self.looks = False
@@ -117,6 +118,8 @@ class Agent:
                 self.play(session, name, count)
             case ["environ"]:
                 write("effects", sorted(os.environ))
+            case ["mcp" | "mcp-and" | "mcp-once", *_]:
+                self.use_tool(session, act)
             case _:
                 self.say(session, act)
         return ""
@@ -127,6 +130,8 @@ class Agent:
                 kind = "agent_message_chunk" if how == "say" else "agent_thought_chunk"
                 block = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
                 self.notify(session, {**block, "messageId": ids[0]} if ids else block)
+            case ["stderr", line]:
+                print(line, file=sys.stderr, flush=True)
             case ["long", count]:
                 self.say(session, ["say", "x" * count])
             case ["update", update]:
@@ -157,10 +162,35 @@ class Agent:
             while len(self.answers) < count:
                 self.answered.wait()
 
+    def use_tool(self, session: str, act: list[Any]) -> None:
+        match act:
+            case ["mcp", tool, args, *ids]:
+                write("tool-results", self.call_tool(session, tool, args, *ids))
+            case ["mcp-and", *words]:
+                threading.Thread(target=self.use_tool, args=(session, ["mcp", *words]), daemon=True).start()
+                write("calling", words)
+            case ["mcp-once", *words] if not self.looks:
+                self.use_tool(session, ["mcp", *words])
+            case _:
+                pass
+
+    def call_tool(self, session: str, tool: str, args: Any, id: str = "") -> Any:
+        """Call a tool of the session's MCP server, as a client of the protocol does."""
+        import urllib.request
+
+        (server,) = self.servers[session]
+        headers = {header["name"]: header["value"] for header in server["headers"]}
+        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        params = {"name": tool, "arguments": args, "_meta": {"claudecode/toolUseId": id} if id else {}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        with urllib.request.urlopen(urllib.request.Request(server["url"], body, headers)) as response:
+            return json.loads(response.read())["result"]
+
     def prompt(self, number: int, session: str, text: str) -> None:
         self.looks = "was cut off" in text
         self.allowed = False
-        for act in json.loads(text.rpartition("do ")[2] or "[]"):
+        _, found, acts = text.rpartition("do ")
+        for act in json.loads(acts) if found else ():
             if act[0] == "error":
                 self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})
                 return
@@ -186,8 +216,10 @@ class Agent:
             case "session/new":
                 count = len(list(FOLDER.glob("*.past")))
                 (FOLDER / f"s{count}.past").touch()
+                self.servers[f"s{count}"] = params["mcpServers"]
                 self.send(id=number, result={"sessionId": f"s{count}"})
             case "session/load" | "session/resume":
+                self.servers[params["sessionId"]] = params["mcpServers"]
                 self.load_session(number, method, params["sessionId"])
             case "session/prompt":
                 text = params["prompt"][0]["text"]
@@ -225,6 +257,8 @@ class Agent:
 
 def introduced() -> dict[str, Any]:
     can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    if "mcp" in WORDS:
+        can["mcpCapabilities"] = {"http": True}
     if "resumes" in WORDS:
         can["sessionCapabilities"] = {"resume": {}}
     elif "forgets" not in WORDS:

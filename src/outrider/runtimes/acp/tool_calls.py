@@ -86,7 +86,7 @@ def find_same_call(permission: ToolCallUpdate, calls: Iterable[AcpToolCall]) -> 
     for call in candidates:
         if not parse_object(call.input) or not args:
             one, other = (asked, call) if args else (call, asked)
-            if _shows(other, _command(parse_object(one.input))) or (_is_bare(one) and one.title == other.title):
+            if _shows(other, _command(parse_object(one.input))) or _subject(one.title) == _subject(other.title) != "":
                 return call
     return None
 
@@ -94,6 +94,9 @@ def find_same_call(permission: ToolCallUpdate, calls: Iterable[AcpToolCall]) -> 
 def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
     """The call as it is recorded. Ids of calls may repeat from one `prompt` to the next."""
     args = parse_object(tool_call.input)
+    if args.get("background") is True:
+        # With this name, it would be a call of our own `shell`.
+        args = {name: value for name, value in args.items() if name != "background"} | {"in_background": True}
     return ExternalCall(
         f"{prompt}/{tool_call.id}", _TOOLS.get(tool_call.kind, "tool"), args or {"what": tool_call.title}
     )
@@ -102,7 +105,10 @@ def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
 def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
     text = _render_content(tool_call.content) or _render_json(tool_call.output)
     is_failed = tool_call.status == "failed"
-    return CallOutcome(text or ("it failed" if is_failed else "done"), is_failed, details=tool_call.title[:200])
+    if not text:
+        done = "done; the agent did not report its output" if tool_call.kind == "execute" else "done"
+        text = "it failed" if is_failed else done
+    return CallOutcome(text, is_failed, details=tool_call.title[:200])
 
 
 def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalRequest:
@@ -168,9 +174,9 @@ def _differ(kind: str, permission: ToolCallUpdate) -> bool:
     return bool(kind and permission.kind) and kind != permission.kind
 
 
-def _is_bare(call: AcpToolCall) -> bool:
-    """Whether only its title says what it does."""
-    return bool(call.title) and not parse_object(call.input)
+def _subject(title: str) -> str:
+    """What a title is about, without a prefix of the agent such as `write: `."""
+    return title.partition(": ")[2] or title
 
 
 def _shows(call: AcpToolCall, command: str) -> bool:

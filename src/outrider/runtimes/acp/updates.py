@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections import deque
+from collections.abc import Sequence
 
 import anyio
 from msgspec.structs import replace
@@ -12,6 +13,8 @@ from outrider.core.events import Begun, Delta
 from outrider.core.ports import Turn
 from outrider.core.types import Call
 from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
+from outrider.runtimes.acp.errors import is_login_message
+from outrider.runtimes.acp.own_calls import OwnCalls
 from outrider.runtimes.acp.prompt import NAME
 from outrider.runtimes.acp.protocol import SILENT_UPDATES, PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.acp.tool_calls import (
@@ -31,6 +34,7 @@ from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 from outrider.runtimes.jsonrpc.connection import RequestId
 from outrider.runtimes.jsonrpc.decoding import UnreadReporter
+from outrider.runtimes.mcp_server import PendingCall
 from outrider.runtimes.tool_runner import render_denial
 from outrider.system.failpoints import failpoint
 
@@ -39,6 +43,7 @@ MAX_MESSAGE = 1_000_000
 ASSUME_STARTED_AFTER = 1.0
 """Seconds after which a call that is reported as running counts as begun, when no permission is requested for it."""
 _UNREAD_TEXT = "[a part of the message that Outrider could not read]"
+_OWN_CALL = "a call of one of our tools"
 _NOT_ONCE = "not run: it was allowed, but the agent has no option to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
 _log = logging.getLogger("outrider.acp")
@@ -48,13 +53,22 @@ class UpdateReader:
     """Reads the messages of one prompt."""
 
     def __init__(
-        self, turn: Turn, agent: AcpAgent, recorder: TurnRecorder, approvals: ApprovalGate, prompt_id: str
+        self,
+        turn: Turn,
+        agent: AcpAgent,
+        recorder: TurnRecorder,
+        approvals: ApprovalGate,
+        own_calls: OwnCalls,
+        prompt_id: str,
     ) -> None:
         """`prompt_id` makes the ids of its calls unique; see `external_call_of`."""
         self._turn = turn
         self._agent = agent
         self._recorder = recorder
         self._approvals = approvals
+        self._own_calls = own_calls
+        self._own_reports: dict[str, AcpToolCall] = {}
+        """The agent's reports of calls of our tools."""
         self._prompt_id = prompt_id
         self.pending_requests: list[RequestId] = []
         """The permission request that waits for its answer."""
@@ -77,6 +91,8 @@ class UpdateReader:
         """Calls that are reported as running, and when they count as begun if no permission is requested."""
         self._unconfirmed_added = anyio.Event()
         self._ended: set[str] = set()
+        self._has_worked = False
+        self._login_errors: list[str] = []
         self._text: list[str] = []
         self._message: str | None = None
         self._message_count = 0
@@ -87,11 +103,27 @@ class UpdateReader:
     @property
     def is_waiting(self) -> bool:
         """Whether the agent has a reason to be silent: a question is pending, or a tool is running."""
-        return bool(self.pending_requests or self._announced & self._calls.keys())
+        is_busy = self.pending_requests or self._announced & self._calls.keys()
+        return bool(is_busy or self._own_calls.is_running)
 
     @property
     def last_activity(self) -> float:
         return self._last_activity
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether the agent has reported anything but errors about its login."""
+        return self._has_worked
+
+    @property
+    def only_message(self) -> str:
+        """The agent's message when it has reported nothing else; empty otherwise."""
+        return "".join(self._text) if not (self._message_count or self._calls or self._ended) else ""
+
+    @property
+    def login_errors(self) -> Sequence[str]:
+        """The messages of the agent that are errors about its login, in their order."""
+        return self._login_errors
 
     def note_activity(self) -> None:
         """Silence counts from now."""
@@ -106,9 +138,11 @@ class UpdateReader:
         """Raises ApprovalSuspended when nobody answers a question in time."""
         self.note_activity()
         if not isinstance(message, SessionUpdate):
+            self._has_worked = True
             self._unread.report("session/request_permission", message[1].unread)
             await self._request_permission(*message)
             return
+        self._note_work(message)
         self._unread.report(message.session_update or "session/update", message.unread)
         match message.session_update:
             case "agent_message_chunk":
@@ -136,11 +170,11 @@ class UpdateReader:
                 f"{self._prompt_id}/{self._run_id}/{self._message_count}", clip_middle(text, MAX_MESSAGE)
             )
 
-    async def close_open_calls(self, reason: str) -> None:
+    async def close_open_calls(self, reason: str, *, failed: bool = True) -> None:
         """Close the open calls with this text: the prompt has ended."""
         for call in tuple(self._calls.values()):
             if call.id in self._announced or call.is_specified:
-                await self._finish_call(call, CallOutcome(reason, failed=True))
+                await self._finish_call(call, CallOutcome(reason, failed))
         await self._recorder.flush()
 
     async def confirm_starts(self) -> None:
@@ -156,6 +190,17 @@ class UpdateReader:
             await anyio.sleep_until(deadline)
             if call not in self._asked and call in self._calls:
                 await self._recorder.call_assumed_started(self._external(self._calls[call]).item_id)
+
+    def _note_work(self, update: SessionUpdate) -> None:
+        match update.session_update:
+            case "agent_message_chunk" | "agent_thought_chunk" if is_login_message(
+                text := content_text(update.content)
+            ):
+                self._login_errors.append(text)
+            case "agent_message_chunk" | "agent_thought_chunk" | "tool_call" | "tool_call_update" | "plan":
+                self._has_worked = True
+            case _:
+                pass
 
     def _message_chunk(self, update: SessionUpdate) -> None:
         text = content_text(update.content) or (_UNREAD_TEXT if "content" in update.unread else "")
@@ -179,7 +224,9 @@ class UpdateReader:
         id = self._name_of_report(update)
         if not id or id in self._ended:
             return
-        call = replace(apply_update(self._calls.get(id), update), id=id)
+        call = replace(apply_update(self._calls.get(id) or self._own_reports.get(id), update), id=id)
+        if self._own_calls.recognizes(call) and await self._is_own_call(call):
+            return
         await self._call_reported(call)
         if call.status in FINAL_STATUSES:
             await self._finish_call(call, outcome_of(call), starts_now=True)
@@ -188,6 +235,25 @@ class UpdateReader:
         if update.status == "in_progress" and id not in self._asked:
             self._unconfirmed.append((id, anyio.current_time() + ASSUME_STARTED_AFTER))
             self._unconfirmed_added.set()
+
+    async def _is_own_call(self, call: AcpToolCall) -> bool:
+        """Keep the report of a call of one of our tools. One that ends and never arrived here was not such a call."""
+        if call.id not in self._own_reports:
+            await self.finish_message()
+        self._own_reports[call.id] = call
+        self._own_calls.report(call)
+        return call.status not in FINAL_STATUSES or self._own_calls.has_arrived(call.id)
+
+    async def run_own_call(self, pending: PendingCall) -> None:
+        """Run a call of one of our tools. Raises ApprovalSuspended."""
+        await self._own_calls.run(pending, self._hold)
+        self._current = ""
+        await self._announce_next()
+        self.note_activity()
+
+    def _hold(self) -> None:
+        """Announce nothing while a call of one of our tools is open in the journal."""
+        self._current = _OWN_CALL
 
     def _name_of_report(self, update: ToolCallUpdate) -> str:
         """The call that this is about. One that a permission was requested for under another id is the same call."""
@@ -239,6 +305,16 @@ class UpdateReader:
 
     async def _request_permission(self, number: RequestId, permission: PermissionRequest) -> None:
         """Decide one request at a time; the updates after it wait."""
+        asked = permission.tool_call
+        if self._own_calls.recognizes(apply_update(self._own_reports.get(asked.tool_call_id), asked)):
+            option = choose_option(permission.options, is_allowed=True)
+            option = option or choose_option(permission.options, is_allowed=False)
+            await self._agent.answer_permission(number, option.option_id if option else "")
+            return
+        async with self._own_calls.one_at_a_time:
+            await self._decide(number, permission)
+
+    async def _decide(self, number: RequestId, permission: PermissionRequest) -> None:
         id = self._name_of_request(permission.tool_call)
         before = self._calls.get(id)
         request = approval_request_of(apply_update(before, permission.tool_call), self._turn.session.workspace)
