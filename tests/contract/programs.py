@@ -5,6 +5,7 @@ cannot do is in its `limits`, with the reason; the suite then requires that it f
 """
 
 import json
+import re
 import shlex
 import sys
 import sysconfig
@@ -63,6 +64,12 @@ class RuntimeProgram(Struct, frozen=True):
     """The settings of Outrider, given the folder of a test, the model and the program; writes the program's own."""
     limits: Mapping[str, str] = {}
     """The abilities that it lacks, by the name in `ABILITIES`, each with the reason."""
+    remarks: Mapping[str, str] = {}
+    """What to know about the abilities that it has."""
+    ends_at_denial: bool = False
+    """Whether a no ends its turn, so that its model is not told."""
+    age: Callable[[Path], None] = lambda folder: None
+    """Makes the files it keeps in the folder of a test look older than a minute."""
 
     def folder(self) -> Path:
         return FOLDER / self.name
@@ -160,11 +167,19 @@ def _gemini(folder: Path, server: ScriptedServer, program: str) -> dict[str, str
     return _acp(variables, str(NODE / "bin" / "node"), program, "--acp")
 
 
+def _age_gemini(folder: Path) -> None:
+    """It names the record of a session by the minute, and cannot load a session in that same minute."""
+    for record in (folder / ".gemini" / "tmp").glob("*/chats/session-*"):
+        renamed = re.sub(r"session-[0-9T-]{16}", "session-2026-01-01T00-00", record.name)
+        record.rename(record.with_name(renamed))
+
+
 def _hermes(folder: Path, server: ScriptedServer, program: str) -> dict[str, str]:
     home = folder / "hermes"
     config = {
         "model": {"default": "scripted", "provider": "custom", "base_url": server.url, "api_key": "k-1234567890"},
         "approvals": {"mode": "manual"},
+        "agent": {"image_input_mode": "native"},
         "mcp_servers": {"pk": {"command": sys.executable, "args": [str(POKE)]}},
     }
     # Every JSON document is a YAML document.
@@ -241,6 +256,7 @@ _ALL = (
             tasks=call("outrider_tasks", action="list"),
         ),
         settings=_opencode,
+        ends_at_denial=True,
         limits={"steer": NO_STEERING},
     ),
     RuntimeProgram(
@@ -257,6 +273,8 @@ _ALL = (
         ),
         settings=_gemini,
         limits={"steer": NO_STEERING},
+        remarks={"resume": "not within the minute in which the session began: it cannot load its own session then"},
+        age=_age_gemini,
     ),
     RuntimeProgram(
         name="hermes",

@@ -61,6 +61,8 @@ class Harness(Protocol):
     """A part of the error when its program is missing."""
     limits: Mapping[str, str]
     """The abilities it lacks, with the reason."""
+    ends_at_denial: bool
+    """Whether a no ends its turn, so that its model is not told."""
 
     def settings(self) -> dict[str, str]: ...
     def broken(self) -> dict[str, str]:
@@ -87,6 +89,10 @@ class Harness(Protocol):
         """Whether an image arrived."""
         ...
 
+    def age(self) -> None:
+        """Make what it keeps look older than a minute."""
+        ...
+
 
 class PlanCalls(Struct, frozen=True):
     """The calls by which the model of a runtime follows the plans."""
@@ -109,7 +115,7 @@ def _script(calls: PlanCalls) -> Script:
     return Script(
         rules=(
             ScriptRule("the person (has )?allowed it", ((says(BEGIN, calls.ask),), (says(DONE),))),
-            ScriptRule("was cut off|interrupted", ((says(WENT_ON),),)),
+            ScriptRule("was cut off|work on this was interrupted", ((says(WENT_ON),),)),
             rule(GREET, (says(HELLO),)),
             work(WORK, calls.run),
             work(ASK, calls.ask),
@@ -117,7 +123,7 @@ def _script(calls: PlanCalls) -> Script:
             work(POKE, calls.poke),
             work(TASKS, calls.tasks),
             rule(HANG, (says(BEGIN, calls.run),), (Stall("stream"), says("this is never said to its end"))),
-            rule(LOCKED, (ErrorStatus(401, "Invalid API key"),)),
+            rule(LOCKED, (ErrorStatus(401, "no entry"),)),
             ScriptRule(".*", ((says("ok"),),)),
         )
     )
@@ -125,6 +131,8 @@ def _script(calls: PlanCalls) -> Script:
 
 class _ScriptedModelHarness:
     """A runtime whose model is the scripted server, natively or with another program in between."""
+
+    ends_at_denial = False
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self._folder = folder
@@ -146,6 +154,9 @@ class _ScriptedModelHarness:
     def has_image(self) -> bool:
         # Some programs encode it again.
         return any(re.search(r"image/png|\"image\"", text) for text in self._conversations())
+
+    def age(self) -> None:
+        """Nothing here depends on the time."""
 
     def _conversations(self) -> list[str]:
         """The messages of each request, without the requests that programs make for themselves, such as for a title."""
@@ -183,6 +194,7 @@ class Codex(_ScriptedModelHarness):
 
 
 class Acp:
+    ends_at_denial = False
     traits = AcpRuntime.traits
     hint = "/runtime native"
 
@@ -232,6 +244,9 @@ class Acp:
     def has_image(self) -> bool:
         return "image/png" in json.dumps(self._world.received("session/prompt"))
 
+    def age(self) -> None:
+        """Nothing here depends on the time."""
+
 
 def _allows(effect: Any) -> bool:
     """Whether this is an answer to a question, and a yes."""
@@ -249,6 +264,7 @@ class Program(_ScriptedModelHarness):
         self._program = program
         self.traits = CodexRuntime.traits if program.runtime == "codex" else AcpRuntime.traits
         self.limits = program.limits
+        self.ends_at_denial = program.ends_at_denial
 
     def settings(self) -> dict[str, str]:
         program = self._program
@@ -256,6 +272,9 @@ class Program(_ScriptedModelHarness):
 
     def broken(self) -> dict[str, str]:
         return {**self.settings(), f"{self._program.runtime}.command": str(self._folder / "nowhere")}
+
+    def age(self) -> None:
+        self._program.age(self._folder)
 
 
 @contextmanager
